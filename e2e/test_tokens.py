@@ -56,3 +56,22 @@ def test_a_conversation_is_predicted_exactly_by_its_replicas_events(
     assert cached > 1000
     assert grown("prefix_error_tokens_count") == 4
     assert grown("prefix_predicted_tokens_total") == grown("prefix_reported_tokens_total") == cached
+
+
+def test_a_tenant_does_not_find_what_another_one_sent(team: Namespace) -> None:
+    """Through several routers, which derive the same salts."""
+    for name, key in (("ads", KEY), ("search", "sk-search")):
+        team.tenant(name, key)
+    team.serve("private", replicas=1, router={"replicas": 2})
+    found = {}
+    for key in (KEY, "sk-search"):
+        team.answers("private", key, 200)
+        found[key] = [_cached(team, key) for _ in range(4)]
+    assert all(first == 0 and min(later) > 100 for first, *later in found.values()), found
+
+
+def _cached(team: Namespace, key: str) -> int:
+    body = {"model": MODEL, "prompt": STORY, "max_tokens": 4}
+    with team.client("private", key) as client:
+        answer = client.post("/v1/completions", json=body).raise_for_status().json()
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
