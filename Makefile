@@ -145,6 +145,17 @@ chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minute
 chaos-core: env tools  ## The chaos tests for every change (5 minutes)
 	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
 
+PEERS := .venv-peers
+$(PEERS)/.installed: tests/peers/requirements.txt
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	$(PEERS)/bin/uv pip install --quiet --python $(PEERS)/bin/python --requirement $<
+	@touch $@
+
+.PHONY: test-peers
+test-peers: env $(PEERS)/.installed  ## Let checkov judge the chart and the objects of services (a minute)
+	$(BIN)/python -m pytest tests/peers $(ARGS)
+
 .PHONY: test-sglang-core
 test-sglang-core: env sglang  ## The tests with SGLang for every change (about 10 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)

@@ -67,6 +67,7 @@ NO_DATA_YET: Final = "NoDataYet"  # this operator has not queried Prometheus yet
 NO_DATA: Final = "NoData"  # Prometheus has no series of this service's routers
 DATA_STALE: Final = "DataStale"  # the newest sample is too old
 DATA_PARTIAL: Final = "DataPartial"  # Prometheus warns that its answer is incomplete
+NOT_A_NUMBER: Final = "NotANumber"  # Prometheus answers NaN or infinity for demand
 UNREACHABLE: Final = "PrometheusUnreachable"  # Prometheus does not answer
 NO_ANSWER: Final = "PrometheusError"  # the answer is an error or not from Prometheus
 NOT_ALLOWED: Final = "PrometheusNotAllowed"  # by the operator's --allow-prometheus

@@ -266,7 +266,7 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     of = series_of(namespace, name)
     found = {
         AGE: f"time() - max(timestamp(evenkeel_router_fleet_backlogged_clients{{{of}}}))",
-        ASKED: f"max by (tenant, client) (evenkeel_router_service_requested{{{of}}}) > 0",
+        ASKED: f"max by (tenant, client) (evenkeel_router_service_requested{{{of}}}) != 0",
         IN_FLIGHT: f"sum(evenkeel_router_requests_in_flight{{{of}}})",
     }
     targets = scaling.targets
@@ -325,7 +325,8 @@ def without_series(found: Sequence[Sample], namespace: str, name: str) -> Note:
 
 
 def measurements(answers: Answers) -> Measurements | Note:
-    """The measurements; a note if the service's routers have no recent series."""
+    """The measurements; a note if the service's routers have no recent series, or if their demand is no number: dropping
+    such values would look like no demand, and remove replicas."""
     age_s = _one(answers, AGE)
     if age_s is None:
         message = (
@@ -336,11 +337,14 @@ def measurements(answers: Answers) -> Measurements | Note:
     if age_s > STALE_S:
         message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
         return Note(reasons.DATA_STALE, message)
+    demand = (*answers.get(ASKED, ()), *answers.get(IN_FLIGHT, ()))
+    if not all(math.isfinite(one.value) for one in demand):
+        message = "Prometheus answers NaN or infinity for the demand at this service's routers."
+        return Note(reasons.NOT_A_NUMBER, message)
     return Measurements(
         asked=tuple(
             Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)
             for one in answers.get(ASKED, ())
-            if math.isfinite(one.value)
         ),
         in_flight=_one(answers, IN_FLIGHT) or 0.0,
         seen_per_s=_finite(answers, SEEN),

@@ -14,6 +14,7 @@ from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     LABELS,
+    Answers,
     Measurements,
     Sample,
     measurements,
@@ -273,13 +274,24 @@ async def test_without_series_the_condition_names_the_label_that_is_missing(
 
 
 def test_what_is_no_number_is_no_figure() -> None:
-    odd = answers(
-        {("a", "b"): float("inf"), ("a", "c"): 1.0}, queue=float("nan"), seen=float("inf")
-    )
+    odd = answers({("a", "c"): 1.0}, queue=float("nan"), seen=float("inf"))
     found = measurements(odd)
     assert isinstance(found, Measurements)
-    assert [one.client for one in found.asked] == ["c"]
     assert (found.queue_s, found.seen_per_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        answers({("a", "b"): float("nan"), ("a", "c"): 1.0}),
+        answers({("a", "b"): float("inf")}),
+        answers({("a", "c"): 1.0}, inFlight=float("nan")),
+    ],
+)
+def test_demand_that_is_no_number_is_no_reason_to_shrink(odd: Answers) -> None:
+    found = measurements(odd)
+    assert isinstance(found, Note)
+    assert found.reason == "NotANumber"
 
 
 def test_an_error_is_a_note_for_a_condition() -> None:

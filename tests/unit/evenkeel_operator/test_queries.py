@@ -132,6 +132,14 @@ def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
     assert code == 0, said
 
 
+def test_a_demand_that_is_no_number_is_seen(tmp_path: Path) -> None:
+    values = " ".join(["NaN"] * 241)
+    given = both("evenkeel_router_service_requested", values, tenant="t", client="x")
+    query = f"count({QUERIES['asked']})"  # NaN equals nothing, not even an expected NaN
+    code, said = evaluated(tmp_path, query, given, [{"labels": "{}", "value": 1}])
+    assert code == 0, said
+
+
 def test_a_series_without_a_client_is_of_the_tenants_other_clients() -> None:
     answers = {"age": [Sample({}, 1.0)], "asked": [Sample({"tenant": "t"}, 900.0)]}
     found = measurements(answers)
