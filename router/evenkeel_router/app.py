@@ -39,6 +39,7 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.request_trace import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -46,6 +47,7 @@ from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
@@ -126,6 +128,8 @@ async def running(
         # 3. What runs beside the requests.
         console = Console(rooms)
         log = RequestLog(log_output)
+        tracing = Tracing(config)
+        stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limit_exchange = _limit_exchange(rooms, peers, session)
         for work in (
@@ -142,7 +146,7 @@ async def running(
         ):
             await stack.enter_async_context(background(work))
         if source is not None:
-            watching = _watch_config(rooms, discovery, source, tokenising)
+            watching = _watch_config(rooms, discovery, source, tokenising, tracing)
             await stack.enter_async_context(background(watching))
         await _wait_for_peers(config, peers, limit_exchange)
 
@@ -154,6 +158,7 @@ async def running(
             health,
             limit_exchange,
             log.add,
+            tracer=tracing,
             console=TenantConsole(
                 rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
             ),
@@ -224,6 +229,7 @@ def _pipeline(
     limit_exchange: LimitExchange,
     log: RequestSink,
     *,
+    tracer: RequestTracer,
     console: TenantConsole,
 ) -> Pipeline:
     forwarder = Forwarder(
@@ -246,6 +252,7 @@ def _pipeline(
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=console,
+        tracer=tracer,
         log=log,
     )
 
@@ -352,7 +359,11 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
+    rooms: Rooms,
+    discovery: Discovery,
+    source: ConfigSource,
+    tokenising: Tokenisation,
+    tracing: Tracing,
 ) -> None:
     settings = rooms.settings
 
@@ -363,6 +374,7 @@ async def _watch_config(
             _log.warning("another store of the ledger is used when the router restarts")
         rooms.apply(config)
         tokenising.configure(config.prefix)
+        tracing.apply(config)
         discovery.update(config)
 
     def complain(faults: tuple[str, ...]) -> None:

@@ -34,6 +34,7 @@ from evenkeel_cli.route.routefile import (
     router_config_of,
     sha256,
 )
+from evenkeel_cli.tracing import traces_to
 
 FAULTY = 2
 """Exit status for invalid options or an invalid file."""
@@ -87,6 +88,13 @@ def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
             "without the plug-in."
         ),
     ] = None,
+    tracing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send a trace of every request to the collector at URL (OTLP over HTTP).",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT,
     probe_port: Annotated[
@@ -118,6 +126,7 @@ def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
         anonymous=anonymous,
         model=model,
         queue=queue,
+        tracing=traces_to(tracing),
     )
     probe = port + 1 if probe_port is None else probe_port
     admin = probe + 1 if admin_port is None else admin_port
@@ -166,7 +175,8 @@ def _read(file: Path | None, options: Options) -> tuple[Read, bytes]:
         return route_of_options(options), b""
     if options != Options():
         fault = Fault(
-            "FILE", "replaces the options for replicas, keys, model and queue; give one of both"
+            "FILE",
+            "replaces the options for replicas, keys, model, queue and tracing; give one of both",
         )
         return (None, (fault,)), b""
     try:

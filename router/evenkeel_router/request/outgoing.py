@@ -28,6 +28,9 @@ def outgoing_of(
         headers.append((CLIENT_KEY_HEADER, key))
     if inference.adapter is not None:
         headers.append((ADAPTER_HEADER, inference.adapter))
+    if request_state.trace is not None:
+        headers += request_state.trace.headers()
+        return Outgoing(request_state.path, headers, body, inference.content_type)
     for name in _TRACE_HEADERS:
         value = request.headers.get(name)
         if value is not None and value.isascii() and value.isprintable():

@@ -32,6 +32,7 @@ from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
+from evenkeel_router.request.request_trace import RequestTrace
 from evenkeel_router.transport.upstream import Exchange, Upstream
 
 
@@ -161,8 +162,8 @@ class RequestState:
 
     __slots__ = (
         "activation_s", "attempt", "attempts", "client", "complete", "estimate_tokens", "expired", "first_byte_s",
-        "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "usage",
-        "usage_reported",
+        "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "trace",
+        "usage", "usage_reported",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -171,6 +172,8 @@ class RequestState:
         self.started_s = started_s
         self.reply_headers: tuple[tuple[str, str], ...] = ((REQUEST_ID_HEADER, request_id),)
         """Headers of every answer to it."""
+        self.trace: RequestTrace | None = None
+        """None while tracing is off."""
         # Identify, parse, admit.
         self.client: Client | None = None
         self.totals: ClientTotals | None = None
@@ -203,6 +206,11 @@ class RequestState:
         """Whether the replica reported `usage`."""
         self.outcome: Outcome | None = None
         """None: success."""
+
+    def attempt_failed(self, why: str) -> None:
+        """The current attempt failed; `why` is one of few words, for the trace."""
+        if self.trace is not None:
+            self.trace.failed(why)
 
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""
