@@ -54,7 +54,6 @@ def _choice(name: str, query: str) -> dict[str, Any]:
         "type": "query",
         "datasource": _SOURCE,
         "query": {"query": query, "refId": name},
-        "definition": query,
         "refresh": 2,  # when the time range changes
         "sort": 1,
     }

@@ -99,6 +99,7 @@ def router_config(
         at_zero=_at_zero(spec, scaled=cluster is not None),
         cors_origins=() if spec.exposure.cors is None else spec.exposure.cors.allow_origins,
         admin_token_sha256=admin_token_sha256,
+        tracing=spec.router.tracing,
         ttft_threshold_s=None if spec.slo.ttft is None else spec.slo.ttft.threshold.seconds,
         max_lead_s=spec.slo.fairness.max_lead.seconds,
         max_share_error_percent=spec.slo.fairness.max_share_error_percent,

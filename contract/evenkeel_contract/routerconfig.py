@@ -167,6 +167,25 @@ class LimitsConfig:
     """Most attempts of one request, including the first."""
 
 
+class ClientNames(Enum):
+    """How traces name tenants and clients."""
+
+    HASHED = "Hashed"  # the first 16 digits of a SHA-256
+    PLAIN = "Plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingConfig:
+    """Traces of requests, sent to an OpenTelemetry collector (OTLP over HTTP)."""
+
+    endpoint: Annotated[str, Url(), Length(1, 2048)]
+    """Base address of the collector, such as `http://otel-collector.monitoring:4318`. The router appends `/v1/traces`."""
+    sampling_rate_per_million: Annotated[int, Range(0, 1_000_000)] = 10_000
+    """How many of a million requests are traced. If the client's `traceparent` header decides, that decision holds."""
+    client_names: ClientNames = ClientNames.HASHED
+    """How traces name tenants and clients: by a hash (Hashed) or by name (Plain)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
     """Limits of one tenant, over all routers of the service. 0: no limit."""
@@ -325,6 +344,8 @@ class RouterConfig:
     """Origins of web pages that may send requests; `*` allows all. Empty: the router sends no CORS headers."""
     admin_token_sha256: Annotated[str, SHA256] | None = None
     """Hash of the admin port's bearer token. None means no token, which is allowed on loopback only."""
+    tracing: TracingConfig | None = None
+    """Traces of requests. None: there are none."""
     drain_timeout_s: Seconds = 30.0
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
     """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""

@@ -39,6 +39,7 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.request_trace import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -46,6 +47,7 @@ from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
@@ -124,6 +126,8 @@ async def running(
 
         # 3. What runs beside the requests.
         console, log = Console(rooms), RequestLog(log_output)
+        tracing = Tracing(config)
+        stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
         for work in (
@@ -131,14 +135,14 @@ async def running(
             health.run(discovery),
             *_followers(rooms, health, tokenising, session),
             *_ledger_work(rooms, peers),
-            _watch_config(rooms, discovery, source, tokenising),
+            _watch_config(rooms, discovery, source, tokenising, tracing),
         ):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
         sending = upstream or connections
-        pipeline = _pipeline(rooms, tokenising, sending, health, limits, log, console)
+        pipeline = _pipeline(rooms, tokenising, sending, health, limits, log, console, tracing)
         await _open_ports(stack, router, pipeline, log, console)
         yield router
 
@@ -206,6 +210,7 @@ def _pipeline(
     limit_exchange: LimitExchange,
     log: RequestLog,
     console: Console,
+    tracer: RequestTracer,
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -229,6 +234,7 @@ def _pipeline(
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
         ),
+        tracer=tracer,
         log=log.add,
     )
 
@@ -335,7 +341,11 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms, discovery: Discovery, source: ConfigSource | None, tokenising: Tokenisation
+    rooms: Rooms,
+    discovery: Discovery,
+    source: ConfigSource | None,
+    tokenising: Tokenisation,
+    tracing: Tracing,
 ) -> None:
     if source is None:
         return
@@ -348,6 +358,7 @@ async def _watch_config(
             _log.warning("another store of the ledger is used when the router restarts")
         rooms.apply(config)
         tokenising.configure(config.prefix)
+        tracing.apply(config)
         discovery.update(config)
 
     def complain(faults: tuple[str, ...]) -> None:

@@ -65,6 +65,11 @@ SERVICE: Final[Document] = {
                 "activationTimeout": "1500ms",
                 "maxConcurrentPerClient": 0,
             },
+            "tracing": {
+                "endpoint": "http://otel-collector:4318",
+                "samplingRatePerMillion": 10000,
+                "clientNames": "Hashed",
+            },
         },
         "slo": {
             "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},

@@ -36,6 +36,7 @@ from evenkeel_cli.route.routefile import (
     router_config_of,
     sha256,
 )
+from evenkeel_cli.tracing import traces_to
 
 FAULTY = 2
 """Exit status for invalid options or an invalid file."""
@@ -92,6 +93,13 @@ class Given:
             "without the plug-in."
         ),
     ] = None
+    tracing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send a trace of every request to the collector at URL (OTLP over HTTP).",
+        ),
+    ] = None
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT
     probe_port: Annotated[
@@ -125,6 +133,7 @@ def _command(given: Given) -> None:
         anonymous=given.anonymous,
         model=given.model,
         queue=given.queue,
+        tracing=traces_to(given.tracing),
     )
     probe = given.port + 1 if given.probe_port is None else given.probe_port
     admin = probe + 1 if given.admin_port is None else given.admin_port
@@ -179,7 +188,8 @@ def _read(file: Path | None, options: Options) -> tuple[Read, bytes]:
         return route_of_options(options), b""
     if options != Options():
         fault = Fault(
-            "FILE", "replaces the options for replicas, keys, model and queue; give one of both"
+            "FILE",
+            "replaces the options for replicas, keys, model, queue and tracing; give one of both",
         )
         return (None, (fault,)), b""
     try:

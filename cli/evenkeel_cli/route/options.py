@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from evenkeel_contract.decode import to_plain
 from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import Anonymous
+from evenkeel_contract.routerconfig import Anonymous, TracingConfig
 from evenkeel_contract.values import Fault, did_you_mean
 
 from evenkeel_cli.route.routefile import Read, check_route
@@ -25,6 +26,7 @@ class Options:
     anonymous: Anonymous | None = None
     model: str | None = None
     queue: QueueOwner | None = None
+    tracing: TracingConfig | None = None
 
 
 def route_of_options(options: Options) -> Read:
@@ -48,6 +50,8 @@ def route_of_options(options: Options) -> Read:
         data["scheduling"] = {"queue": options.queue.value}
     if faults:
         return None, tuple(faults)
+    if options.tracing is not None:
+        data["tracing"] = to_plain(options.tracing)
     route, found = check_route(data)
     return route, tuple(Fault(_option(fault.path), fault.message) for fault in found)
 

@@ -29,6 +29,7 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
     TenantLimits,
+    TracingConfig,
     Weight,
     check_router_config,
 )
@@ -111,6 +112,8 @@ class RouteFile:
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    tracing: TracingConfig | None = None
+    """Traces of requests. If not set, there are none."""
 
 
 Read = tuple[RouteFile | None, tuple[Fault, ...]]
@@ -173,6 +176,7 @@ def router_config_of(
         state=route.state,
         replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
         admin_token_sha256=admin_token_sha256,
+        tracing=route.tracing,
     )
 
 

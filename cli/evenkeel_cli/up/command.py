@@ -14,6 +14,7 @@ from rich.console import Console
 import evenkeel_cli
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
+from evenkeel_cli.tracing import traces_to
 from evenkeel_cli.up.run import up as run_up
 from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
 from evenkeel_cli.up.state import DEFAULT_ROOT
@@ -56,6 +57,14 @@ def up(
         Path | None,
         typer.Option(help="Runtime SGLang: folder of a model, instead of spec.model.source."),
     ] = None,
+    tracing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send a trace of every request to the collector at URL (OTLP over HTTP), instead of "
+            "spec.router.tracing.",
+        ),
+    ] = None,
 ) -> None:
     """Run the fleet of a file as local processes, and apply edits.
 
@@ -72,6 +81,7 @@ def up(
             file if file is not None else _example(console),
             listen=listen,
             engines=engines,
+            tracing=traces_to(tracing),
             state_root=state_dir,
             console=console,
         )

@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.consolestate import PAGE_PATH
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig, TracingConfig
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -124,16 +125,29 @@ def curl_line(url: str, model: str, key: str | None) -> str:
 
 
 def up(
-    path: Path, *, listen: ListenConfig, engines: Engines, state_root: Path, console: Console
+    path: Path,
+    *,
+    listen: ListenConfig,
+    engines: Engines,
+    tracing: TracingConfig | None,
+    state_root: Path,
+    console: Console,
 ) -> int:
-    """Run until a signal stops it; the exit status."""
+    """Run until a signal stops it; the exit status. `tracing` replaces that of the file."""
+    run = _Run(
+        path,
+        listen=listen,
+        engines=engines,
+        tracing=tracing,
+        state_root=state_root,
+        console=console,
+    )
     try:
         data = read_file(path)
-        manifest = parse_manifest(data, str(path))
+        manifest = run.parse(data)
     except ManifestFaults as error:
         print_faults(error.faults)
         return ExitCode.INVALID
-    run = _Run(path, listen=listen, engines=engines, state_root=state_root, console=console)
     return asyncio.run(run.until_stopped(manifest, data))
 
 
@@ -165,15 +179,26 @@ class _Run:
         *,
         listen: ListenConfig,
         engines: Engines,
+        tracing: TracingConfig | None,
         state_root: Path,
         console: Console,
     ) -> None:
         self._path = path
         self._listen = listen
         self._engines = engines
+        self._tracing = tracing
         self._state_root = state_root
         self._console = console
         self._fleet: Fleet | None = None
+
+    def parse(self, data: bytes) -> Manifest:
+        """The file's contents, with the options of the command; raises `ManifestFaults`."""
+        manifest = parse_manifest(data, str(self._path))
+        if self._tracing is None:
+            return manifest
+        service, spec = manifest.service, manifest.service.spec
+        spec = replace(spec, router=replace(spec.router, tracing=self._tracing))
+        return replace(manifest, service=replace(service, spec=spec))
 
     async def until_stopped(self, manifest: Manifest, data: bytes) -> int:
         """The exit status: OK after an orderly stop, FAILED if the fleet could not run, INTERRUPTED after a second signal."""
@@ -226,7 +251,7 @@ class _Run:
         """Wait for an edit and apply it; the manifest that runs afterwards, which is `running` after a failure."""
         data = await edits.next()
         try:
-            wanted = parse_manifest(data, str(self._path))
+            wanted = self.parse(data)
             if _identity(wanted) != _identity(running):
                 name = "/".join(_identity(running))
                 message = f"metadata.name: {name} runs; stop it to run another service"

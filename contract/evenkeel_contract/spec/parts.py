@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final
 
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
-from evenkeel_contract.routerconfig import PrefixMode, StateStore
+from evenkeel_contract.routerconfig import PrefixMode, StateStore, TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
@@ -317,6 +317,8 @@ class Router:
     """Where the ledger is kept when a router restarts."""
     limits: RouterLimits = field(default_factory=RouterLimits)
     """Limits of one request and of one client."""
+    tracing: TracingConfig | None = None
+    """Traces of requests, sent to an OpenTelemetry collector. If not set, there are none."""
 
     @property
     def count(self) -> int:

@@ -19,7 +19,6 @@ from evenkeel_fairshare.ledger import Delta, Ledger
 
 from evenkeel_router.ledger.stores.contract import Clock, LedgerStore, StoreError
 from evenkeel_router.ledger.stores.file import FileStore
-from evenkeel_router.ledger.stores.redis import RedisStore
 
 _log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 0.5
@@ -125,6 +124,9 @@ def store_of(config: RouterConfig, now: Clock) -> LedgerStore | None:
     if state.store is StateStore.FILE and state.file is not None:
         return FileStore(Path(state.file))
     if state.store is StateStore.REDIS and state.redis_url is not None:
+        # A tenth of the router's time to import; it also imports the SDK of OpenTelemetry where that is installed.
+        from evenkeel_router.ledger.stores.redis import RedisStore
+
         service = f"{config.namespace}/{config.service}"
         return RedisStore(state.redis_url, service=service, clock=now)
     return None

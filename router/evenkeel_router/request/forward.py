@@ -40,6 +40,7 @@ from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
+from evenkeel_router.request.request_trace import Step
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
@@ -141,11 +142,13 @@ class Forwarder:
             try:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
+                request_state.attempt_failed("relocated")
                 history.paid = await attempt.relocated(estimate(admitted.match, 0))
                 history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
+                request_state.attempt_failed("replica_failed")
                 ran, history.paid = attempt.failed(estimate(admitted.match, 0))
                 self._replicas.totals[attempt.replica].failures += 1
                 history.failed += (ticket,)
@@ -180,14 +183,16 @@ class Forwarder:
         history: _History,
     ) -> Answer | None:
         """One replica; None if there was no turn or no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
-        if not await self._is_admitted(admitted, attempt, history):
+        if not await self._is_admitted(request_state, admitted, attempt, history):
             attempt.refused()
             return None
+        replica = self._replicas.configured[attempt.replica]
+        if request_state.trace is not None:
+            request_state.trace.forward(admitted, replica=replica.name, url=replica.url)
         try:
-            exchange = await attempt.connect(
-                self._upstream, self._replicas.configured[attempt.replica]
-            )
+            exchange = await attempt.connect(self._upstream, replica)
         except ConnectError as error:
+            request_state.attempt_failed("unreachable")
             attempt.refused()
             self._health.refused(attempt.replica, str(error))
             return None
@@ -225,7 +230,11 @@ class Forwarder:
         )
 
     async def _is_admitted(
-        self, admitted: AdmittedRequest, attempt: Attempt, history: _History
+        self,
+        request_state: RequestState,
+        admitted: AdmittedRequest,
+        attempt: Attempt,
+        history: _History,
     ) -> bool:
         """Wait for the request's turn, where the router orders the replica's queue (R12). False: another replica is needed."""
         inference = admitted.inference
@@ -238,6 +247,8 @@ class Forwarder:
         )
         if turn is None:
             return True
+        if request_state.trace is not None:
+            request_state.trace.step(Step.QUEUE)
         try:
             is_admitted = await turn.admission(history.wait_until_s - self._now())
             history.invited = turn.invited
@@ -252,6 +263,8 @@ class Forwarder:
         """The client is being sent the first of its answer."""
         request_state.first_byte_s = self._now()
         request_state.status = status
+        if request_state.trace is not None:
+            request_state.trace.answered()
         if status == 200:
             if attempt.turn is not None:
                 attempt.turn.begun(request_state.usage)

@@ -46,6 +46,7 @@ from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.request.request_trace import RequestTracer, Step
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
@@ -97,6 +98,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        tracer: RequestTracer,
         log: RequestSink,
     ) -> None:
         """`log` takes every request that is over."""
@@ -110,6 +112,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._tracer = tracer
         self._log = log
         self._now = asyncio.get_running_loop().time
         self._id_prefix = secrets.token_hex(6)
@@ -133,6 +136,9 @@ class Pipeline:
                 headers = cors.preflight(origin)
                 return CompleteReply(request, status=200, body=b"", headers=headers)
             request_state.reply_headers += cors.headers(origin)
+        request_state.trace = self._tracer.begin(
+            request_state.path, request.method, request.headers
+        )
         try:
             if self._intake.draining:
                 raise own_answers.shutting_down()
@@ -198,6 +204,8 @@ class Pipeline:
         client, totals = self.identify(request_state, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
+        if request_state.trace is not None:
+            request_state.trace.step(Step.PARSE)
         body_memory = TenantMemory(intake.body_memory, client.tenant_identity)
         body = await read_body(
             request,
@@ -213,6 +221,8 @@ class Pipeline:
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
+            if request_state.trace is not None:
+                request_state.trace.step(Step.ADMIT)
             tokens = inference.prompt_tokens
             if tokens is None:
                 tokens = self._totals.ratio.estimate(inference.prompt_bytes)
@@ -262,7 +272,11 @@ class Pipeline:
         try:
             pages = None
             if self._tokenising.wanted:
+                if request_state.trace is not None:
+                    request_state.trace.step(Step.TOKENISE)
                 pages = await self._tokenise(request_state, client, endpoint, inference)
+            if request_state.trace is not None:
+                request_state.trace.step(Step.SELECT)
             match = self._replicas.fleet.match(
                 client.identity,
                 weight=client.weight,
@@ -294,6 +308,8 @@ class Pipeline:
         inference: Inference,
     ) -> None:
         """Give back and charge, however the request ended."""
+        if request_state.trace is not None:
+            request_state.trace.step(Step.ACCOUNT)
         usage, attempt = request_state.usage, request_state.attempt
         if attempt is not None:
             attempt.finished(usage)
@@ -408,6 +424,8 @@ class Pipeline:
         ):
             self._objective(request_state)
         self._log(request_state, duration_s)
+        if request_state.trace is not None:
+            request_state.trace.ended(request_state)
 
     def _objective(self, request_state: RequestState) -> None:
         """A request of a client within its share: when its first token came, or that it never did through our fault."""

@@ -38,6 +38,7 @@ from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
+from evenkeel_router.request.request_trace import RequestTrace
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Exchange, Outgoing, Upstream
 
@@ -170,8 +171,8 @@ class RequestState:
 
     __slots__ = (
         "activation_s", "attempt", "attempts", "client", "complete", "estimate_tokens", "expired", "first_byte_s",
-        "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "usage",
-        "usage_reported",
+        "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "trace",
+        "usage", "usage_reported",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -180,6 +181,8 @@ class RequestState:
         self.started_s = started_s
         self.reply_headers: tuple[tuple[str, str], ...] = ((REQUEST_ID_HEADER, request_id),)
         """Headers of every answer to it."""
+        self.trace: RequestTrace | None = None
+        """None while tracing is off."""
         # Identify, parse, admit.
         self.client: Client | None = None
         self.totals: ClientTotals | None = None
@@ -212,6 +215,11 @@ class RequestState:
         """Whether the replica reported `usage`."""
         self.outcome: Outcome | None = None
         """None: success."""
+
+    def attempt_failed(self, why: str) -> None:
+        """The current attempt failed; `why` is one of few words, for the trace."""
+        if self.trace is not None:
+            self.trace.failed(why)
 
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""
@@ -255,6 +263,9 @@ class AdmittedRequest(NamedTuple):
                 body = with_cache_salt(body, cache_salt)
         if inference.adapter is not None:
             headers.append((ADAPTER_HEADER, inference.adapter))
+        if request_state.trace is not None:
+            headers += request_state.trace.headers()
+            return Outgoing(request_state.path, headers, body, inference.content_type)
         for name in _TRACE_HEADERS:
             value = request.headers.get(name)
             if value is not None and value.isascii() and value.isprintable():

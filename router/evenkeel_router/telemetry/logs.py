@@ -26,6 +26,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.request.request_trace import RequestTrace
 
 FLUSH_INTERVAL_S: Final = 1.0
 MAX_PENDING: Final = 50_000
@@ -51,6 +52,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    trace_id: str = ""
 
 
 class _Ended(NamedTuple):
@@ -69,6 +71,7 @@ class _Ended(NamedTuple):
     attempts: int
     stream: bool
     usage: Usage | None
+    trace: RequestTrace | None
 
     def line(self) -> RequestLine:
         """Its line."""
@@ -85,6 +88,8 @@ class _Ended(NamedTuple):
             line.ttft_s = round(self.first_byte_s - self.started_s, 6)
         if self.usage is not None:
             line.input_tokens, line.cached_tokens, line.output_tokens = self.usage
+        if self.trace is not None:
+            line.trace_id = self.trace.log_id()
         return line
 
 

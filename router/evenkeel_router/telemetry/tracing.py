@@ -1,0 +1,68 @@
+"""Traces of requests, off by default: the spans go to an OpenTelemetry collector (OTLP over HTTP).
+
+The SDK takes 20 MiB and a third of a second to import; a router without `tracing` in its configuration never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from evenkeel_contract.routerconfig import RouterConfig
+from multidict import CIMultiDict
+
+from evenkeel_router.request.request_trace import RequestTrace
+
+if TYPE_CHECKING:
+    from evenkeel_router.telemetry.spans import Spans
+
+_log = logging.getLogger(__name__)
+LAST_EXPORT_S: Final = 3.0  # for the last spans, when the router ends
+
+
+class Tracing:
+    """Traces, while the configuration in force asks for them."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._config: RouterConfig | None = None
+        self._spans: Spans | None = None
+        self.apply(config)
+
+    def begin(self, path: str, method: str, headers: CIMultiDict[str]) -> RequestTrace | None:
+        """The trace of a new request."""
+        return None if self._spans is None else self._spans.begin(path, method, headers)
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration. Spans that wait are still exported, by a thread."""
+        before, self._config = self._config, config
+        if before is not None and before.tracing == config.tracing:
+            return
+        self._end()
+        if config.tracing is None:
+            return
+        try:
+            from evenkeel_router.telemetry.spans import Spans
+        except ImportError as error:
+            _log.error(
+                "tracing is off: %s; install the packages with: pip install 'evenkeel-llm[tracing]'",
+                error,
+            )
+            return
+        self._spans = Spans(config, config.tracing)
+
+    async def close(self) -> None:
+        """Export what waits, for a few seconds at most."""
+        exporting = self._end()
+        if exporting is not None:
+            await asyncio.to_thread(exporting.join, LAST_EXPORT_S)
+
+    def _end(self) -> Thread | None:
+        if self._spans is None:
+            return None
+        # A daemon: a collector that does not answer must not keep the process alive.
+        exporting = Thread(target=self._spans.close, daemon=True)
+        exporting.start()
+        self._spans = None
+        return exporting
