@@ -74,6 +74,7 @@ class Sums:
 
     service: float = 0.0
     """Weighted tokens, as clients see them."""
+    requests: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -105,8 +106,8 @@ class Figures:
 
 
 @contextmanager
-def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterator[str]:
-    """A router in front of the engine; its address."""
+def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterator[tuple[str, str]]:
+    """A router in front of the engine; its address for traffic and that of its admin port."""
     traffic, probes, admin = (ports.free_port(HOST) for _ in range(3))
     reports = f"tcp://{HOST}:{reports_port}" if setup.has_plug_in else None
     config = rc.RouterConfig(
@@ -126,7 +127,7 @@ def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterat
     try:
         url = f"http://{HOST}:{traffic}"
         _await(f"http://{HOST}:{probes}/readyz", process, folder / "router.log")
-        yield url
+        yield url, f"http://{HOST}:{admin}"
     finally:
         process.terminate()
         process.wait(30)
@@ -183,6 +184,7 @@ async def stream(
                 usage = event.get("usage") or usage
     sums = seen.tenants[tenant]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    sums.requests += 1
     sums.input_tokens += usage["prompt_tokens"]
     sums.cached_tokens += cached
     sums.output_tokens += usage["completion_tokens"]
@@ -247,13 +249,19 @@ async def load(url: str, engine: str, seen: Seen) -> AsyncIterator[None]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def observe(url: str, engine: str, *, warmup_s: float, seconds: float) -> Figures:
-    """The figures of `seconds` after the warm-up."""
+async def observe(
+    url: str, engine: str, *, warmup_s: float, seconds: float, requests: int = 0
+) -> Figures:
+    """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants."""
     seen = Seen()
     async with load(url, engine, seen):
         await asyncio.sleep(warmup_s)
         seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []
+        started_s = time.monotonic()
         await asyncio.sleep(seconds)
+        while sum(seen.tenants[name].requests for name in STREAMS) < requests:  # noqa: ASYNC110 - streams come by themselves
+            await asyncio.sleep(LOOK_S)
+        elapsed_s = time.monotonic() - started_s
         tenants, ttft_s, queue = seen.tenants, seen.ttft_s, seen.queue
     light, heavy = tenants["light"], tenants["heavy"]
     inputs = light.input_tokens + heavy.input_tokens
@@ -261,7 +269,7 @@ async def observe(url: str, engine: str, *, warmup_s: float, seconds: float) -> 
         light=light.service / (light.service + heavy.service),
         ttft_p50_s=median(ttft_s),
         ttft_p99_s=quantiles(ttft_s, n=100, method="inclusive")[98],
-        output_per_s=sum(one.output_tokens for one in tenants.values()) / seconds,
+        output_per_s=sum(one.output_tokens for one in tenants.values()) / elapsed_s,
         hit_rate=(light.cached_tokens + heavy.cached_tokens) / inputs,
         queue=median(queue),
     )
@@ -289,7 +297,7 @@ def measure(
             log=folder / "engine.log",
             settings=settings,
         ) as engine,
-        router(setup, engine, reports_port, folder) as url,
+        router(setup, engine, reports_port, folder) as (url, _),
     ):
         return asyncio.run(observe(url, engine, warmup_s=warmup_s, seconds=seconds))
 

@@ -37,6 +37,8 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     reason: str = ""
     """Why the router sends no new requests to a replica, if it reports a reason."""
+    inactive_reason: str = ""
+    """Why the plug-in of a replica does not order its queue, so that the router does."""
     url: str
     """Empty until the router has the address of a new replica."""
     pid: int | None
@@ -154,11 +156,12 @@ def make_status(
 
     def one(name: str, url: str, *, is_ready: bool) -> ProcessStatus:
         process = pids.get(name)
-        reason = seen[name].unschedulable_reason if name in seen else ""
+        known = seen.get(name)
         return ProcessStatus(
             name=name,
             state="not running" if process is None else "ready" if is_ready else "not ready",
-            reason=reason,
+            reason="" if known is None else known.unschedulable_reason,
+            inactive_reason="" if known is None else known.inactive_reason,
             url=url,
             pid=process.pid if process else None,
             uptime_s=max(0.0, now_s - process.started_s) if process else None,
@@ -214,6 +217,13 @@ def _print(console: Console, fleet: FleetStatus) -> None:
             "–" if process.uptime_s is None else _duration(process.uptime_s),
         )
     console.print(FittedTable(table), highlight=False)
+    for process in fleet.processes:
+        if process.inactive_reason:
+            console.print(
+                f"[yellow]{escape(process.name)} runs without Evenkeel's replica policy, and the router orders its "
+                f"queue[/]: {escape(process.inactive_reason)}",
+                highlight=False,
+            )
     if fleet.verdict:
         console.print(fleet.verdict, highlight=False)
 

@@ -115,6 +115,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     running: int = 0
     report_age_s: float | None = None
+    inactive_reason: str = ""
+    """Why the engine's plug-in does not order the queue, by its last report; empty: it does, or there are no reports."""
     kv_state: str = ""
     """State of the view of its cache: `InSync`, `Partial`, `Replaying`, `Joining`; empty if there is no view."""
     kv_reason: str = ""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_contract.queueorder import OnMismatch
+
 QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
@@ -20,6 +22,7 @@ WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
+ON_MISMATCH_VARIABLE: Final = "EVENKEEL_ON_MISMATCH"
 
 OFF: Final = "Off"
 """Value of `EVENKEEL_ISOLATION`: prefill always goes first."""
@@ -66,6 +69,8 @@ class EngineSettings:
     """Port for reports; None disables them."""
     incarnation: str = ""
     """Incarnation of the process, for tests; empty: a new one."""
+    on_mismatch: OnMismatch = OnMismatch.GATE
+    """If the plug-in does not fit this SGLang. Without `reports_port` it is as `REFUSE`: no router would know."""
 
     def __post_init__(self) -> None:
         for variable, value in (
@@ -111,6 +116,8 @@ class EngineSettings:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
             environment[INCARNATION_VARIABLE] = self.incarnation
+        if self.on_mismatch is not OnMismatch.GATE:
+            environment[ON_MISMATCH_VARIABLE] = self.on_mismatch.value
         return environment
 
     @classmethod
@@ -134,12 +141,21 @@ class EngineSettings:
             else _number(environment, ISOLATION_VARIABLE, ISOLATION),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
+            on_mismatch=_on_mismatch(environment),
         )
 
 
 def _quantum(environment: Mapping[str, str]) -> float | None:
     text = environment.get(QUANTUM_VARIABLE) or AUTO
     return None if text == AUTO else _number(environment, QUANTUM_VARIABLE, 0.0)
+
+
+def _on_mismatch(environment: Mapping[str, str]) -> OnMismatch:
+    text = environment.get(ON_MISMATCH_VARIABLE) or OnMismatch.GATE.value
+    if text not in {one.value for one in OnMismatch}:
+        names = " or ".join(one.value for one in OnMismatch)
+        raise EngineSettingsError(f"{ON_MISMATCH_VARIABLE} is {text!r}; it must be {names}")
+    return OnMismatch(text)
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

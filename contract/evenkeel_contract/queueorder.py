@@ -1,4 +1,4 @@
-"""How and where the waiting requests of a replica are ordered: names and settings that the spec and the RouterConfig share.
+"""How and where the waiting requests of a replica are ordered: names and settings that spec, RouterConfig and engine settings share.
 
 A setting is a number or a word: `Auto`, `Off`.
 """
@@ -39,6 +39,13 @@ class QueueOwner(Enum):
     ENGINE = "Engine"  # in the engine
     ROUTER = "Router"  # in the router, which sends the engine little more than its batch takes
     AUTO = "Auto"  # in the router for replicas that send no reports, in the engine for others
+
+
+class OnMismatch(Enum):
+    """What an engine does in which the plug-in's policy cannot order the queue, because the plug-in does not fit the engine."""
+
+    GATE = "Gate"  # it starts with its own order, and routers order its queue
+    REFUSE = "Refuse"  # it stops at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
+from evenkeel_contract.queueorder import OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
     PAGE_TOKENS,
     ApiKeyConfig,
@@ -281,6 +282,7 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
 def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[str, str]:
     """Environment of the SGLang plug-in. The simulator has flags for the same settings."""
     scheduling = spec.scheduling
+    has_gate = scheduling.queue is not QueueOwner.ENGINE
     return EngineSettings(
         client_quantum=scheduling.client_quantum.tokens,
         input_token_weight=scheduling.input_token_weight,
@@ -289,6 +291,7 @@ def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[s
         rejoin=scheduling.rejoin.value,
         isolation=scheduling.isolation.share,
         reports_port=reports_port,
+        on_mismatch=spec.engine.on_mismatch if has_gate else OnMismatch.REFUSE,
     ).to_environment()
 
 

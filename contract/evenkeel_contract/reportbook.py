@@ -109,6 +109,7 @@ class ReportBook:
         *,
         incarnation: str,
         policy: str,
+        inactive: str = "",
         max_clients: int = MAX_CLIENTS_PER_REPORT,
         max_unserved: int = MAX_UNSERVED,
     ) -> None:
@@ -117,6 +118,7 @@ class ReportBook:
         self._unserved: dict[str, None] = {}
         """Clients without an account, longest unchanged first."""
         self._policy = policy
+        self._inactive = inactive
         self._max_clients = max_clients
         self._sequence = 0
         self._quantum = 0.0
@@ -160,6 +162,7 @@ class ReportBook:
             policy=self._policy,
             clients=tuple(report for _, report in news),
             quantum=self._quantum,
+            inactive=self._inactive,
         )
 
 

@@ -82,6 +82,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     clients: tuple[ClientReport, ...]
     quantum: ServiceTotal = 0.0
     """DLPM: Q^u in force, in weighted tokens. 0 from other policies and from older replicas."""
+    inactive: str = ""
+    """Why the replica policy does not order the queue, so that routers must. Empty: it does. There are no clients otherwise."""
 
 
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):

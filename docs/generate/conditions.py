@@ -20,6 +20,7 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
     ServiceCondition.SCALING_ACTIVE: "The built-in scaler has measurements.",
     ServiceCondition.PROGRESSING: "A rollout is in progress.",
     ServiceCondition.DEGRADED: "A part of the spec is not fulfilled.",
+    ServiceCondition.PLUGIN_INACTIVE: "An engine does not fit the plug-in, so that routers order its queue.",
     ServiceCondition.SPEC_VALID: "The newest spec is valid. If False, the last valid spec is in use.",
     TenantCondition.READY: "The routers of its services accept its API keys.",
     TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",

@@ -54,6 +54,7 @@ from evenkeel_operator.core.status import EventText, Findings, differs, events_f
 from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
 from evenkeel_operator.core.workload import TIME_FORMAT, Workload, newest_template, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
+from evenkeel_operator.plugins import Inactive, Plugins
 from evenkeel_operator.rotation import Attended, Rotation
 
 _log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class ServicePass:
             routers=dependencies.routers,
             clock=dependencies.clock,
         )
+        self._plugins = Plugins(self._rotation.ask)
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
@@ -138,11 +140,13 @@ class ServicePass:
         outcome.notes += await self._scale_external(key, spec_decision, scaling)
 
         # 6. Status, and events for what changed.
-        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen)
+        inactive = await self._plugins.look(key, seen)
+        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen, inactive)
         await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
-        due_s = (self._rest_s(key, settled=settled), outcome.again_s, attended.again_s)
+        rest_s = self._rest_s(key, settled=settled)
+        due_s = (rest_s, outcome.again_s, attended.again_s, inactive.again_s)
         return min(wait_s for wait_s in due_s if wait_s is not None)
 
     def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
@@ -286,6 +290,7 @@ class ServicePass:
         attended: Attended,
         outcome: ApplyResult,
         seen: Observed,
+        inactive: Inactive,
     ) -> Findings:
         wanted = attended.wanted
         routers = spec_decision.running.spec.router.count if spec_decision.running else 0
@@ -309,6 +314,7 @@ class ServicePass:
             ),
             blocked=attended.blocked,
             wakes=_wakes(spec_decision),
+            inactive=inactive.why,
             scaling=scaling.note,
             scales=scaling.decision is not None and scaling.decision.active,
         )
@@ -381,6 +387,7 @@ class ServicePass:
         self._deps.applier.forget(key)
         self._deps.activations.leave(key)
         self._deps.autoscaler.forget(key)
+        self._plugins.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)

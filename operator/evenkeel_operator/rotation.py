@@ -107,7 +107,7 @@ class Rotation:
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
         self._store.note_checked_pods(key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
-        answers = await self._ask(key, seen) if ask else ()
+        answers = await self.ask(key, seen) if ask else ()
         notes = await self._open(key, engines, answers)
         leave = next_step(
             engines,
@@ -135,7 +135,8 @@ class Rotation:
             return found
         return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
 
-    async def _ask(self, key: Key, seen: Observed) -> Answers:
+    async def ask(self, key: Key, seen: Observed) -> Answers:
+        """The replicas by every ready router of a service; raises `ClusterError`."""
         secret = seen.children.get(Ref("Secret", credentials_name(key.name)))
         credentials = read_credentials(secret)
         pods = await self._observer.pods(key, ROUTER_COMPONENT)

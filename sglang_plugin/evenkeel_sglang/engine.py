@@ -30,6 +30,19 @@ class EngineRequest(Protocol):
     def __hash__(self) -> int: ...
 
 
+CLIENT_PARAMETER: Final = "evenkeel_client"
+"""Of `custom_params`: the client key of a request whose tokenized form has no `routing_key`."""
+
+
+def client_key(request: EngineRequest) -> str | None:
+    """The client key that came with it; None if there is none."""
+    if request.routing_key is not None:
+        return request.routing_key
+    parameters = getattr(request.sampling_params, "custom_params", None)
+    key = parameters.get(CLIENT_PARAMETER) if isinstance(parameters, dict) else None
+    return key if isinstance(key, str) else None
+
+
 def is_probe(request: EngineRequest) -> bool:
     """Whether it is the engine's own health check."""
     return isinstance(request.rid, str) and request.rid.startswith(HEALTH_CHECK)

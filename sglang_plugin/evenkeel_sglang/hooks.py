@@ -14,7 +14,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from types import CodeType
-from typing import Any, Final
+from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
@@ -28,7 +28,7 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, m
 from evenkeel_sglang import modes, seams
 from evenkeel_sglang.clocks import RankClock, StepClock
 from evenkeel_sglang.collector import Collector
-from evenkeel_sglang.engine import EngineRequest
+from evenkeel_sglang.engine import CLIENT_PARAMETER, EngineRequest
 from evenkeel_sglang.matching import AdapterLoads
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
 """`--schedule-policy` → replica policy."""
-
-SCHEDULERS: Final = "sglang.srt.managers.scheduler"
-"""The module, and those below it, with the loop over the waiting queue."""
 
 pages = HeldPages()
 """The blocks in the cache, by the published KV events."""
@@ -59,7 +56,7 @@ def add_flags(result: None, parser: ArgumentParser) -> None:
         if action.dest == "schedule_policy":
             action.choices = [*(action.choices or ()), *FLAGS]
             return
-    raise seams.misfit("there is no flag --schedule-policy")
+    raise seams.SeamError("there is no flag --schedule-policy")
 
 
 def read_flags(result: Any, *_: Any) -> None:
@@ -80,7 +77,8 @@ def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
     """Before `TokenizerManager.generate_request`: the client key, the adapter and the salt of the HTTP request.
 
     SGLang takes the key from the header for completions, chats and transcriptions only, not for responses, scores and rankings. Of
-    responses it ignores the adapter too, and of messages the salt of the cache.
+    responses it ignores the adapter too, and of messages the salt of the cache. An input for a pooled answer (embeddings,
+    rankings, classes) loses the key when it is tokenized, so the key travels in its parameters too.
     """
     if request is None:
         return
@@ -92,6 +90,12 @@ def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
     cache_salt = request.headers.get(CACHE_SALT_HEADER)
     if cache_salt is not None:
         obj.cache_salt = cache_salt
+    if hasattr(obj, "is_cross_encoder_request"):  # an `EmbeddingReqInput`
+        custom = {"custom_params": {CLIENT_PARAMETER: obj.routing_key}}
+        given = obj.sampling_params
+        obj.sampling_params = (
+            [one | custom for one in given] if isinstance(given, list) else (given or {}) | custom
+        )
 
 
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
@@ -133,7 +137,7 @@ def calc_priority(
 def _calling_function() -> CodeType | None:
     """The function of SGLang's scheduler that led to this hook; functions that call hooks are in between."""
     frame = sys._getframe(2)
-    while frame is not None and not frame.f_globals["__name__"].startswith(SCHEDULERS):
+    while frame is not None and not frame.f_globals["__name__"].startswith(seams.SCHEDULER_MODULE):
         frame = frame.f_back
     return None if frame is None else frame.f_code
 

@@ -12,6 +12,12 @@ _ACTIVE: Final = Gauge(
     ["policy"],
     multiprocess_mode="livemax",
 )
+_INACTIVE: Final = Gauge(
+    "evenkeel_engine_plugin_inactive",
+    "1 if this SGLang does not fit the plug-in, so that routers order the queue; the label has the reason.",
+    ["reason"],
+    multiprocess_mode="livemax",
+)
 _REFUSED: Final = Counter(
     "evenkeel_engine_client_key_refused",
     "Requests served as the unknown client because their client key is missing or invalid.",
@@ -26,6 +32,12 @@ _BYPASSED: Final = Counter(
 def active(policy: str) -> None:
     """`policy` orders the waiting queue."""
     _ACTIVE.labels(policy=policy).set(1)
+
+
+def inactive(reason: str) -> None:
+    """SGLang's own order is in force."""
+    _ACTIVE.labels(policy="none").set(0)
+    _INACTIVE.labels(reason=reason).set(1)
 
 
 def refused(reason: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_sglang.seams import misfit
+from evenkeel_sglang.seams import SeamError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +35,4 @@ def check(server_args: Any) -> None:
     for mode in REFUSED:
         value = getattr(server_args, mode.setting, None)
         if value is not None and mode.is_on(value):
-            raise misfit(f"{mode.flag} is set; remove it: {mode.reason}")
+            raise SeamError(f"{mode.flag} is set; remove it: {mode.reason}")

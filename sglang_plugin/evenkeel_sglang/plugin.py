@@ -1,16 +1,29 @@
 """SGLang's entry point into the plug-in: `evenkeel` of the group `sglang.srt.plugins`.
 
-Called in every process of an engine before anything is served. Fails closed (see `seams`).
+Called in every process of an engine before anything is served. If SGLang does not fit (`seams`), the engine either stops or, where
+routers are there to order its queue, starts without the policy (`stock`).
 """
 
 from __future__ import annotations
 
-from evenkeel_sglang import seams
+import os
+
+from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_contract.queueorder import OnMismatch
+
+from evenkeel_sglang import seams, stock
 
 
 def register() -> None:
     """Check the seams and register a hook at each. Raises `SeamError`, which ends the process."""
-    seams.check()
+    try:
+        seams.check()
+    except seams.SeamError as error:
+        settings = EngineSettings.from_environment(os.environ)
+        if settings.on_mismatch is OnMismatch.REFUSE or settings.reports_port is None:
+            raise
+        stock.start(error.reason, settings)
+        return
     # After the check: on a version without them both would fail with a less useful message.
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

@@ -26,6 +26,7 @@ from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_sglang.engine import (
     EngineRequest,
+    client_key,
     context_tokens,
     is_probe,
     prefix_tokens,
@@ -381,7 +382,7 @@ class Scheduling:
         return {scheduled for group in grown.values() for scheduled in group}
 
     def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
-        key, client, tenant = self._key(request.routing_key)
+        key, client, tenant = self._key(client_key(request))
         return Scheduled(
             id=request.rid,
             client=client,

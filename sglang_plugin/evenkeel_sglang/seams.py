@@ -1,24 +1,37 @@
 """The functions of SGLang that the plug-in hooks into, and the check that they are as it expects.
 
 SGLang only logs a hook that does not fit and runs on with a policy of its own. An engine must not silently serve without
-fairness, so the check comes first and ends the process.
+fairness, so the check comes first. `plugin` has what follows a misfit.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 TESTED: Final = ("0.5.21", "0.5.23")
-SUPPORTED: Final = f"0.5.21 and newer ({' and '.join(TESTED)} are tested)"
+"""The versions with which the tests pass (`python -m tests.sglang.versions`). Any other version is a misfit."""
+SUPPORTED: Final = ", ".join(TESTED)
 
 
 class SeamError(SystemExit):
     """This SGLang does not fit the plug-in. Not an `Exception`, so that no handler of SGLang's swallows it."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason`: without the remedy."""
+        super().__init__(
+            f"evenkeel: this SGLang ({installed()}) does not fit the plug-in: {reason}. "
+            f"Supported: {SUPPORTED}. Refusing to start, since requests would be served without "
+            "fairness; use a supported version, or start without the plug-in (SGLANG_PLUGINS=none)."
+        )
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,9 @@ KV_PUBLISH: Final = Seam(
 )
 """Not needed for fairness: without it routers that come late cannot learn what the cache holds."""
 
+SCHEDULER_MODULE: Final = "sglang.srt.managers.scheduler"
+LOOP: Final = "the loop over Scheduler.waiting_queue"
+
 # Either of them matches a request against the cache: the first until 0.5.21, the second from 0.5.22 on.
 MATCHERS: Final = (
     "sglang.srt.managers.schedule_policy.match_prefix_for_req",
@@ -106,10 +122,24 @@ MATCHERS: Final = (
 
 def check() -> None:
     """Raises `SeamError` with the version, the seam and what is supported, if one does not fit."""
+    for _, reason in places():
+        if reason:
+            raise SeamError(reason)
+    if installed() not in TESTED:
+        raise SeamError(f"version {installed()} is not tested with this plug-in")
+
+
+def places() -> Iterator[tuple[str, str]]:
+    """(place in SGLang, why it does not fit or an empty text), of each place that fairness needs."""
     for seam in SEAMS:
-        if reason := misfits(seam):
-            raise misfit(reason)
-    matcher()
+        yield seam.path, misfits(seam)
+    yield LOOP, loop_misfit(source_of(SCHEDULER_MODULE))
+    try:
+        matcher()
+    except SeamError as error:
+        yield " or ".join(MATCHERS), error.reason
+    else:
+        yield " or ".join(MATCHERS), ""
 
 
 def misfits(seam: Seam) -> str:
@@ -119,10 +149,59 @@ def misfits(seam: Seam) -> str:
     except (ImportError, AttributeError) as error:
         return f"there is no {seam.path} ({error})"
     parameters = tuple(inspect.signature(found).parameters)
-    relied_on = parameters[: len(seam.parameters)] if seam.may_have_more else parameters
-    if relied_on != seam.parameters:
-        return f"{seam.path} takes ({', '.join(parameters)}), not ({', '.join(seam.parameters)})"
+    return differs(seam, parameters)
+
+
+def differs(seam: Seam, found: Sequence[str] | None) -> str:
+    """Why a function with these parameters does not fit; empty if it does. None: the function is not there."""
+    if found is None:
+        return f"there is no {seam.path}"
+    relied_on = found[: len(seam.parameters)] if seam.may_have_more else found
+    if tuple(relied_on) == seam.parameters:
+        return ""
+    return f"{seam.path} takes ({', '.join(found)}), not ({', '.join(seam.parameters)})"
+
+
+def source_of(module: str) -> str:
+    """The source of a module of SGLang's; empty if there is none."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return ""
+    return Path(spec.origin).read_text() if spec is not None and spec.origin else ""
+
+
+def loop_misfit(source: str) -> str:
+    """Why the loop over the waiting queue cannot be the policy's pass, by the scheduler's source; empty if it can.
+
+    The function that calls `calc_priority` must itself walk `self.waiting_queue` and call `add_one_req`: `hooks.calc_priority` gives
+    the pass to the function that called it, and to no other.
+    """
+    openers = [
+        function
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef) and _calls(function, "calc_priority")
+    ]
+    if not openers:
+        return f"no function of {SCHEDULER_MODULE} calls calc_priority"
+    for function in openers:
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+        walks = [loop for loop in loops if ast.unparse(loop.iter) == "self.waiting_queue"]
+        if not any(_calls(loop, "add_one_req") for loop in walks):
+            return (
+                f"{function.name} of {SCHEDULER_MODULE} calls calc_priority, and its own loop over "
+                "self.waiting_queue with add_one_req is not there"
+            )
     return ""
+
+
+def _calls(tree: ast.AST, method: str) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        for node in ast.walk(tree)
+    )
 
 
 def matcher() -> Any:
@@ -137,17 +216,8 @@ def matcher() -> Any:
             return function
         if order == ("tree_cache", "req"):
             return lambda req, tree_cache: function(tree_cache, req, include_req=True)
-        raise misfit(f"{path} begins with ({', '.join(order)})")
-    raise misfit(f"there is neither {' nor '.join(MATCHERS)}")
-
-
-def misfit(reason: str) -> SeamError:
-    """The error for a seam that does not fit."""
-    return SeamError(
-        f"evenkeel: this SGLang ({installed()}) does not fit the plug-in: {reason}. "
-        f"Supported: {SUPPORTED}. Refusing to start, since requests would be served without "
-        "fairness; use a supported version, or start without the plug-in (SGLANG_PLUGINS=none)."
-    )
+        raise SeamError(f"{path} begins with ({', '.join(order)})")
+    raise SeamError(f"there is neither {' nor '.join(MATCHERS)}")
 
 
 def installed() -> str:

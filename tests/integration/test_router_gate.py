@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -12,13 +12,20 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.promptfacts import facts_of
+from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reportsport import Answers
 from evenkeel_contract.routerconfig import LimitsConfig, SchedulingConfig
-from evenkeel_router.app import Router
-from evenkeel_simulator.server.app import RunningServer
+from evenkeel_router.app import Router, running
+from evenkeel_simulator.server.app import RunningServer, running_server
+from evenkeel_simulator.server.reports import ReportServer
 
 from tests.support.gated import (
     FLOOD,
     IN_BATCH,
+    ORDERED,
+    TENANCY,
     WEIGHTS,
     ask,
     cut_off,
@@ -28,7 +35,7 @@ from tests.support.gated import (
     served,
     unfair,
 )
-from tests.support.routers import until
+from tests.support.routers import QUICK, config_for, replica_of, routable, until
 
 
 async def share_under_flood(service: float, **changes: Any) -> tuple[float, float]:
@@ -193,3 +200,40 @@ async def test_auto_leaves_the_queue_to_engines_that_report() -> None:
     async with gated(settings=reporting) as (router, _, client):
         assert (await ask(client, "light", 0)).status_code == 200
         assert router.rooms.gates.gate("r0") is None
+
+
+def reporting(book: ReportBook, *, port: int = 0) -> ReportServer:
+    """The reports port of an engine without clients."""
+    answers = Answers(
+        book=book,
+        refresh=lambda: None,
+        prompts=lambda: facts_of({}, page_tokens=1),
+        pages=HeldPages(),
+    )
+    return ReportServer(answers, refused=lambda: None, host="127.0.0.1", port=port)
+
+
+async def test_a_replica_whose_plug_in_is_inactive_is_gated_until_another_process_reports() -> None:
+    """Its engine serves in its own order and says so on the reports port (`onMismatch: Gate`)."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server(unfair()))
+        first = reporting(ReportBook(incarnation="1", policy="", inactive="calc_priority moved"))
+        replica = replace(replica_of(server, "r0"), reports=f"tcp://127.0.0.1:{first.port}")
+        config = config_for(replica, tenancy=TENANCY, scheduling=ORDERED)
+        router = await stack.enter_async_context(running(config, timing=QUICK))
+        await routable(router, 1)
+        gates, accounting = router.rooms.gates, router.rooms.service_ledger.accounting
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=router.url))
+        assert (await ask(client, "light", 0)).status_code == 200
+        assert gates.gate("r0") is not None
+        assert accounting.unreported("r0")
+        assert list(router.rooms.uncounted()) == []
+        url = f"http://127.0.0.1:{router.admin_port}/v1/state"
+        (shown,) = decode_state((await client.get(url)).content).replicas
+        assert shown.inactive_reason == "calc_priority moved"
+        await first.close()
+        second = reporting(ReportBook(incarnation="2", policy="DLPM"), port=first.port)
+        stack.push_async_callback(second.close)
+        await until(lambda: not accounting.unreported("r0"), "a report of the new process")
+        (shown,) = decode_state((await client.get(url)).content).replicas
+        assert (shown.inactive_reason, shown.policy) == ("", "DLPM")

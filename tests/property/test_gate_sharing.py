@@ -14,6 +14,7 @@ from statistics import median
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.replica.contract import UnchargedPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
@@ -83,8 +84,10 @@ class World:
         rules = ReplicaPolicyConfig(cost=COST, deficits=DeficitRules(quantum=200))
         self.routers = {}
         for number in range(len(self.backlogs)):
-            sharing = Sharing(f"r{number}", self.of_weights) if self.shared else None
-            self.routers[f"r{number}"] = Router(Gate(make_policy(self.policy, rules), sharing))
+            policy = make_policy(self.policy, rules)
+            has_accounts = not isinstance(policy, UnchargedPolicy)
+            sharing = Sharing(f"r{number}", self.of_weights, has_accounts=has_accounts)
+            self.routers[f"r{number}"] = Router(Gate(policy, sharing if self.shared else None))
         self.alive = set(self.routers)
 
     def run(self, steps: int) -> dict[str, float]:
@@ -174,7 +177,7 @@ class World:
             held = router.gate.held(COST)
             for client in (A, B, C):
                 own = held.get(client, NOTHING_HELD)
-                waiting = router.gate.clients[client]
+                waiting = own.state[2]
                 at[name][client] = ClientAtGate(router.received[client] + own.service, waiting)
         for name in self.alive:
             self.routers[name].gate.share(at, self.of_weights)
@@ -244,6 +247,24 @@ def test_other_fair_policies_share_too(policy: str) -> None:
     world = World(backlogs, weights, policy=policy)
     world.run(400)
     assert world.run(4000) == pytest.approx(want, rel=0.05)
+
+
+@pytest.mark.parametrize("backlogs", [[{A: 30}, {B: 10}], [{A: 20}, {A: 10}, {B: 10}]], ids=len)
+@pytest.mark.parametrize("policy", ["FCFS", "LPM", "HRRN"])
+def test_policies_without_accounts_serve_routers_by_their_waiting_requests(
+    policy: str, backlogs: list[dict[str, int]]
+) -> None:
+    """So requests wait equally long at all routers, as in one queue."""
+    world = World(backlogs, policy=policy)
+    world.run(400)
+    assert world.run(4000) == pytest.approx({A: 0.75, B: 0.25}, rel=0.1)
+    assert median(world.queue) <= 1 + len(backlogs)
+
+
+def test_without_sharing_fcfs_serves_each_router_the_same() -> None:
+    world = World([{A: 30}, {B: 10}], policy="FCFS", shared=False)
+    world.run(400)
+    assert world.run(2000)[B] > 0.4
 
 
 def test_whole_answers_share_too() -> None:

@@ -95,7 +95,8 @@ class Engine:
         self.port = unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
-        path = [str(folder / f"sglang-{sglang}")] if sglang else []
+        beside = os.environ.get("EVENKEEL_SGLANG_VERSION", "")  # a folder (`versions`)
+        path = [str(folder / f"sglang-{sglang}")] if sglang else [beside] if beside else []
         path += [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
         # This checkout, also where another one is installed.
         path += [str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")]

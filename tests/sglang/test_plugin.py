@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.reports import ClientReport
+from evenkeel_sglang.seams import SUPPORTED
 
 from tests.sglang.engine import Answer, Engine, ask, clients_of, tokens
 
@@ -246,7 +247,7 @@ def test_a_version_that_does_not_fit_refuses_to_start(start: Start, older_seam: 
     assert engine.wait_ended() != 0
     assert "does not fit the plug-in" in engine.log
     assert "Refusing to start" in engine.log
-    assert "0.5.21 and newer" in engine.log
+    assert SUPPORTED in engine.log
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ SERVICE: Final[Document] = {
             "replicas": 2,
             "gpu": {"resourceName": "nvidia.com/gpu", "count": 1},
             "args": ["--mem-fraction-static=0.88"],
+            "onMismatch": "Gate",
             "rollout": {"maxSurge": 1, "maxUnavailable": "25%"},
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"g": "h"}}},
         },

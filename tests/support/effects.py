@@ -60,6 +60,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "engine.gpu.resourceName": "amd.com/gpu",
     "engine.gpu.count": 2,
     "engine.args": ["--mem-fraction-static=0.5"],
+    "engine.onMismatch": "Refuse",
     "engine.rollout.maxSurge": "50%",
     "engine.rollout.maxUnavailable": 1,
     "engine.template.metadata": {"annotations": {"c": "d"}},

@@ -60,6 +60,7 @@ def replica(
     in_flight: int = 0,
     running: int = 0,
     blocks: int = 0,
+    inactive_reason: str = "",
 ) -> ReplicaState:
     """What a router says of one replica."""
     return ReplicaState(
@@ -71,4 +72,5 @@ def replica(
         in_flight=in_flight,
         running=running,
         prefix_blocks=blocks,
+        inactive_reason=inactive_reason,
     )

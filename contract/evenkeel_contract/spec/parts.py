@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final
 
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.routerconfig import PrefixMode, StateStore, TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,
@@ -236,6 +237,9 @@ class Engine:
     """GPUs of each replica. Runtime Simulator ignores them."""
     args: Annotated[tuple[Text, ...], Length(0, 128)] = ()
     """Additional flags of the engine, each as one entry `--flag=value`. Flags that Evenkeel sets are refused."""
+    on_mismatch: OnMismatch = OnMismatch.GATE
+    """What an engine does whose version does not fit the plug-in. Gate: it starts with its own order, routers order its queue, and
+    condition PluginInactive is True. Refuse: it stops. With `scheduling.queue: Engine`, Gate is as Refuse."""
     rollout: Rollout = field(default_factory=Rollout)
     """Pace at which a rollout replaces replicas."""
     template: PodTemplate = field(default_factory=PodTemplate)

@@ -272,6 +272,7 @@ class ServiceCondition(Enum):
     SCALING_ACTIVE = "ScalingActive"
     PROGRESSING = "Progressing"  # the operator is applying a change
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
+    PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
 
 
@@ -364,7 +365,7 @@ class ServiceStatus:
     router: RouterStatus | None = None
     """The observed routers."""
     conditions: Conditions = ()
-    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded and SpecValid."""
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive and SpecValid."""
     fairness: FairnessStatus | None = None
     """Fairness figures of the last minute."""
     scaling: ScalingStatus | None = None

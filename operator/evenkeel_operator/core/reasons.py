@@ -54,6 +54,10 @@ POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of it
 REFUSED: Final = "Refused"  # by the API server
 
+# PluginInactive
+POLICY_ACTIVE: Final = "PolicyActive"  # no engine reports that its policy is inactive
+MISMATCH: Final = "Mismatch"  # an engine does not fit the plug-in, and routers order its queue
+
 # SpecValid
 VALID: Final = "Valid"  # the newest spec is in use
 INVALID: Final = "Invalid"  # the message lists every fault with its path

@@ -59,6 +59,8 @@ class Findings:
     """Why a rollout is stuck although no pod has a failure."""
     wakes: bool = False
     """At 0 engines, the next request starts one."""
+    inactive: tuple[str, ...] = ()
+    """Why engines run without the policy of their plug-in."""
     scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is not set.")
     scales: bool = False
     """The built-in scaler has the measurements that it needs."""
@@ -73,6 +75,7 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
         _scaling(found),
         _progressing(found),
         _degraded(found),
+        _inactive(found),
         spec_verdict(found.faults),
     )
 
@@ -191,6 +194,26 @@ def _degraded(found: Findings) -> Verdict:
         return Verdict(condition, FALSE, reasons.HEALTHY, "All objects match the spec.")
     message = " ".join(_sentence(note.message) for note in notes)
     return Verdict(condition, TRUE, notes[0].reason, cut(message))
+
+
+_GATED: Final = "Engines schedule in their own order, because they do not fit the plug-in, and routers order their queues: "
+
+
+def _inactive(found: Findings) -> Verdict:
+    condition = ServiceCondition.PLUGIN_INACTIVE
+    if not found.inactive:
+        message = "No engine reports that its replica policy is inactive."
+        return Verdict(condition, FALSE, reasons.POLICY_ACTIVE, message)
+    message = cut(_GATED + "; ".join(found.inactive))
+    return Verdict(condition, TRUE, reasons.MISMATCH, message)
+
+
+def inactive_before(raw: Object) -> tuple[str, ...]:
+    """What the status of the object says of it: what routers answered last."""
+    for known in _known_conditions(raw):
+        if known.type == ServiceCondition.PLUGIN_INACTIVE.value and known.status is TRUE:
+            return tuple(known.message.removeprefix(_GATED).split("; "))
+    return ()
 
 
 def spec_verdict(faults: Iterable[Fault]) -> Verdict:
@@ -331,6 +354,7 @@ _REPORTED: Final = {
     ServiceCondition.SPEC_VALID.value: "False",
     ServiceCondition.READY.value: "False",
     ServiceCondition.DEGRADED.value: "True",
+    ServiceCondition.PLUGIN_INACTIVE.value: "True",
 }
 
 

@@ -14,7 +14,7 @@
 
 A replica that sends reports does not join before its first report: only a report names the process, and so the state
 from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without. If no gate orders its queue (R12), its
-service until then is in no ledger but its own. `probe` lists the paths that are probed.
+service until then is in no ledger but its own. A replica that reports an inactive plug-in joins without at once. `probe` lists the paths that are probed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "silent", "sized", "started_s", "task",
+        "inactive", "kick", "probed", "replica", "reported", "silent", "sized", "started_s", "task",
         "unknown_since_s",
     )  # fmt: skip
 
@@ -70,6 +70,8 @@ class _Watch:
         self.silent = 0
         self.reported = False
         """Whether a report named the process that is there now."""
+        self.inactive = False
+        """Whether that report says that its policy is inactive, so that it makes no other reports."""
         self.sized = False
         """Whether the process was asked how large it is."""
         self.started_s: float | None = None
@@ -249,7 +251,7 @@ class HealthMonitor:
         books, name, now_s = self._service_ledger.accounting, member.name, self._now()
         if watch.reported:
             return True
-        if watch.replica.reports is None:
+        if watch.replica.reports is None or watch.inactive:
             if not member.joined:
                 books.meets_unreported(name, now_s)
             return True
@@ -266,20 +268,23 @@ class HealthMonitor:
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:
-        watch.reported = watch.sized = False
+        was_inactive = watch.inactive
+        watch.reported = watch.inactive = watch.sized = False
         watch.unknown_since_s = None
         member.backoff = Backoff(self._settings.timing.backoff_s)
         self._replicas.fleet.lost(member)
-        if watch.replica.reports is None:  # no report will show whether it was the same process
+        if (
+            watch.replica.reports is None or was_inactive
+        ):  # no report will show whether it was the same process
             self._service_ledger.accounting.leaves(member.name, self._now())
 
     # What requests and reports show.
 
-    def reported(self, name: str) -> None:
-        """A report named the process that answers there."""
+    def reported(self, name: str, *, active: bool = True) -> None:
+        """A report named the process that answers there; `active`: with its replica policy in charge."""
         watch = self._watches.get(name)
-        if watch is not None and not watch.reported:
-            watch.reported = True
+        if watch is not None and not (watch.reported if active else watch.inactive):
+            watch.reported, watch.inactive = active, not active
             watch.kick.set()
 
     def refused(self, name: str, why: str) -> None:

@@ -40,6 +40,8 @@ class ReplicaReport:
     """Whether the ledger takes it; not if the incarnation was closed before."""
     quantum: float = 0.0
     """Q^u in force, in weighted tokens; 0 if it reports none."""
+    inactive: str = ""
+    """Why the engine's plug-in does not order the queue; empty: it does."""
 
 
 class Replicas:

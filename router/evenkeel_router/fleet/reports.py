@@ -219,9 +219,12 @@ class Reports:
         now_s, seen = asyncio.get_running_loop().time(), self._replicas.reports.get(name)
         if seen is not None and seen.incarnation != report.incarnation:
             self._health_monitor.replaced(name)
+        if report.inactive:
+            self._take_inactive(name, report, now_s)
+            return
         books = self._service_ledger.accounting
         counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
-        if not counted and (seen is None or seen.counted):
+        if not counted and (seen is None or seen.counted or seen.inactive):
             _log.error(
                 "replica %s was closed in the ledger before: its service is not counted", name
             )
@@ -241,6 +244,21 @@ class Reports:
             # It takes requests next, and every client asks for its seed.
             await reckon(self._service_ledger)
         self._health_monitor.reported(name)
+
+    def _take_inactive(self, name: str, report: Report, now_s: float) -> None:
+        """The engine schedules in its own order: it counts as a replica without reports, and its gate is its account (R12)."""
+        seen = self._replicas.reports.get(name)
+        if seen is None or seen.incarnation != report.incarnation:
+            _log.error("replica %s runs without the replica policy: %s", name, report.inactive)
+        self._replicas.reports[name] = ReplicaReport(
+            incarnation=report.incarnation,
+            policy=report.policy,
+            sequence=0,
+            received_s=now_s,
+            counted=False,
+            inactive=report.inactive,
+        )
+        self._health_monitor.reported(name, active=False)
 
     async def _observe(self, report: Report) -> None:
         """In pieces; those before the last claim nothing, so that one that is cut off is asked for again."""

@@ -191,7 +191,7 @@ class Gate:
         self.policy.leave(request, now_s)
 
     def held(self, cost: Cost) -> dict[str, Held]:
-        """By client, of all with a request or a deficit here."""
+        """By client, of all with a request or a deficit here. Policies without accounts know no clients."""
         running: Counter[str] = Counter()
         service: defaultdict[str, float] = defaultdict(float)
         for request in self.sent:
@@ -201,7 +201,7 @@ class Gate:
                 service[request.client] += cost.output_cost(request.extend_tokens, paid, output)
         states = self.policy.clients()
         held = {}
-        for client in dict.fromkeys((*states, *running)):
+        for client in dict.fromkeys((*states, *running, *self.clients)):
             one = states.get(client, _NO_STATE)
             deficits = one.deficit, one.seed
             requests = float(self.clients[client]), float(running[client])

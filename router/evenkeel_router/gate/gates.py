@@ -283,9 +283,11 @@ class Gates:
         return place
 
     def _sharing(self, policy: ReplicaPolicy, incarnation: str) -> Sharing | None:
-        if not incarnation or isinstance(policy, UnchargedPolicy):
+        if not incarnation:
             return None
-        return Sharing(self._service_ledger.ledger.router, self._service_ledger.weights)
+        ledger = self._service_ledger
+        has_accounts = not isinstance(policy, UnchargedPolicy)
+        return Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
 
     def _charge_output(self, place: _Place) -> None:
         for request in place.gate.sent:

@@ -11,6 +11,10 @@ replica, each router computes the same:
   that wait here are ahead of one that waits at another router, this gate sends nothing until that one has caught up. A client is ahead
   by more than a quantum and the service of two intervals: news is as old as that.
 
+Policies without accounts (FCFS, LPM, HRRN) owe nothing to clients. There each waiting request is owed the same, wherever it waits: a
+router's part is its part of all waiting requests, and nothing else of the above applies. So requests wait about equally long at all
+routers, as they would in one queue by arrival. LPM and HRRN order the requests of one router only.
+
 A client that does not wait keeps no credit (R4), and its debt fades by what the least served client gets (R15). If nothing at all is
 served for `STALL` intervals, all start from zero: a router that cannot use its part must not hold up the others for good.
 """
@@ -44,12 +48,13 @@ class Sharing:
     """One router's view of one process of a replica."""
 
     __slots__ = (
-        "_at", "_lags", "_own", "_pace", "_stalled", "_waited", "_waiting_elsewhere", "_weights", "ahead", "part",
+        "_at", "_has_accounts", "_lags", "_own", "_pace", "_stalled", "_waited", "_waiting_elsewhere", "_weights", "ahead", "part",
     )  # fmt: skip
 
-    def __init__(self, own: str, weights: Weights) -> None:
-        """`own`: this router."""
+    def __init__(self, own: str, weights: Weights, *, has_accounts: bool = True) -> None:
+        """`own`: this router. `has_accounts`: whether the policy keeps accounts of clients."""
         self._own = own
+        self._has_accounts = has_accounts
         self._weights = weights
         self._at: AtGates = {}
         self._waited: frozenset[str] = frozenset()
@@ -70,6 +75,13 @@ class Sharing:
         `quantum`: how far the policy lets a client be ahead.
         """
         self._weights = weights
+        own = {client: one.waiting for client, one in at.get(self._own, {}).items()}
+        waiting_here = {client: count for client, count in own.items() if count > 0}
+        if not self._has_accounts:
+            self._at = at
+            self._count_waiting()
+            self.divide(waiting_here)
+            return {}
         given: defaultdict[str, float] = defaultdict(float)
         elsewhere: defaultdict[str, float] = defaultdict(float)
         for router, clients in at.items():
@@ -95,8 +107,7 @@ class Sharing:
             for client, lag in self._lags.items()
             if most_behind is not None and most_behind - lag > slack
         )
-        own = {client: one.waiting for client, one in at.get(self._own, {}).items()}
-        self.divide({client: count for client, count in own.items() if count > 0})
+        self.divide(waiting_here)
         return elsewhere
 
     def divide(self, waiting: Mapping[str, float]) -> None:
@@ -104,6 +115,10 @@ class Sharing:
         others = self._waiting_elsewhere
         if not others:
             self.part = 1.0
+            return
+        if not self._has_accounts:
+            here = sum(waiting.values())
+            self.part = here / (here + sum(others.values()))
             return
         owed = shares({*waiting, *others}, self._weights.client, self._weights.tenant)
         self.part = sum(

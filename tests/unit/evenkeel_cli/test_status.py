@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from evenkeel_cli import main
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.status import FleetStatus, make_status
+from evenkeel_cli.status import FleetStatus, _print, make_status
 from evenkeel_cli.up.state import FleetRecord, ProcessRecord
 from evenkeel_contract.adminstate import STATE_VERSION, FleetState, ReplicaState, RouterState
 from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
+from rich.console import Console
 from typer.testing import CliRunner
 
 CONFIG = RouterConfig(
@@ -146,3 +148,15 @@ def test_without_a_fleet_the_exit_code_is_that_of_a_failure(json_too: bool, tmp_
         assert json.loads(result.stdout) == {"fleets": []}
     else:
         assert "`evenkeel up FILE` starts one" in result.stderr
+
+
+def test_a_replica_that_does_not_fit_the_plug_in_is_ready_and_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gated = state()
+    first = msgspec.structs.replace(gated.replicas[0], inactive_reason="calc_priority moved")
+    fleet = status(msgspec.structs.replace(gated, replicas=(first, gated.replicas[1])))
+    assert fleet.ready
+    assert [one.inactive_reason for one in fleet.processes] == ["", "calc_priority moved", ""]
+    _print(Console(width=300), fleet)
+    assert "replica-0 runs without Evenkeel's replica policy" in capsys.readouterr().out

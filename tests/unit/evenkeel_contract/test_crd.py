@@ -129,7 +129,7 @@ def test_defaults_of_the_schema_are_those_of_the_contract() -> None:
     }
     full = defaulted(service, SCHEMAS["FairInferenceService"])
     assert full["spec"]["router"]["state"] == {"store": "Peers"}
-    assert full["spec"]["engine"].keys() == {"runtime", "gpu", "rollout"}
+    assert full["spec"]["engine"].keys() == {"runtime", "gpu", "onMismatch", "rollout"}
     assert parse_service(full) == parse_service(service)
     tenant = {**TENANT, "spec": {}}
     full = defaulted(tenant, SCHEMAS["InferenceTenant"])

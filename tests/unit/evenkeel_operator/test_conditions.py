@@ -38,6 +38,7 @@ GOOD = {
     "ScalingActive": ("False", "NotConfigured"),
     "Progressing": ("False", "Stable"),
     "Degraded": ("False", "Healthy"),
+    "PluginInactive": ("False", "PolicyActive"),
     "SpecValid": ("True", "Valid"),
 }
 ABSENT = Workload(wanted=2)
@@ -58,6 +59,10 @@ UNSCHEDULABLE = Workload(wanted=1, exists=True, pods=1, failure=Note("Unschedula
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "all is well": ({}, {}),
+    "an engine does not fit": (
+        {"inactive": ("calc_priority moved",)},
+        {"PluginInactive": ("True", "Mismatch")},
+    ),
     "nothing was made yet": (
         {"engines": ABSENT, "routers": ABSENT},
         {

@@ -143,9 +143,9 @@ async def test_the_idlest_are_marked_routers_let_go_and_then_the_deployment_shri
     assert asked_for(cluster) == 2
     shrink(cluster)
     assert set(pods(cluster)) == {"a", "b"}
-    asked = routers.asked
     await see_all(operator, cluster)
     assert condition(cluster, "Progressing")["status"] == "False"
+    asked = routers.asked
     cluster.writes.clear()
     await operator.make_pass(KEY)
     assert (cluster.writes, routers.asked) == ([], asked)

@@ -37,6 +37,16 @@ class Older(Fitting):
 def match_kv_cache(req, tree_cache) -> None: ...  # type: ignore[no-untyped-def]
 
 
+SCHEDULER = """
+class Scheduler:
+    def get_new_batch_prefill(self, running_batch):
+        self.policy.calc_priority(self.waiting_queue, running_batch)
+        for req in self.waiting_queue:
+            if req.fits:
+                adder.add_one_req(req)
+"""
+
+
 @pytest.fixture
 def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """Modules in the places of SGLang's."""
@@ -66,6 +76,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     policy = modules["sglang.srt.managers.schedule_policy"]
     policy.SchedulePolicy = policy.PrefillAdder = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.mem_cache.common"].match_kv_cache = match_kv_cache  # type: ignore[attr-defined]
+    monkeypatch.setattr(seams, "source_of", lambda module: SCHEDULER)
+    monkeypatch.setattr(seams, "installed", lambda: seams.TESTED[-1])
     return modules
 
 
@@ -105,6 +117,36 @@ def test_a_function_that_is_gone_is_named(sglang: dict[str, ModuleType]) -> None
         seams.check()
 
 
+@pytest.mark.parametrize("version", ["0.5.15", "9.9.9", "of unknown version"])
+def test_a_version_without_passing_tests_is_a_misfit(
+    sglang: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(seams, "installed", lambda: version)
+    with pytest.raises(SystemExit, match=f"version {version} is not tested"):
+        seams.check()
+
+
+MOVED = SCHEDULER.replace(
+    "        for req", "        self.fill(adder)\n\n    def fill(self, adder):\n        for req"
+)
+SORTED = SCHEDULER.replace("in self.waiting_queue:", "in sorted(self.waiting_queue):")
+OTHER_WALK = SCHEDULER.replace("add_one_req", "look_at")
+
+
+@pytest.mark.parametrize("source", [MOVED, SORTED, OTHER_WALK], ids=["moved", "sorted", "other"])
+def test_a_loop_that_is_not_beside_calc_priority_is_a_misfit(
+    sglang: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    assert seams.loop_misfit(SCHEDULER) == ""
+    monkeypatch.setattr(seams, "source_of", lambda module: source)
+    with pytest.raises(SystemExit, match="get_new_batch_prefill of .* its own loop"):
+        seams.check()
+
+
+def test_a_scheduler_that_does_not_ask_for_an_order_is_a_misfit() -> None:
+    assert "no function of" in seams.loop_misfit("")
+
+
 def test_a_cache_that_cannot_be_asked_is_a_misfit(sglang: dict[str, ModuleType]) -> None:
     del sglang["sglang.srt.mem_cache.common"].match_kv_cache
     with pytest.raises(SystemExit, match="match_prefix_for_req nor"):
@@ -140,7 +182,7 @@ def test_the_check_lists_each_place_and_says_whether_the_version_is_tested(
         policy.SchedulePolicy = Older  # type: ignore[attr-defined]
     assert check.main() == code
     *places, last = capsys.readouterr().out.splitlines()
-    assert len(places) == len(seams.SEAMS) + 2
+    assert len(places) == len(seams.SEAMS) + 3
     assert sum(place.startswith("no ") for place in places) == (not fits)
     assert last.startswith(f"SGLang {version}: {len(places) - (not fits)} of {len(places)} places")
     assert ("is tested" in last) == (version in seams.TESTED)

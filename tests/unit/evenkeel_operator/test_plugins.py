@@ -1,0 +1,66 @@
+"""Condition PluginInactive comes and goes with what routers report of engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenkeel_contract.adminstate import ReplicasState
+
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_routers import FakeRouters, answer, replica
+from tests.support.operator_lives import (
+    KEY,
+    Operator,
+    become_ready,
+    cluster_with_the_sample,
+    condition,
+)
+
+FITS = answer(replica("e1"), replica("e2"))
+DOES_NOT = answer(replica("e1", inactive_reason="calc_priority moved"), replica("e2"))
+
+
+async def passed(cluster: FakeCluster, *answers: ReplicasState | None) -> dict[str, Any]:
+    """The condition after one pass of a new operator."""
+    await Operator(cluster, routers=FakeRouters(*answers)).make_pass(KEY)
+    return condition(cluster, "PluginInactive")
+
+
+async def ready_cluster() -> FakeCluster:
+    cluster = cluster_with_the_sample()
+    await Operator(cluster).make_pass(KEY)
+    become_ready(cluster)
+    return cluster
+
+
+async def test_an_engine_that_does_not_fit_shows_in_the_condition_and_in_an_event() -> None:
+    cluster = await ready_cluster()
+    found = await passed(cluster, FITS, DOES_NOT)
+    assert (found["status"], found["reason"]) == ("True", "Mismatch")
+    assert "calc_priority moved" in found["message"]
+    found = await passed(cluster, FITS)
+    assert (found["status"], found["reason"]) == ("False", "PolicyActive")
+    assert {"Mismatch", "PolicyActive"} <= {event["reason"] for event in cluster.events}
+
+
+async def test_while_it_is_true_routers_are_asked_again_so_that_it_clears_by_itself() -> None:
+    cluster = await ready_cluster()
+    routers = FakeRouters(DOES_NOT)
+    operator = Operator(cluster, routers=routers)
+    again_s = await operator.make_pass(KEY)
+    assert again_s is not None
+    assert again_s <= 15
+    routers.answers = [FITS]
+    await operator.make_pass(KEY)
+    assert condition(cluster, "PluginInactive")["status"] == "False"
+    asked = routers.asked
+    await operator.make_pass(KEY)
+    assert routers.asked == asked
+
+
+async def test_without_an_answer_the_condition_stays_as_it_was() -> None:
+    cluster = await ready_cluster()
+    await passed(cluster, DOES_NOT)
+    found = await passed(cluster, None)
+    assert found["status"] == "True"
+    assert "calc_priority moved" in found["message"]
