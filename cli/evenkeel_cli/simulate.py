@@ -35,6 +35,11 @@ from evenkeel_simulator.experiments.workload_file import (
     workload_files,
 )
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
+from evenkeel_simulator.laboratory.qoe import (
+    EXPECTED_TOKENS_PER_S,
+    EXPECTED_TTFT_S,
+    Expectation,
+)
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
@@ -123,6 +128,10 @@ TurnTokens = Annotated[
 PredictionError = Annotated[
     float, typer.Option(help="Largest error of VTCOracle: 0.5 for the paper's ±50 %.")
 ]
+ExpectedTtft = Annotated[
+    float, typer.Option(help="Seconds in which users expect the first token, for QoE.")
+]
+ExpectedSpeed = Annotated[float, typer.Option(help="Tokens per second that users read, for QoE.")]
 Weight = Annotated[
     list[str] | None,
     option("NAME=WEIGHT of a client or a tenant (namespace/tenant) of a trace; repeatable."),
@@ -170,6 +179,8 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     preemption_lead: PreemptionLead = PREEMPTION_LEAD,
     turn_tokens: TurnTokens = TURN_TOKENS,
     prediction_error: PredictionError = 0.0,
+    expected_ttft: ExpectedTtft = EXPECTED_TTFT_S,
+    expected_speed: ExpectedSpeed = EXPECTED_TOKENS_PER_S,
     weight: Weight = None,
     printed: Printed = False,
     artifact_rules: ArtifactRules = False,
@@ -203,6 +214,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             turn_tokens=turn_tokens,
             prediction_error=prediction_error,
             seed=seed,
+            expectation=_expectation(expected_ttft, expected_speed),
             printed=printed,
             artifact_rules=artifact_rules,
         ).named()
@@ -262,6 +274,13 @@ def _isolation(text: str) -> float | None:
         return IsolationSetting.from_plain(text).share
     except ValueError as error:
         raise UsageError(f"isolation {error}") from None
+
+
+def _expectation(ttft_s: float, tokens_per_s: float) -> Expectation:
+    try:
+        return Expectation(ttft_s, tokens_per_s)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _find_spec(
