@@ -17,7 +17,7 @@ import typer
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.words_or_numbers import IsolationSetting
-from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.experiments.fleet import Fleet
@@ -34,6 +34,7 @@ from evenkeel_simulator.experiments.workload_file import (
     read_spec,
     workload_files,
 )
+from evenkeel_simulator.laboratory.costs import ProfiledCost
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
 from evenkeel_simulator.laboratory.qoe import (
     EXPECTED_TOKENS_PER_S,
@@ -107,6 +108,12 @@ Isolation = Annotated[
         metavar="PERCENT",
     ),
 ]
+CostName = Annotated[
+    str,
+    typer.Option(
+        "--cost", help="What serving costs: linear, or profiled as in the VTC paper's appendix."
+    ),
+]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 KvTime = Annotated[
@@ -171,6 +178,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     quantum: Quantum = "Auto",
     worker_quantum: WorkerQuantum = "Auto",
     isolation: Isolation = DEFAULT_ISOLATION,
+    cost: CostName = "linear",
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
     kv_time: KvTime = 0.0,
@@ -199,7 +207,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             fleet_policy=fleet_policy,
             quantum=_quantum("quantum", quantum),
             worker_quantum=_quantum("worker_quantum", worker_quantum),
-            cost=LinearCost(input_weight, output_weight, kv_time),
+            cost=_cost(cost, LinearCost(input_weight, output_weight, kv_time)),
             engine=engine_config(
                 kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
                 admission=admission,
@@ -274,6 +282,16 @@ def _isolation(text: str) -> float | None:
         return IsolationSetting.from_plain(text).share
     except ValueError as error:
         raise UsageError(f"isolation {error}") from None
+
+
+def _cost(name: str, linear: LinearCost) -> Cost:
+    if name.lower() == "linear":
+        return linear
+    if linear != LinearCost():
+        raise UsageError(f"the weights are for --cost linear, not {name}")
+    if name.lower() != "profiled":
+        raise UsageError(f"--cost is {name!r}, must be linear or profiled")
+    return ProfiledCost()
 
 
 def _expectation(ttft_s: float, tokens_per_s: float) -> Expectation:

@@ -4,7 +4,7 @@
     decode step = D0 + D1·batch + D2·KV tokens read + Q0·waiting
 
 KV tokens are the logical sum over requests: SGLang's attention reads a shared prefix once per request.
-Of the four, only `a10g-llama2-7b` is measured; the other three are fitted or derived
+Of the four, only `a10g-llama2-7b` is measured (its waiting_ms is fitted); the other three are fitted or derived
 (±25 %), so only ratios between schedulers may be claimed from them.
 """
 

@@ -112,7 +112,7 @@ def summarise(
     `duration_s`: planned duration of arrivals, if longer than the actual one. `clients`: those with a weight or a tenant.
     """
     finished = [record for record in records if record.status == "finished"]
-    completions = [_completion(record) for record in finished]
+    completions = [completion(record) for record in finished]
     spans = spread(completions)
     tokens = sum(record.input_tokens + record.output_tokens for record in finished)
     output = sum(record.output_tokens for record in finished)
@@ -175,7 +175,8 @@ def _jain(
     return jain_index([amounts.get(client, [0.0])[0] for client in sorted(clients)])
 
 
-def _completion(record: Record) -> Completion:
+def completion(record: Record) -> Completion:
+    """A finished record, for the measures of the laboratory."""
     assert record.first_token_s is not None
     assert record.finished_s is not None
     return Completion(

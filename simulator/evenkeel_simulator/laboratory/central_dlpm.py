@@ -33,8 +33,8 @@ class Overhead:
     Assumed. The paper gives one number, about 40 % of decode time at 8 replicas; the defaults give that on the workload `judge-s1`.
     """
 
-    sync_s: float = 0.010
-    match_s: float = 0.00005
+    sync_s: float = 0.04
+    match_s: float = 0.0001
 
     def of(self, waiting: int) -> float:
         return self.sync_s + self.match_s * waiting
