@@ -1,4 +1,4 @@
-"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `demo` and `simulate`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `demo`, `simulate` and `papers`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
 `evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
@@ -53,6 +53,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "simulate": (
         "evenkeel_cli.simulate",
         "Simulate a fleet under a trace or a workload, in virtual time.",
+    ),
+    "papers": (
+        "evenkeel_cli.papers",
+        "Run the papers' experiments, beside the published numbers.",
     ),
 }
 """Command → the module with the function of that name, and the first line of its help."""

@@ -14,7 +14,7 @@ import evenkeel_simulator
 import msgspec
 import typer
 from evenkeel_contract.queueorder import IsolationSetting
-from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run, remove_plots
@@ -30,6 +30,8 @@ from evenkeel_simulator.experiments.workload_file import (
     read_spec,
     workload_files,
 )
+from evenkeel_simulator.laboratory.costs import ProfiledCost
+from evenkeel_simulator.laboratory.qoe import Expectation
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -94,7 +96,9 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
         fleet_policy=options.fleet_policy,
         quantum=_quantum("quantum", options.quantum),
         worker_quantum=_quantum("worker_quantum", options.worker_quantum),
-        cost=LinearCost(options.input_weight, options.output_weight, options.kv_time),
+        cost=_cost(
+            options.cost, LinearCost(options.input_weight, options.output_weight, options.kv_time)
+        ),
         engine=engine_config(
             kv_tokens=kv_tokens,
             admission=options.admission,
@@ -109,6 +113,7 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
         turn_tokens=options.turn_tokens,
         prediction_error=options.prediction_error,
         seed=options.seed,
+        expectation=_expectation(options.expected_ttft, options.expected_speed),
         printed=options.printed,
         artifact_rules=options.artifact_rules,
     ).named()
@@ -153,6 +158,23 @@ def _isolation(text: str) -> float | None:
         return IsolationSetting.from_plain(text).share
     except ValueError as error:
         raise UsageError(f"isolation {error}") from None
+
+
+def _cost(name: str, linear: LinearCost) -> Cost:
+    if name.lower() == "linear":
+        return linear
+    if linear != LinearCost():
+        raise UsageError(f"the weights are for --cost linear, not {name}")
+    if name.lower() != "profiled":
+        raise UsageError(f"--cost is {name!r}, must be linear or profiled")
+    return ProfiledCost()
+
+
+def _expectation(ttft_s: float, tokens_per_s: float) -> Expectation:
+    try:
+        return Expectation(ttft_s, tokens_per_s)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _find_spec(

@@ -11,6 +11,7 @@ from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
+from evenkeel_simulator.laboratory.qoe import EXPECTED_TOKENS_PER_S, EXPECTED_TTFT_S
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
@@ -62,6 +63,12 @@ Isolation = Annotated[
         metavar="PERCENT",
     ),
 ]
+CostName = Annotated[
+    str,
+    typer.Option(
+        "--cost", help="What serving costs: linear, or profiled as in the VTC paper's appendix."
+    ),
+]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 KvTime = Annotated[
@@ -83,6 +90,10 @@ TurnTokens = Annotated[
 PredictionError = Annotated[
     float, typer.Option(help="Largest error of VTCOracle: 0.5 for the paper's ±50 %.")
 ]
+ExpectedTtft = Annotated[
+    float, typer.Option(help="Seconds in which users expect the first token, for QoE.")
+]
+ExpectedSpeed = Annotated[float, typer.Option(help="Tokens per second that users read, for QoE.")]
 Weight = Annotated[
     list[str] | None,
     option("NAME=WEIGHT of a client or a tenant (namespace/tenant) of a trace; repeatable."),
@@ -125,6 +136,7 @@ class Options:
     quantum: Quantum = "Auto"
     worker_quantum: WorkerQuantum = "Auto"
     isolation: Isolation = DEFAULT_ISOLATION
+    cost: CostName = "linear"
     input_weight: InputWeight = 1.0
     output_weight: OutputWeight = 2.0
     kv_time: KvTime = 0.0
@@ -133,6 +145,8 @@ class Options:
     preemption_lead: PreemptionLead = PREEMPTION_LEAD
     turn_tokens: TurnTokens = TURN_TOKENS
     prediction_error: PredictionError = 0.0
+    expected_ttft: ExpectedTtft = EXPECTED_TTFT_S
+    expected_speed: ExpectedSpeed = EXPECTED_TOKENS_PER_S
     weight: Weight = None
     printed: Printed = False
     artifact_rules: ArtifactRules = False

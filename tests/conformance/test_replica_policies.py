@@ -213,6 +213,8 @@ def test_an_empty_queue_proposes_none(policy):
 
 
 def test_one_clients_equal_requests_run_in_order_of_arrival(policy):
+    if policy.name == "Andes":
+        pytest.skip("the gain of a request that has waited for long is smaller: it is late anyway")
     engine = AbstractEngine(policy, memory_tokens=20)  # one at a time
     for number in range(12):
         engine.submit(job(number))

@@ -50,6 +50,8 @@ class Dispatch(NamedTuple):
     """Tokens that the loaded adapter of the replicas in `longest` is worth; 0 if they have none loaded for the request."""
     blocks: Sequence[int] = ()
     """Chained block hashes of the prompt, for policies with their own tree (Preble)."""
+    block_tokens: Sequence[int] = ()
+    """Tokens of each of `blocks`. Only the fleet in virtual time sets them."""
 
 
 class Usage(NamedTuple):

@@ -54,6 +54,8 @@ class EngineConfig:
     adapter_load_ms: float = 20.0
     """Time to load an adapter into a slot, during which nothing is computed. The default is assumed: 150 MB (rank 32 of a model
     of 8 billion parameters) at 8 GB/s."""
+    token_times: bool = False
+    """Keep when each output token was made (`Engine.token_times`)."""
     retry_when_full: bool = False
     """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
     (`batch_is_full`); the VTC artifact does not."""

@@ -78,11 +78,13 @@ class Speed:
     decode_s: float = field(init=False)
     request_s: float = field(init=False)
     kv_token_s: float = field(init=False)
+    waiting_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode_s", self.profile.decode_ms * MS)
         object.__setattr__(self, "request_s", self.profile.decode_request_ms * MS)
         object.__setattr__(self, "kv_token_s", self.profile.decode_kv_token_ms * MS)
+        object.__setattr__(self, "waiting_s", self.profile.waiting_ms * MS)
 
     def load_tokens(self, load_ms: float) -> int:
         """The prompt tokens that would take as long as the load of an adapter."""
@@ -104,10 +106,17 @@ class Speed:
         return (fixed + prefill + decode) * MS
 
     def run(
-        self, start_s: float, *, batch: int, kv_tokens: int, steps: int, until_s: float
+        self,
+        start_s: float,
+        *,
+        batch: int,
+        kv_tokens: int,
+        steps: int,
+        until_s: float,
+        waiting: int = 0,
     ) -> Iteration:
         """A run of at most `steps` decode steps of which none starts at or after `until_s`, except the first."""
-        step_s = self.decode_s + self.request_s * batch
+        step_s = self.decode_s + self.request_s * batch + self.waiting_s * waiting
         clock_s, kv, count = start_s, kv_tokens, 0
         while True:
             clock_s += step_s + self.kv_token_s * kv

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from typing import Final
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -29,6 +30,9 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
 from evenkeel_simulator.engine.time_shares import TimeShares
+from evenkeel_simulator.engine.token_times import TokenTimes
+
+_NO_LIMIT: Final = 1 << 62
 
 
 class Engine:
@@ -62,6 +66,7 @@ class Engine:
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
         self._shares = TimeShares(config.isolation if policy.divides_time else None)
+        self.token_times = TokenTimes() if config.token_times else None
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
@@ -121,7 +126,7 @@ class Engine:
         request.state = State.WAITING
         self._requests[request.id] = request
         self._shares.opened(request)
-        if not self._is_closed() and self._iteration is not None:
+        if self._iteration is not None and (self._speed.waiting_s or not self._is_closed()):
             self._iteration.truncate()
         return Arrival.QUEUED
 
@@ -145,10 +150,12 @@ class Engine:
             return None
         return self.finish()
 
-    def start(self, now_s: float, until_s: float = inf) -> float | None:
+    def start(
+        self, now_s: float, until_s: float = inf, *, most_steps: int = _NO_LIMIT
+    ) -> float | None:
         """Begin an iteration. Returns its end; None if there is nothing to do.
 
-        No decode step after the first starts at or after `until_s`.
+        No decode step after the first starts at or after `until_s`, and there are at most `most_steps` (at least 1).
         """
         assert self._iteration is None, "an iteration is under way"
         # Preempt, admit; then prefill what was admitted, or make room and decode.
@@ -162,8 +169,9 @@ class Engine:
                 now_s,
                 batch=len(self._batch.requests),
                 kv_tokens=self._batch.kv_tokens,
-                steps=self._free_steps(),
+                steps=min(self._free_steps(), most_steps),
                 until_s=until_s,
+                waiting=len(self.policy),
             )
         else:
             return None
@@ -178,7 +186,7 @@ class Engine:
         self._iteration = None
         end_s = iteration.end_s
         produced = list(self._batch) if iteration.steps else []
-        self._account_time(iteration, iteration.steps - iteration.done)
+        self._account_time(iteration, iteration.steps - iteration.done, end_s=end_s)
         self._decode(iteration.steps - iteration.done, end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
@@ -309,6 +317,7 @@ class Engine:
         self.memory.make_free(-later)
         held = self._batch.kv_tokens if batch else 0
         duration_s = self._speed.prefill(chunks, batch=batch, kv_tokens=held) + self._load_ms * MS
+        duration_s += self._speed.waiting_s * len(self.policy)
         self._load_ms = 0.0
         return Iteration(now_s, now_s + duration_s, chunks=chunks, steps=1 if batch else 0)
 
@@ -338,6 +347,8 @@ class Engine:
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
         del self._prefilling[request]
         request.begin_output(end_s)
+        if self.token_times is not None:
+            self.token_times.begins(request, end_s)
         self.memory.settle(request, request.held_tokens)
         self._batch.add(request)
         self._shares.decoding(request)
@@ -360,11 +371,15 @@ class Engine:
         """Apply the decode steps that have ended, so that the caller sees the current state."""
         iteration = self._iteration
         if iteration is not None and (steps := iteration.advance(now_s)):
-            self._account_time(iteration, steps, applied=steps)
+            self._account_time(iteration, steps, end_s=iteration.clock_s, applied=steps)
             self._decode(steps, iteration.clock_s)
 
-    def _account_time(self, iteration: Iteration, steps: int, *, applied: int = 0) -> None:
+    def _account_time(
+        self, iteration: Iteration, steps: int, *, end_s: float, applied: int = 0
+    ) -> None:
         first, decoded = iteration.done - applied, len(self._batch.requests) > 0
+        if self.token_times is not None:
+            self.token_times.decoded(iteration.times(first, steps), end_s)
         self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
 
     def _decode(self, steps: int, end_s: float) -> None:
@@ -439,6 +454,8 @@ class Engine:
         if request.state is State.RUNNING:
             self._set_token_time(request)
             self._batch.remove(request)
+            if self.token_times is not None:
+                self.token_times.pauses(request)
         else:
             del self._prefilling[request]
             request.pending_tokens = 0

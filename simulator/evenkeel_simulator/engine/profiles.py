@@ -1,9 +1,10 @@
 """Duration of an iteration on a given GPU and model (COST_MODEL.md).
 
-    prefill(batch) = P0 + P1·Σ extend + P2·Σ extend·context      decode step = D0 + D1·batch + D2·KV tokens read
+    prefill(batch) = P0 + P1·Σ extend + P2·Σ extend·context + Q0·waiting
+    decode step = D0 + D1·batch + D2·KV tokens read + Q0·waiting
 
 KV tokens are the logical sum over requests: SGLang's attention reads a shared prefix once per request.
-Of the four, only `a10g-llama2-7b` is measured; the other three are fitted or derived
+Of the four, only `a10g-llama2-7b` is measured (its waiting_ms is fitted); the other three are fitted or derived
 (±25 %), so only ratios between schedulers may be claimed from them.
 """
 
@@ -34,6 +35,8 @@ class CostProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """D1: each request in the batch."""
     decode_kv_token_ms: float
     """D2: each KV token read."""
+    waiting_ms: float = 0.0
+    """Q0: each waiting request, in every iteration. What the server's own loops take beside the GPU."""
     kv_tokens: int
     """The KV pool."""
 
@@ -55,9 +58,10 @@ PROFILES: Mapping[str, CostProfile] = MappingProxyType(
         "a10g-llama2-7b": CostProfile(
             prefill_ms=10,
             prefill_token_ms=0.2131,
-            decode_ms=19.3,
+            decode_ms=19.1,
             decode_request_ms=0.244,
             decode_kv_token_ms=0.00202,
+            waiting_ms=0.0019,  # fitted to the throughputs of Tables 2, 4 and 6: docs/design/0004
             kv_tokens=10_000,
         ),
         # Fitted to seven logs of [V] §6.4; P1 assumed. The other pool used there is 65000.

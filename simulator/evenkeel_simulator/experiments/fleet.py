@@ -23,6 +23,7 @@ from typing import Final
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import (
     EMPTY,
+    NOTHING,
     Dispatch,
     FleetPolicy,
     ReplicaSet,
@@ -37,8 +38,12 @@ from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
+from evenkeel_simulator.experiments.central_queue import CentralQueue
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
+from evenkeel_simulator.laboratory.central_dlpm import BATCHING_STEPS, CentralDlpm
+from evenkeel_simulator.laboratory.fleet_facts import FleetFacts, InformedPolicy
+from evenkeel_simulator.laboratory.qoe import Expectation, qoe
 from evenkeel_simulator.laboratory.rpm import OpensByTime
 
 MAX_REPLICAS: Final = 1024
@@ -57,6 +62,8 @@ class FleetConfig:
     cost: Cost
     index_blocks: int = 2_000_000
     """Bound of the prefix index."""
+    expectation: Expectation | None = None
+    """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
 
 
 class _Run:
@@ -83,7 +90,6 @@ class _FleetRequest(EngineRequest):
     number: int = field(kw_only=True)
     """Its place in the program."""
     dispatch: Dispatch = field(kw_only=True)
-    blocks: Sequence[int] = field(kw_only=True)
 
 
 class _CacheEvents:
@@ -117,6 +123,13 @@ class Fleet:
         self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
         self._adapters = AdapterPlaces(config.engine.adapters_per_batch or 1)
         self._on_record = on_record
+        self._facts = FleetFacts(index=self.index)
+        self._informed = self.policy if isinstance(self.policy, InformedPolicy) else None
+        if self._informed is not None:
+            self._informed.facts = self._facts
+        self.central: CentralQueue[tuple[_Run, int, float]] | None = (
+            CentralQueue(self.policy) if isinstance(self.policy, CentralDlpm) else None
+        )
         self._outstanding = [0] * config.replicas
         self._routable: ReplicaSet = replica_set(range(config.replicas))
         for slot in range(config.replicas):
@@ -139,7 +152,7 @@ class Fleet:
             # 1. The next instant at which anything happens.
             arrival_s = inf if upcoming is None else upcoming.arrival_s
             end_s = self._ends[0][0] if self._ends else inf
-            now_s = min(arrival_s, end_s)
+            now_s = self._facts.now_s = min(arrival_s, end_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
             while self._ends and self._ends[0][0] <= now_s:
                 self._finish(*heappop(self._ends))
@@ -148,6 +161,7 @@ class Fleet:
                 upcoming = next(arrivals, None)
             self._start_idle(now_s)
         stuck = sum(len(engine.policy) for engine in self.engines)
+        stuck += len(self.central.policy) if self.central is not None else 0
         if stuck:
             raise RuntimeError(f"{stuck} requests wait in idle engines: the policy admits none")
         return now_s
@@ -161,12 +175,27 @@ class Fleet:
                 self._send(run, number, call, program.arrival_s)
 
     def _send(self, run: _Run, number: int, call: Call, now_s: float) -> None:
-        request, slot = self._route(run, number, call, now_s)
+        dispatch = self._dispatch(run, call)
+        slot = self.policy.select(dispatch, self._routable, self._outstanding)
+        if slot is not None:
+            self._submit(self._request(run, number, dispatch, now_s), slot, now_s)
+            return
+        if self.central is None:
+            raise ValueError(f"fleet policy {self.policy.name} holds requests: not modelled here")
+        self.central.hold(dispatch, (run, number, now_s))
+        for idle, engine in enumerate(self.engines):
+            if engine.busy_until_s is None:
+                self._idle[idle] = None
+
+    def _submit(self, request: _FleetRequest, slot: int, now_s: float) -> None:
         engine = self.engines[slot]
         before_s = engine.busy_until_s
         try:
             arrival = engine.submit(request, now_s)
         except RequestError:
+            if self.central is not None:  # it was charged when it was pulled
+                self.policy.dispatched(request.dispatch, slot)
+                self.policy.finished(request.dispatch, slot, NOTHING)
             self._record(request, -1, "refused")
             return
         if arrival is Arrival.REJECTED:
@@ -176,17 +205,18 @@ class Fleet:
         self._outstanding[slot] += 1
         self._adapters.sent(request.adapter, slot)
         if self.policy.matches_prefix:
-            self.index.insert(request.blocks, slot)
+            self.index.insert(request.dispatch.blocks, slot)
         end_s = engine.busy_until_s
         if end_s is None:
             self._idle[slot] = None
         elif end_s != before_s:
             heappush(self._ends, (end_s, slot))
 
-    def _route(self, run: _Run, number: int, call: Call, now_s: float) -> tuple[_FleetRequest, int]:
-        """The request and the slot that it goes to."""
+    def _dispatch(self, run: _Run, call: Call) -> Dispatch:
+        """The request as the fleet policy sees it."""
         client, adapter = run.client, run.program.adapter
         blocks: list[int] = []
+        block_tokens: list[int] = []
         longest, matched_tokens, adapter_tokens = EMPTY, 0, 0
         if self.policy.matches_prefix:
             prompt = (*namespace(adapter), *call.prompt)
@@ -194,7 +224,9 @@ class Fleet:
             depth, longest = self.index.match(blocks, self._routable)
             matched_tokens = sum([segment.tokens for segment in prompt[:depth]])
             longest, adapter_tokens = self._adapters.nearest(adapter, longest, self._routable)
-        dispatch = Dispatch(
+            if self._informed is not None:
+                block_tokens = [segment.tokens for segment in prompt]
+        return Dispatch(
             client=client.name,
             input_tokens=call.input_tokens,
             weight=client.weight,
@@ -202,16 +234,18 @@ class Fleet:
             matched_tokens=matched_tokens,
             adapter_tokens=adapter_tokens,
             blocks=blocks,
+            block_tokens=block_tokens,
         )
-        slot = self.policy.select(dispatch, self._routable, self._outstanding)
-        if slot is None:
-            raise ValueError(f"fleet policy {self.policy.name} holds requests: not modelled here")
-        name = run.program.id
-        request = _FleetRequest(
+
+    def _request(
+        self, run: _Run, number: int, dispatch: Dispatch, arrival_s: float
+    ) -> _FleetRequest:
+        call, client, name = run.program.calls[number], run.client, run.program.id
+        return _FleetRequest(
             id=name if len(run.program.calls) == 1 else f"{name}.{number}",
             client=client.name,
             tenant=client.tenant,
-            arrival_s=now_s,
+            arrival_s=arrival_s,
             input_tokens=call.input_tokens,
             max_output_tokens=call.max_output_tokens,
             client_weight=client.client_weight,
@@ -220,17 +254,23 @@ class Fleet:
             prompt=call.prompt,
             target_output_tokens=call.output_tokens,
             output_key=call.output_key,
-            adapter=adapter,
+            adapter=run.program.adapter,
             run=run,
             number=number,
             dispatch=dispatch,
-            blocks=blocks,
         )
-        return request, slot
 
     def _end(self, request: _FleetRequest, slot: int, now_s: float) -> None:
         self._outstanding[slot] -= 1
         usage = Usage(request.input_tokens, request.cached_tokens, request.output_tokens)
+        if self._informed is not None:
+            assert request.first_token_s is not None
+            decoded = request.output_tokens - 1
+            self._informed.timed(
+                slot,
+                ttft_s=request.first_token_s - request.arrival_s,
+                itl_s=(now_s - request.first_token_s) / decoded if decoded else None,
+            )
         self.policy.finished(request.dispatch, slot, usage)
         self._record(request, slot, "finished")
         run = request.run
@@ -256,8 +296,15 @@ class Fleet:
                 extend_tokens=request.computed_tokens,
                 output_tokens=request.output_tokens,
                 retractions=request.retractions,
+                qoe=self._qoe(request, slot) if status == "finished" else None,
             )
         )
+
+    def _qoe(self, request: _FleetRequest, slot: int) -> float | None:
+        expectation, times = self.config.expectation, self.engines[slot].token_times
+        if expectation is None or times is None:
+            return None
+        return qoe(times.take(request), arrival_s=request.arrival_s, expectation=expectation)
 
     # Engines
 
@@ -286,12 +333,27 @@ class Fleet:
     def _start_idle(self, now_s: float) -> None:
         for slot in self._idle:
             engine = self.engines[slot]
-            end_s = engine.start(now_s)
+            if self.central is None:
+                end_s = engine.start(now_s)
+            else:
+                end_s = self._start_after_pull(self.central, slot, now_s)
             if end_s is None and isinstance(engine.policy, OpensByTime):
                 end_s = engine.policy.opens_s()
             if end_s is not None and end_s < inf:
                 heappush(self._ends, (end_s, slot))
         self._idle.clear()
+
+    def _start_after_pull(
+        self, central: CentralQueue[tuple[_Run, int, float]], slot: int, now_s: float
+    ) -> float | None:
+        """A batching step: wait for the scheduler's answer, or take it and begin an iteration."""
+        engine = self.engines[slot]
+        until_s = central.blocks(slot, engine, now_s)
+        if until_s is not None:
+            return until_s
+        for dispatch, (run, number, arrival_s) in central.pull(slot, engine, now_s):
+            self._submit(self._request(run, number, dispatch, arrival_s), slot, now_s)
+        return engine.start(now_s, most_steps=BATCHING_STEPS)
 
 
 @contextmanager

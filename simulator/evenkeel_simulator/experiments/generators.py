@@ -10,7 +10,7 @@ programs never have different outputs on the same path.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, sqrt
+from math import ceil, log, sqrt
 from random import Random
 from typing import Annotated
 
@@ -63,6 +63,27 @@ class Single(Spec, frozen=True, kw_only=True, tag="single"):
         prompt = [Segment(f"{client}/prefix", self.prefix_tokens)] if self.prefix_tokens else []
         prompt.append(Segment(program, own))
         return (_call(prompt, output, self.max_output_tokens),)
+
+
+class LogNormal(Spec, frozen=True, kw_only=True, tag="log-normal"):
+    """One request with lengths of real chats: many short, few long. Lengths beyond `most_tokens` are cut."""
+
+    input_tokens: Tokens
+    """The mean before the cut, as are output tokens."""
+    output_tokens: Tokens
+    input_sigma: Annotated[float, Meta(gt=0, le=3)] = 1.0
+    """Standard deviation of the logarithm."""
+    output_sigma: Annotated[float, Meta(gt=0, le=3)] = 1.0
+    most_tokens: Tokens = 2048
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        own = self._length(self.input_tokens, self.input_sigma, rng)
+        output = self._length(self.output_tokens, self.output_sigma, rng)
+        return (_call([Segment(program, own)], output, self.most_tokens),)
+
+    def _length(self, mean: int, sigma: float, rng: Random) -> int:
+        drawn = rng.lognormvariate(log(mean) - sigma**2 / 2, sigma)
+        return min(self.most_tokens, max(1, round(drawn)))
 
 
 class Chat(Spec, frozen=True, kw_only=True, tag="chat"):
@@ -175,7 +196,7 @@ class DocumentQa(Spec, frozen=True, kw_only=True, tag="document-qa"):
         )
 
 
-ProgramSpec = Single | Chat | TreeOfThoughts | Judge | DocumentQa
+ProgramSpec = Single | LogNormal | Chat | TreeOfThoughts | Judge | DocumentQa
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

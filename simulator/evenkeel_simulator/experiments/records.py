@@ -30,6 +30,8 @@ class Record:
     """Input tokens computed, recomputation after retractions included."""
     output_tokens: int
     retractions: int
+    qoe: float | None = None
+    """Quality of experience, from 0 to 1 (`laboratory.qoe`); None if it was not measured or not served."""
 
     @property
     def ttft_s(self) -> float | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
-from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.fleet.registry import FleetPolicyConfig
+from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -21,12 +20,15 @@ from evenkeel_simulator.engine.profiles import (
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.laboratory.central_dlpm import Overhead
 from evenkeel_simulator.laboratory.policies import (
     FLEET_POLICIES,
     REPLICA_POLICIES,
     LaboratoryConfig,
+    LaboratoryFleetConfig,
     policies,
 )
+from evenkeel_simulator.laboratory.qoe import Expectation
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
@@ -50,7 +52,7 @@ class Setup:
     """Q^u, weighted tokens. None: a share of a second of the measured service."""
     worker_quantum: float | None = None
     """Q^w, weighted tokens. None: it follows the prompts."""
-    cost: LinearCost = field(default_factory=LinearCost)
+    cost: Cost = field(default_factory=LinearCost)
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills; the default is that of replicas."""
     printed: bool = False
@@ -65,6 +67,10 @@ class Setup:
     """VTCOracle."""
     seed: int = 0
     """VTCOracle: of its errors."""
+    expectation: Expectation | None = None
+    """What users expect: QoE is measured against it, and Andes plans for it. None: QoE is not measured."""
+    overhead: Overhead = field(default_factory=Overhead)
+    """DLPMCentral."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     artifact_rules: bool = False
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
@@ -73,7 +79,8 @@ class Setup:
         """The same with the policies as the registries spell them; raises `SetupError`."""
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise SetupError(f"replicas is {self.replicas}, must be from 1 to {MAX_REPLICAS}")
-        for name in ("input_weight", "output_weight", "kv_time"):
+        linear = isinstance(self.cost, LinearCost)
+        for name in ("input_weight", "output_weight", "kv_time") if linear else ():
             if not 0 <= getattr(self.cost, name) < float("inf"):
                 weight = getattr(self.cost, name)
                 raise SetupError(f"{name} is {weight}, must be at least 0 and finite")
@@ -91,6 +98,8 @@ class Setup:
         engine = setup.engine
         if setup.artifact_rules:
             engine = artifact_config(kv_tokens=engine.kv_tokens)
+        if setup.expectation is not None:
+            engine = replace(engine, token_times=True)
         try:
             made = policies(printed=setup.printed, artifact=setup.artifact_rules)
             rules = LaboratoryConfig(
@@ -102,6 +111,9 @@ class Setup:
                 turn_tokens=setup.turn_tokens,
                 prediction_error=setup.prediction_error,
                 seed=setup.seed,
+                expectation=setup.expectation or Expectation(),
+                profile=setup.profile,
+                kv_tokens=engine.kv_tokens,
             )
             made[setup.replica_policy](replace(rules, counters=CentralCounters()))  # faults now
             return FleetConfig(
@@ -110,9 +122,17 @@ class Setup:
                 profile=setup.profile,
                 replica_policy=lambda: made[setup.replica_policy](rules),
                 fleet_policy=FLEET_POLICIES[setup.fleet_policy](
-                    FleetPolicyConfig(cost=setup.cost, worker_quantum=setup.worker_quantum)
+                    LaboratoryFleetConfig(
+                        cost=setup.cost,
+                        worker_quantum=setup.worker_quantum,
+                        profile=setup.profile,
+                        kv_tokens=engine.kv_tokens,
+                        deficits=rules.deficits,
+                        overhead=setup.overhead,
+                    )
                 ),
                 cost=setup.cost,
+                expectation=setup.expectation,
             )
         except ValueError as error:
             raise SetupError(str(error)) from error

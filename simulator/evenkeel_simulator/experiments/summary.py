@@ -7,6 +7,7 @@ not (the client's view; VTC tables, Jain's index in the D2LPM paper); *service* 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
@@ -51,6 +52,9 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     itl_p50_s: float | None
     """Inter-token latency: the mean time between the tokens of a request. None without a request of two tokens."""
     itl_p99_s: float | None
+    qoe_mean: float | None
+    """Quality of experience; None if it was not measured."""
+    qoe_p10: float | None
     program_latency_p50_s: float | None
     """From a program's first arrival to its last end."""
     program_latency_p99_s: float | None
@@ -78,6 +82,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """input + 2·output of finished requests per second until the last one ended."""
     hit_rate: float
     """Input tokens found in the cache, of all."""
+    qoe_mean: float | None
+    """Quality of experience of finished requests, from 0 to 1; None if it was not measured."""
     service_difference: ServiceDifference
     accumulated_difference_max: float
     """Of the service rate's kind, over the whole run."""
@@ -106,7 +112,7 @@ def summarise(
     `duration_s`: planned duration of arrivals, if longer than the actual one. `clients`: those with a weight or a tenant.
     """
     finished = [record for record in records if record.status == "finished"]
-    completions = [_completion(record) for record in finished]
+    completions = [completion(record) for record in finished]
     spans = spread(completions)
     tokens = sum(record.input_tokens + record.output_tokens for record in finished)
     output = sum(record.output_tokens for record in finished)
@@ -129,6 +135,7 @@ def summarise(
         output_tokens_per_s=output / makespan_s if makespan_s else 0.0,
         service_rate=(tokens + output) / makespan_s if makespan_s else 0.0,
         hit_rate=_hit_rate(finished),
+        qoe_mean=_mean(qualities(finished)),
         service_difference=_difference(
             completions, max([duration_s, *[record.arrival_s for record in records]])
         ),
@@ -168,7 +175,8 @@ def _jain(
     return jain_index([amounts.get(client, [0.0])[0] for client in sorted(clients)])
 
 
-def _completion(record: Record) -> Completion:
+def completion(record: Record) -> Completion:
+    """A finished record, for the measures of the laboratory."""
     assert record.first_token_s is not None
     assert record.finished_s is not None
     return Completion(
@@ -200,9 +208,20 @@ def _client(records: Sequence[Record], owed: float) -> ClientSummary:
         latency_p99_s=_percentile(latencies, 99),
         itl_p50_s=_percentile(itls, 50),
         itl_p99_s=_percentile(itls, 99),
+        qoe_mean=_mean(qualities(finished)),
+        qoe_p10=_percentile(qualities(finished), 10),
         program_latency_p50_s=_percentile(programs, 50),
         program_latency_p99_s=_percentile(programs, 99),
     )
+
+
+def qualities(records: Collection[Record]) -> list[float]:
+    """QoE of the requests for which it was measured."""
+    return [record.qoe for record in records if record.qoe is not None]
+
+
+def _mean(values: Collection[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _hit_rate(records: Collection[Record]) -> float:

@@ -10,15 +10,20 @@ from typing import Final
 from evenkeel_fairshare.fleet import registry
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
-from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
+from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 
+from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
+from evenkeel_simulator.laboratory.andes import Andes
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
+from evenkeel_simulator.laboratory.central_dlpm import CentralDlpm, Overhead
+from evenkeel_simulator.laboratory.preble import PrebleE2
 from evenkeel_simulator.laboratory.preble_priority import PreblePriority
+from evenkeel_simulator.laboratory.qoe import Expectation
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
 from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
@@ -27,15 +32,36 @@ from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVt
 from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD, PreemptiveVtc
 
-FLEET_POLICIES: Final[Mapping[str, Callable[[registry.FleetPolicyConfig], FleetPolicy]]] = (
-    MappingProxyType(
-        {
-            **registry.POLICIES,
-            CacheAware.name: lambda config: CacheAware(),
-            SglangRouter.name: lambda config: SglangRouter(),
-            PrefixQueueScorer.name: lambda config: PrefixQueueScorer(),
-        }
-    )
+_PROFILE: Final = PROFILES["a10g-llama2-7b"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaboratoryFleetConfig(registry.FleetPolicyConfig):
+    """The parameters of the shipped fleet policies, and of those below."""
+
+    profile: CostProfile = _PROFILE
+    """PrebleE2: it predicts prefills."""
+    kv_tokens: int | None = None
+    """PrebleE2: the KV pool of a replica; None: that of the profile."""
+    deficits: DeficitRules = field(default_factory=DeficitRules)
+    """DLPMCentral."""
+    overhead: Overhead = field(default_factory=Overhead)
+    """DLPMCentral."""
+
+
+MakeFleetPolicy = Callable[[LaboratoryFleetConfig], FleetPolicy]
+
+FLEET_POLICIES: Final[Mapping[str, MakeFleetPolicy]] = MappingProxyType(
+    {
+        **registry.POLICIES,
+        CacheAware.name: lambda config: CacheAware(),
+        SglangRouter.name: lambda config: SglangRouter(),
+        PrefixQueueScorer.name: lambda config: PrefixQueueScorer(),
+        PrebleE2.name: lambda config: PrebleE2(profile=config.profile, kv_tokens=config.kv_tokens),
+        CentralDlpm.name: lambda config: CentralDlpm(
+            rules=config.deficits, cost=config.cost, overhead=config.overhead
+        ),
+    }
 )
 
 
@@ -53,6 +79,12 @@ class LaboratoryConfig(ReplicaPolicyConfig):
     """VTCOracle: 0.5 is the paper's ±50 %."""
     seed: int = 0
     """VTCOracle: of the errors."""
+    expectation: Expectation = field(default_factory=Expectation)
+    """Andes: what users expect."""
+    profile: CostProfile = _PROFILE
+    """Andes: it predicts token rates."""
+    kv_tokens: int | None = None
+    """Andes: the KV pool; None: that of the profile."""
     counters: CentralCounters = field(default_factory=CentralCounters)
     """VTCCentral: those of the one fleet that this configuration is for."""
 
@@ -68,6 +100,9 @@ REPLICA_POLICIES: Final[Mapping[str, MakeReplicaPolicy]] = MappingProxyType(
             turn_tokens=config.turn_tokens
         ),
         PreblePriority.name: lambda config: PreblePriority(),
+        Andes.name: lambda config: Andes(
+            profile=config.profile, kv_tokens=config.kv_tokens, expectation=config.expectation
+        ),
         CentralVtc.name: lambda config: CentralVtc(config.counters, cost=config.cost),
         OracleVtc.name: lambda config: OracleVtc(
             cost=config.cost, error=config.prediction_error, seed=config.seed

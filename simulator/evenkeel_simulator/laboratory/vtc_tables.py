@@ -15,7 +15,7 @@ largest, the mean and the population variance over the windows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
@@ -63,14 +63,18 @@ class Recipe:
         return [(centre_s - half_s, centre_s + half_s) for centre_s in centres_s]
 
 
-def spread(completions: Collection[Completion]) -> list[Span]:
+Price = Callable[[int, int], float]
+"""The cost of a request from its input and output tokens."""
+
+
+def spread(completions: Collection[Completion], *, price: Price = linear_price) -> list[Span]:
     """The whole cost of each request over its time from first token to end (ALGORITHMS A5)."""
     return [
         Span(
             request.client,
             request.first_token_s,
             request.end_s,
-            linear_price(request.input_tokens, request.output_tokens),
+            price(request.input_tokens, request.output_tokens),
         )
         for request in completions
         if request.end_s >= _FIRST_SECOND_S and request.end_s - request.first_token_s >= _NO_TIME_S
@@ -78,13 +82,16 @@ def spread(completions: Collection[Completion]) -> list[Span]:
 
 
 def differences(
-    completions: Collection[Completion], *, recipe: Recipe | None = None
+    completions: Collection[Completion],
+    *,
+    recipe: Recipe | None = None,
+    price: Price = linear_price,
 ) -> list[float]:
-    """The service difference at each tick."""
+    """The service difference at each tick. `price` is of service; demand is p + 2q in any case, as in the artifact."""
     recipe = recipe or Recipe()
     windows = recipe.windows()
     nothing = [0.0] * len(windows)
-    service = served(spread(completions), windows)
+    service = served(spread(completions, price=price), windows)
     demand = _demanded(completions, windows)
     rates = [(service.get(client, nothing), demand[client]) for client in demand]
     return [
@@ -94,10 +101,13 @@ def differences(
 
 
 def service_difference(
-    completions: Collection[Completion], *, recipe: Recipe | None = None
+    completions: Collection[Completion],
+    *,
+    recipe: Recipe | None = None,
+    price: Price = linear_price,
 ) -> ServiceDifference:
     """A table's Max, Avg and Var columns; all 0 where nothing completed."""
-    at_ticks = differences(completions, recipe=recipe)
+    at_ticks = differences(completions, recipe=recipe, price=price)
     return ServiceDifference(max(at_ticks), fmean(at_ticks), pvariance(at_ticks))
 
 

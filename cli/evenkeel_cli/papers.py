@@ -1,0 +1,103 @@
+"""`evenkeel papers`: runs the experiments of the papers and sets them beside the published numbers.
+
+Each table is written as it ends, so `--only` adds to a folder, and an interrupted run loses one table.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from evenkeel_simulator.experiments.traces import TraceError
+from evenkeel_simulator.papers.registry import EXPERIMENTS, PAPERS, pages
+from evenkeel_simulator.papers.results import Table
+from evenkeel_simulator.papers.runs import Context
+from rich.console import Console
+
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.output import make_output_folder, print_error, report_console
+from evenkeel_cli.simulate import workloads_folder
+from evenkeel_cli.simulate_options import Traces
+from evenkeel_cli.trace_options import UsageError, option
+
+Only = Annotated[
+    list[str] | None,
+    option(f"Name of an experiment or of a paper ({', '.join(PAPERS)}); repeatable."),
+]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Seed = Annotated[int, typer.Option(help="Random seed of the workloads.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Shorter workloads and fewer points.")]
+
+
+def papers(
+    only: Only = None,
+    out: Out = Path("papers"),
+    seed: Seed = 0,
+    quick: Quick = False,
+    traces: Traces = Path(),
+) -> None:
+    """Run the papers' experiments, beside the published numbers."""
+    progress = Console(stderr=True)
+    try:
+        names = _chosen(only or [])
+        try:
+            make_output_folder(out)
+        except OSError as error:
+            raise UsageError(f"--out {out}: {error.strerror}") from error
+        context = Context(
+            workloads=workloads_folder(),
+            traces=traces,
+            quick=quick,
+            seed=seed,
+            note=lambda text: progress.print(f"  {text}", style="dim", highlight=False),
+        )
+        for number, name in enumerate(names, start=1):
+            progress.print(f"{number}/{len(names)} {name}", highlight=False)
+            table = _run(name, context)
+            (out / f"{name}.json").write_bytes(msgspec.json.encode(table))
+            _write_pages(out, context)
+            report_console().print(
+                f"{name}: {table.met} of {table.compared} rows met, {table.seconds:.0f} s of CPU",
+                highlight=False,
+            )
+    except UsageError as error:
+        print_error(error)
+        raise typer.Exit(ExitCode.INVALID) from error
+
+
+def _chosen(only: list[str]) -> list[str]:
+    if not only:
+        return list(EXPERIMENTS)
+    unknown = [name for name in only if name not in EXPERIMENTS and name not in PAPERS]
+    if unknown:
+        known = ", ".join([*PAPERS, *EXPERIMENTS])
+        raise UsageError(f"--only {unknown[0]!r} is not one of {known}")
+    return [
+        name for name in EXPERIMENTS if name in only or any(name.startswith(f"{p}-") for p in only)
+    ]
+
+
+def _run(name: str, context: Context) -> Table:
+    begun_s = time.process_time()
+    try:
+        table = EXPERIMENTS[name](context)
+    except TraceError as error:
+        raise UsageError(
+            f"{name}: {error}; set the folder of the trace with --traces FOLDER or EVENKEEL_DATA"
+        ) from error
+    seconds = time.process_time() - begun_s
+    return msgspec.structs.replace(table, quick=context.quick, seconds=seconds)
+
+
+def _write_pages(out: Path, context: Context) -> None:
+    """Of every table that the folder has."""
+    tables = {
+        name: msgspec.json.decode((out / f"{name}.json").read_bytes(), type=Table)
+        for name in EXPERIMENTS
+        if (out / f"{name}.json").is_file()
+    }
+    for paper, text in pages(tables, seed=context.seed).items():
+        (out / f"papers-{paper}.md").write_text(text, encoding="utf-8")

@@ -1,0 +1,43 @@
+"""Every experiment by its name, and the page of each paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from evenkeel_simulator.papers import andes, dlpm, vtc
+from evenkeel_simulator.papers.results import Table, page
+from evenkeel_simulator.papers.runs import Context
+
+EXPERIMENTS: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(
+    {**vtc.EXPERIMENTS, **dlpm.EXPERIMENTS, **andes.EXPERIMENTS}
+)
+"""The name of an experiment begins with that of its paper."""
+PAPERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "vtc": "VTC: Fairness in Serving Large Language Models (OSDI'24)",
+        "dlpm": "DLPM and D2LPM: Locality-aware Fair Scheduling in LLM Serving",
+        "andes": "Andes: Quality of Experience in LLM-Based Text Streaming",
+    }
+)
+
+
+def pages(tables: Mapping[str, Table], *, seed: int) -> dict[str, str]:
+    """The Markdown page of each paper of which there is a table."""
+    written = {}
+    for paper, title in PAPERS.items():
+        own = [table for name, table in tables.items() if name.startswith(f"{paper}-")]
+        if own:
+            written[paper] = page(title, _about(paper, seed=seed), own)
+    return written
+
+
+def _about(paper: str, *, seed: int) -> list[str]:
+    return [
+        "After this page you know which published results come out here, and which do not.",
+        "",
+        f"    evenkeel papers --only {paper} --seed {seed}",
+        "",
+        "The engine is a model: order and ratios count. A section marked *figure only* has no published number, so its claim is compared.",
+    ]
