@@ -39,12 +39,14 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
+from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
@@ -125,11 +127,17 @@ async def running(
 
         # 3. What runs beside the requests.
         console = Console(rooms)
-        log = RequestLog(log_output)
+        log, recorder = RequestLog(log_output), Recorder(rooms)
+
+        def ended(request_state: RequestState, duration_s: float) -> None:
+            log.add(request_state, duration_s)
+            recorder.add(request_state, duration_s)
+
         peers = Peers(settings, service_ledger, session)
         limit_exchange = _limit_exchange(rooms, peers, session)
         for work in (
             log.run(),
+            recorder.run(),
             discovery.run(),
             health.run(discovery),
             peers.run(),
@@ -153,12 +161,12 @@ async def running(
             upstream or connections,
             health,
             limit_exchange,
-            log.add,
+            ended,
             console=TenantConsole(
                 rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
             ),
         )
-        await _open_ports(stack, router, pipeline, log, console)
+        await _open_ports(stack, router, pipeline, log, admin=admin_app(rooms, console, recorder))
         yield router
 
 
@@ -272,7 +280,12 @@ async def _read_store(
 
 
 async def _open_ports(
-    stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog, console: Console
+    stack: AsyncExitStack,
+    router: Router,
+    pipeline: Pipeline,
+    log: RequestLog,
+    *,
+    admin: web.Application,
 ) -> None:
     """Probes first, so that they are answered while the rest opens."""
     rooms = router.rooms
@@ -284,7 +297,6 @@ async def _open_ports(
         )
     probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-    admin = admin_app(rooms, console)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
     router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
     ports = {

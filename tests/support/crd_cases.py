@@ -70,6 +70,7 @@ SERVICE: Final[Document] = {
                 "activationTimeout": "1500ms",
                 "maxConcurrentPerClient": 0,
             },
+            "recording": {"start": "OnRequest", "maxSize": "64Mi"},
         },
         "slo": {
             "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},

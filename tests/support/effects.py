@@ -88,6 +88,8 @@ OTHER: Final[Mapping[str, Any]] = {
     "router.limits.firstTokenTimeout": "1s",
     "router.limits.activationTimeout": "900s",
     "router.limits.maxConcurrentPerClient": 3,
+    "router.recording.start": "Always",
+    "router.recording.maxSize": "1Mi",
     "autoscaling.minReplicas": 2,
     "autoscaling.maxReplicas": 17,
     "autoscaling.maxReplicasPerClient": "25%",

@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     Name,
     PrefixConfig,
+    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
@@ -111,6 +112,7 @@ class RouteFile:
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    recording: RecordingConfig | None = None
 
 
 Read = tuple[RouteFile | None, tuple[Fault, ...]]
@@ -171,6 +173,7 @@ def router_config_of(
             tenants=tuple(_tenant(tenant) for tenant in route.tenants),
         ),
         state=route.state,
+        recording=route.recording,
         replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
         admin_token_sha256=admin_token_sha256,
     )
