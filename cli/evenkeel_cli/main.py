@@ -1,4 +1,4 @@
-"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `demo`, `simulate` and `papers`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `record`, `demo`, `simulate` and `papers`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
 `evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
@@ -45,6 +45,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "replay": (
         "evenkeel_cli.replay.command",
         "Send a trace to an OpenAI endpoint, and report per client.",
+    ),
+    "record": (
+        "evenkeel_cli.record",
+        "Record traffic, without text, for `evenkeel plan`.",
     ),
     "demo": (
         "evenkeel_cli.demo.command",

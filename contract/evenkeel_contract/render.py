@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
     LimitsConfig,
     ListenConfig,
     PrefixConfig,
+    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
@@ -30,7 +31,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.spec.parts import Adapter, Model
+from evenkeel_contract.spec.parts import Adapter, Model, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
     InferenceTenant,
@@ -39,6 +40,9 @@ from evenkeel_contract.spec.resources import (
     ServiceSpec,
     TenantRateLimits,
 )
+
+RECORDING_FILE: Final = "/tmp/evenkeel-recording.jsonl"
+"""In the pods of routers, whose folder /tmp ends with them."""
 
 KeyHashes = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → lower-case hexadecimal SHA-256 of the API key."""
@@ -97,6 +101,7 @@ def router_config(
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
+        recording=_recording(spec.router.recording),
         at_zero=_at_zero(spec, scaled=cluster is not None),
         cors_origins=() if spec.exposure.cors is None else spec.exposure.cors.allow_origins,
         admin_token_sha256=admin_token_sha256,
@@ -135,6 +140,14 @@ def _at_zero(spec: ServiceSpec, *, scaled: bool) -> AtZero:
     if spec.autoscaling is not None:
         return AtZero.ACTIVATE if scaled and spec.autoscaling.wakes else AtZero.WAIT
     return AtZero.REFUSE if spec.engine.replicas == 0 else AtZero.WAIT
+
+
+def _recording(recording: Recording | None) -> RecordingConfig | None:
+    if recording is None:
+        return None
+    return RecordingConfig(
+        file=RECORDING_FILE, start=recording.start, max_bytes=recording.max_size.whole
+    )
 
 
 def _limits(service: FairInferenceService) -> LimitsConfig:

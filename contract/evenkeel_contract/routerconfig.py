@@ -81,6 +81,15 @@ class AtZero(Enum):
     REFUSE = "Refuse"  # answer 503 at once
 
 
+class RecordingStart(Enum):
+    """When a router records traffic."""
+
+    ON_REQUEST = (
+        "OnRequest"  # after a request to the admin port, as `evenkeel record start` sends it
+    )
+    ALWAYS = "Always"  # from the start of the router
+
+
 class Anonymous(Enum):
     """Handling of a request without an identity."""
 
@@ -314,6 +323,18 @@ class StateConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingConfig:
+    """Recording of traffic without text: lengths, times, and salted hashes of prompts (docs/how-to/plan.md)."""
+
+    file: Annotated[str, Length(1, 4096), PRINTABLE]
+    """Path of the recording. Its folder must exist. An older half is kept beside it with the suffix `.1`."""
+    start: RecordingStart = RecordingStart.ON_REQUEST
+    """When the router records: after a request to the admin port (OnRequest), or from its start (Always)."""
+    max_bytes: Positive = 64 * 1024 * 1024
+    """Most bytes of both files. The oldest requests are dropped first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """The configuration of a router."""
 
@@ -340,6 +361,8 @@ class RouterConfig:
     """Discovery of the fleet on a cluster. It excludes `replicas`."""
     at_zero: AtZero = AtZero.WAIT
     """Handling of a request while no replica exists or starts."""
+    recording: RecordingConfig | None = None
+    """Recording of traffic. None: the router records nothing, and cannot be asked to."""
     cors_origins: Annotated[tuple[Annotated[str, ORIGIN], ...], Length(0, 64)] = ()
     """Origins of web pages that may send requests; `*` allows all. Empty: the router sends no CORS headers."""
     admin_token_sha256: Annotated[str, SHA256] | None = None

@@ -37,7 +37,7 @@ from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.pipeline import Pipeline
+from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_trace import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
@@ -46,6 +46,7 @@ from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
+from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.connections import Connections
@@ -125,13 +126,16 @@ async def running(
         await tokenising.load()
 
         # 3. What runs beside the requests.
-        console, log = Console(rooms), RequestLog(log_output)
-        tracing = Tracing(config)
+        console = Console(rooms)
+        log, recorder, tracing = RequestLog(log_output), Recorder(rooms), Tracing(config)
         stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
         for work in (
-            *(part.run() for part in (log, discovery, peers, limits, tokenising, console)),
+            *(
+                part.run()
+                for part in (log, recorder, discovery, peers, limits, tokenising, console)
+            ),
             health.run(discovery),
             *_followers(rooms, health, tokenising, session),
             *_ledger_work(rooms, peers),
@@ -141,9 +145,17 @@ async def running(
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        sending = upstream or connections
-        pipeline = _pipeline(rooms, tokenising, sending, health, limits, log, console, tracing)
-        await _open_ports(stack, router, pipeline, log, console)
+        pipeline = _pipeline(
+            rooms,
+            tokenising,
+            upstream or connections,
+            health,
+            limits,
+            console,
+            tracing,
+            (log.add, recorder.add),
+        )
+        await _open_ports(stack, router, pipeline, log, admin=admin_app(rooms, console, recorder))
         yield router
 
 
@@ -208,9 +220,9 @@ def _pipeline(
     upstream: Upstream,
     health: HealthMonitor,
     limit_exchange: LimitExchange,
-    log: RequestLog,
     console: Console,
     tracer: RequestTracer,
+    sinks: Sequence[RequestSink],
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -235,7 +247,7 @@ def _pipeline(
             rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
         ),
         tracer=tracer,
-        log=log.add,
+        sinks=sinks,
     )
 
 
@@ -261,7 +273,12 @@ async def _read_store(
 
 
 async def _open_ports(
-    stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog, console: Console
+    stack: AsyncExitStack,
+    router: Router,
+    pipeline: Pipeline,
+    log: RequestLog,
+    *,
+    admin: web.Application,
 ) -> None:
     """Probes first, so that they are answered while the rest opens."""
     rooms = router.rooms
@@ -273,7 +290,6 @@ async def _open_ports(
         )
     probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-    admin = admin_app(rooms, console)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
     router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
     ports = {

@@ -71,6 +71,7 @@ SERVICE: Final[Document] = {
                 "samplingRatePerMillion": 10000,
                 "clientNames": "Hashed",
             },
+            "recording": {"start": "OnRequest", "maxSize": "64Mi"},
         },
         "slo": {
             "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},

@@ -92,6 +92,8 @@ OTHER: Final[Mapping[str, Any]] = {
     "router.tracing.endpoint": "http://other:4318",
     "router.tracing.samplingRatePerMillion": 5,
     "router.tracing.clientNames": "Plain",
+    "router.recording.start": "Always",
+    "router.recording.maxSize": "1Mi",
     "autoscaling.minReplicas": 2,
     "autoscaling.maxReplicas": 17,
     "autoscaling.maxReplicasPerClient": "25%",

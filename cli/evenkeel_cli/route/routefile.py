@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     Name,
     PrefixConfig,
+    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
@@ -114,6 +115,7 @@ class RouteFile:
     state: StateConfig = field(default_factory=StateConfig)
     tracing: TracingConfig | None = None
     """Traces of requests. If not set, there are none."""
+    recording: RecordingConfig | None = None
 
 
 Read = tuple[RouteFile | None, tuple[Fault, ...]]
@@ -174,6 +176,7 @@ def router_config_of(
             tenants=tuple(_tenant(tenant) for tenant in route.tenants),
         ),
         state=route.state,
+        recording=route.recording,
         replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
         admin_token_sha256=admin_token_sha256,
         tracing=route.tracing,

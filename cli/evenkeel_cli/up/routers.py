@@ -39,6 +39,7 @@ class Router:
         self.config: RouterConfig | None = None
         self.supervisor: ProcessSupervisor
         self._path: Path = folder.router_config(self.name)
+        self._recording = folder.recording_of(self.name).absolute()
 
     @property
     def url(self) -> str:
@@ -66,7 +67,12 @@ class Router:
             for other in routers
             if other is not self
         )
-        own = replace(config, listen=self.listen, state=replace(config.state, peers=peers))
+        own = replace(
+            config,
+            listen=self.listen,
+            state=replace(config.state, peers=peers),
+            recording=config.recording and replace(config.recording, file=str(self._recording)),
+        )
         if own != self.config:
             self.config = own
             replace_file(self._path, dump_router_config(own))

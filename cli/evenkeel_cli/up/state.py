@@ -82,6 +82,10 @@ class StateFolder:
         """The ledger of the store File; it outlives the run."""
         return self.path / "ledger"
 
+    def recording_of(self, name: str) -> Path:
+        """The recording of a router; it outlives the run."""
+        return self.path / f"{name}.recording.jsonl"
+
     def log_of(self, name: str) -> Path:
         """The output of a process."""
         return self.path / f"{name}.log"

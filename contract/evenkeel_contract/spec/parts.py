@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.queueorder import OnMismatch
-from evenkeel_contract.routerconfig import PrefixMode, StateStore, TracingConfig
+from evenkeel_contract.routerconfig import PrefixMode, RecordingStart, StateStore, TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
@@ -308,6 +308,16 @@ class RouterLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Recording of traffic without text: lengths, times, and salted hashes of prompts."""
+
+    start: RecordingStart = RecordingStart.ON_REQUEST
+    """When routers record: after `evenkeel record start` (OnRequest), or from their start (Always)."""
+    max_size: Quantity = Quantity.from_plain("64Mi")
+    """Most bytes that each router keeps. The oldest requests are dropped first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
     """The routers, which send requests to the replicas."""
 
@@ -323,6 +333,8 @@ class Router:
     """Limits of one request and of one client."""
     tracing: TracingConfig | None = None
     """Traces of requests, sent to an OpenTelemetry collector. If not set, there are none."""
+    recording: Recording | None = None
+    """Recording of traffic for `evenkeel plan`. If not set, routers record nothing."""
 
     @property
     def count(self) -> int:

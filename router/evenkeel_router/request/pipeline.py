@@ -99,7 +99,7 @@ class Pipeline:
         tokenising: Tokenisation,
         console: TenantConsole,
         tracer: RequestTracer,
-        log: RequestSink,
+        sinks: Sequence[RequestSink],
     ) -> None:
         """`log` takes every request that is over."""
         self._settings = settings
@@ -113,7 +113,7 @@ class Pipeline:
         self._tokenising = tokenising
         self._console = console
         self._tracer = tracer
-        self._log = log
+        self._sinks = sinks
         self._now = asyncio.get_running_loop().time
         self._id_prefix = secrets.token_hex(6)
         self._ids = itertools.count(1)
@@ -423,7 +423,8 @@ class Pipeline:
             and client.identity not in self._service_ledger.fairness.now.beyond_share
         ):
             self._objective(request_state)
-        self._log(request_state, duration_s)
+        for sink in self._sinks:
+            sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from evenkeel_contract import limitswire
@@ -33,16 +36,24 @@ from evenkeel_contract.ledgerwire import (
     encode,
     frame,
 )
+from evenkeel_contract.recording import (
+    RECORDING_FILE_PATH,
+    RECORDING_PATH,
+    RecordingError,
+    decode_start,
+)
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
+from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)
+RECORDER = web.AppKey("recorder", Recorder)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
@@ -50,6 +61,7 @@ CONSOLE = web.AppKey("console", Console)
 RENDERING = web.AppKey("rendering", asyncio.Lock)
 """One answer is built at a time: several would each take a slice in every pass of the loop."""
 JSON: Final = "application/json"
+PIECE_BYTES: Final = 256 * 1024
 TO_PAGE: Final = ("/", PAGE_PATH.rstrip("/"))
 """Redirected to the console's page."""
 
@@ -65,13 +77,20 @@ def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     return app
 
 
-def admin_app(rooms: Rooms, console: Console) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits` and the console, behind the admin token.
+def admin_app(rooms: Rooms, console: Console, recorder: Recorder) -> web.Application:
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/recording` and the console, behind
+    the admin token.
 
     The files of the console's page contain no data and need no token.
     """
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[ROOMS], app[RENDERING], app[CONSOLE] = rooms, asyncio.Lock(), console
+    app[RECORDER] = recorder
+    # Not POST: another site's page must not start a recording in the browser of a user who may reach this port.
+    app.router.add_put(RECORDING_PATH, _start_recording)
+    app.router.add_delete(RECORDING_PATH, _stop_recording)
+    app.router.add_get(RECORDING_PATH, _recording)
+    app.router.add_get(RECORDING_FILE_PATH, _recording_file)
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_get(ACTIVATION_PATH, _activation)
@@ -181,6 +200,50 @@ async def _limits(request: web.Request) -> web.Response:
     parts = request.app[ROOMS].intake.limit_parts
     answer = parts.answer(ask, asyncio.get_running_loop().time())
     return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
+
+
+async def _recording(request: web.Request) -> web.Response:
+    return web.Response(body=msgspec.json.encode(request.app[RECORDER].state()), content_type=JSON)
+
+
+async def _start_recording(request: web.Request) -> web.Response:
+    try:
+        salt = decode_start(await request.read())
+    except RecordingError as error:
+        return _refused(invalid(f"The body is invalid: {error}.", code="invalid_recording"))
+    if not request.app[RECORDER].start(salt):
+        message = "The configuration allows no recording; set spec.router.recording."
+        return _refused(Refusal(Outcome.FORBIDDEN, message, code="recording_not_allowed"))
+    return await _recording(request)
+
+
+async def _stop_recording(request: web.Request) -> web.Response:
+    request.app[RECORDER].stop()
+    return await _recording(request)
+
+
+async def _recording_file(request: web.Request) -> web.StreamResponse:
+    """Both files, the older one first, while the recording continues."""
+    recorder = request.app[RECORDER]
+    await recorder.flush()
+    response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
+    with ExitStack() as stack:
+        files = await asyncio.to_thread(_open, recorder.paths(), stack)
+        await response.prepare(request)
+        for file in files:
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                await response.write(piece)
+    await response.write_eof()
+    return response
+
+
+def _open(paths: Sequence[Path], stack: ExitStack) -> list[IO[bytes]]:
+    """All at once: a rotation meanwhile moves names, not contents."""
+    found: list[IO[bytes]] = []
+    for path in paths:
+        with suppress(OSError):
+            found.append(stack.enter_context(path.open("rb")))
+    return found
 
 
 @web.middleware

@@ -182,3 +182,10 @@ def test_isolation_reaches_engines_that_need_to_know_it(
     flags = list(simulator_flags(service.spec))
     assert (f"--isolation={isolation}" in flags) == (variable is not None)
     assert parse_arguments(flags).engine.isolation == share
+
+
+def test_routers_may_record_only_if_the_spec_says_so() -> None:
+    recording = render(router={"recording": {"maxSize": "2Mi"}}).recording
+    assert recording is not None
+    assert (recording.start.value, recording.max_bytes) == ("OnRequest", 2 * 1024**2)
+    assert render().recording is None
