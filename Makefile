@@ -154,6 +154,10 @@ $(VLLM)/.installed: $(VLLM_FROM)/requirements.txt $(VLLM_FROM)/vllm_version/pypr
 .PHONY: vllm
 vllm: $(VLLM)/.installed  ## Create .venv-vllm: the real vLLM for the CPU, and a tiny model (6 GB, minutes)
 
+.PHONY: up-vllm
+up-vllm: $(RUNTIME) vllm  ## Run a fair fleet with vLLM (2 replicas, 2 tenants, a tiny model)
+	$(BIN)/evenkeel up examples/vllm.yaml --vllm $(VLLM) --model $(VLLM)/model $(ARGS)
+
 .PHONY: test-vllm
 test-vllm: env vllm  ## Test the router and the plug-in with the real vLLM on the CPU
 	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)

@@ -16,16 +16,15 @@ from evenkeel_contract.vllm import (
     COMMON_FLAGS,
     CPU_ENVIRONMENT,
     CPU_FLAGS,
-    CPU_PAGE_TOKENS,
+    SCHEDULER_FLAG,
     VLLM_MODULE,
 )
 
 from bench.gpu.engine import HOST, running_process
 
 FLAGS: Final = (
-    *COMMON_FLAGS,
+    *(flag for flag in COMMON_FLAGS if flag != SCHEDULER_FLAG),
     *CPU_FLAGS,
-    f"--block-size={CPU_PAGE_TOKENS}",
     "--kv-cache-memory-bytes=67108864",  # 65,536 tokens of the tiny model
     "--max-model-len=4096",
     "--seed=0",
@@ -41,7 +40,7 @@ def running_vllm(
     log: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """An engine's address. `environment`: the folder of `make vllm`; `flags` come last; `settings` go to its environment."""
+    """An engine's address; `flags` may add the plug-in. `environment`: the folder of `make vllm`; flags come last; `settings` go to its environment."""
     port = ports.free_port(HOST)
     command = (
         *(str(environment / "bin/python"), "-m", VLLM_MODULE, "serve", str(environment / "model")),

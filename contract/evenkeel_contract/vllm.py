@@ -10,21 +10,26 @@ from typing import Final
 
 import msgspec
 
-from evenkeel_contract.render import hub_revision
+from evenkeel_contract.enginesettings import POLICY_VARIABLE, REPORTS_HOST_VARIABLE
+from evenkeel_contract.render import engine_environment, hub_revision
 from evenkeel_contract.spec.parts import Model
 from evenkeel_contract.spec.resources import ServiceSpec
 
 VLLM_MODULE: Final = "vllm.entrypoints.cli.main"
 """What the command `vllm` runs."""
+SCHEDULER_FLAG: Final = "--scheduler-cls=evenkeel_vllm.scheduler.FairScheduler"
+"""The plug-in."""
 COMMON_FLAGS: Final = (
+    SCHEDULER_FLAG,
     "--enable-prompt-tokens-details",  # usage with cached tokens
     "--prefix-caching-hash-algo=sha256_cbor",  # which routers in tokens mode compute too
 )
 COMMON_ENVIRONMENT: Final[Mapping[str, str]] = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """No requests go to vLLM's makers."""
 CPU_PAGE_TOKENS: Final = 32
-"""Without a GPU a page has a multiple of 32 tokens."""
+"""Without a GPU a page has a multiple of 32 tokens; with one, vLLM chooses a length that its kernels have."""
 CPU_FLAGS: Final = (
+    f"--block-size={CPU_PAGE_TOKENS}",
     "--dtype=float32",
     "--enforce-eager",  # otherwise the first start compiles for a minute
     "--distributed-executor-backend=uni",  # otherwise a second process spins, and streams stall
@@ -36,7 +41,7 @@ CPU_ENVIRONMENT: Final[Mapping[str, str]] = {
 
 
 def vllm_arguments(
-    spec: ServiceSpec, *, model: str, tensor_parallel: int, page_tokens: int, drain_s: int
+    spec: ServiceSpec, *, model: str, tensor_parallel: int, drain_s: int
 ) -> Iterator[str]:
     """The arguments of `vllm`, without ports. `model`: a repository name or a path; `drain_s`: how long SIGTERM waits for requests."""
     yield "serve"
@@ -46,9 +51,20 @@ def vllm_arguments(
         yield f"--revision={revision}"
     yield f"--served-model-name={spec.model.name}"
     yield f"--tensor-parallel-size={tensor_parallel}"
-    yield f"--block-size={page_tokens}"
     yield f"--shutdown-timeout={drain_s}"
     yield from COMMON_FLAGS
+
+
+def vllm_environment(
+    spec: ServiceSpec, *, reports_port: int | None, reports_host: str
+) -> dict[str, str]:
+    """Environment of vLLM and of the plug-in."""
+    return {
+        **COMMON_ENVIRONMENT,
+        POLICY_VARIABLE: spec.scheduling.replica_policy.value,
+        REPORTS_HOST_VARIABLE: reports_host,
+        **engine_environment(spec, reports_port=reports_port),
+    }
 
 
 def vllm_adapter_flags(model: Model, *, paths: Mapping[str, str]) -> Iterator[str]:

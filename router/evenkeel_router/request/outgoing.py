@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER, REQUEST_ID_HEADER
+from evenkeel_contract.names import (
+    ADAPTER_HEADER,
+    CLIENT_KEY_HEADER,
+    REQUEST_ID_HEADER,
+    SESSION_HEADER,
+)
 from multidict import istr
 
 from evenkeel_router.api.inference import with_client_key
@@ -25,7 +30,7 @@ def outgoing_of(
         body = with_client_key(inference.body, key)
     else:
         body = inference.body
-        headers.append((CLIENT_KEY_HEADER, key))
+        headers += ((CLIENT_KEY_HEADER, key), (SESSION_HEADER, key))
     if inference.adapter is not None:
         headers.append((ADAPTER_HEADER, inference.adapter))
     for name in _TRACE_HEADERS:
