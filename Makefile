@@ -74,7 +74,7 @@ tools:  ## Install programs that some tests need (as root on Debian; elsewhere o
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang and not console" --durations 10 $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang and not vllm and not console" --durations 10 $(ARGS)
 
 console/node_modules/.installed: console/package-lock.json
 	cd console && npm ci --silent --no-audit --no-fund
@@ -106,7 +106,7 @@ test-clients: env $(CLIENTS)/.installed  ## Run stock clients against the fleet,
 
 .PHONY: test-slow
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm" $(ARGS)
 
 # The engine has its own environment (6 GB), because Evenkeel does not depend on its packages.
 ENGINE      := .venv-sglang
@@ -136,6 +136,31 @@ up-sglang: $(RUNTIME) sglang  ## Run a fair fleet with the real engine (2 replic
 .PHONY: test-sglang
 test-sglang: env sglang  ## Test the plug-in inside the real SGLang on the CPU
 	$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
+
+# vLLM has an environment of its own too (6 GB): it needs other versions of SGLang's packages.
+VLLM      := .venv-vllm
+VLLM_FROM := vllm_plugin/cpu
+VLLM_INSTALL := $(VLLM)/bin/uv pip install --quiet --python $(VLLM)/bin/python --no-deps
+$(VLLM)/.installed: $(VLLM_FROM)/requirements.txt $(VLLM_FROM)/vllm_version/pyproject.toml $(ENGINE_FROM)/tiny_model.py pyproject.toml
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	$(VLLM_INSTALL) -r $(VLLM_FROM)/requirements.txt ./$(VLLM_FROM)/vllm_version
+	$(VLLM_INSTALL) --editable .
+	@# Without bytecode the first start takes minutes. Some files are templates that do not compile.
+	$(VLLM)/bin/python -m compileall -q -j 0 $(VLLM)/lib >/dev/null 2>&1 || true
+	$(VLLM)/bin/python $(ENGINE_FROM)/tiny_model.py $(VLLM)/model
+	@touch $@
+
+.PHONY: vllm
+vllm: $(VLLM)/.installed  ## Create .venv-vllm: the real vLLM for the CPU, and a tiny model (6 GB, minutes)
+
+.PHONY: up-vllm
+up-vllm: $(RUNTIME) vllm  ## Run a fair fleet with vLLM (2 replicas, 2 tenants, a tiny model)
+	$(BIN)/evenkeel up examples/vllm.yaml --vllm $(VLLM) --model $(VLLM)/model $(ARGS)
+
+.PHONY: test-vllm
+test-vllm: env vllm  ## Test the router and the plug-in with the real vLLM on the CPU
+	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)
 
 .PHONY: chaos
 chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minutes; complete only as root)

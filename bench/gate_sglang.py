@@ -16,13 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import aiohttp
 import httpx
@@ -47,6 +47,8 @@ SINGLE_OUTPUT_TOKENS: Final = 8
 SINGLE_PAUSE_S: Final = 0.25
 LOOK_S: Final = 0.1
 WITHOUT_PLUG_IN: Final = {"SGLANG_PLUGINS": "none"}
+Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
+"""Asks an engine for the length of its own queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class Seen:
     """Requests in the engine's own queue."""
 
 
+HEAD: Final = """\
+| | light's part | single tenant's TTFT p50, p99 ms | output tokens/s | hit rate | queue |
+|---|---:|---:|---:|---:|---:|"""
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """A row of the table."""
@@ -103,6 +110,13 @@ class Figures:
     hit_rate: float
     queue: float
     """Median."""
+
+    def row(self, name: str) -> str:
+        """Of the table under `HEAD`."""
+        return (
+            f"| {name} | {self.light:.3f} | {self.ttft_p50_s * 1e3:.0f}, {self.ttft_p99_s * 1e3:.0f} "
+            f"| {self.output_per_s:.0f} | {self.hit_rate:.3f} | {self.queue:g} |"
+        )
 
 
 @contextmanager
@@ -217,18 +231,23 @@ async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
         seen.ttft_s.append(ttft_s)
 
 
-async def look(engine: str, seen: Seen) -> None:
+async def sglang_queue(http: aiohttp.ClientSession, engine: str) -> float:
     """The length of the engine's own queue. Its metrics show it some decode steps late."""
+    async with http.get(engine + "/v1/loads") as response:
+        loads = (await response.json())["loads"]
+    return float(sum(load["num_waiting_reqs"] for load in loads))
+
+
+async def look(engine: str, seen: Seen, queue: Queue) -> None:
+    """The length of the engine's own queue, again and again."""
     async with aiohttp.ClientSession() as http:
         while True:
-            async with http.get(engine + "/v1/loads") as response:
-                loads = (await response.json())["loads"]
-            seen.queue.append(sum(load["num_waiting_reqs"] for load in loads))
+            seen.queue.append(await queue(http, engine))
             await asyncio.sleep(LOOK_S)
 
 
 @asynccontextmanager
-async def load(url: str, engine: str, seen: Seen) -> AsyncIterator[None]:
+async def load(url: str, engine: str, seen: Seen, queue: Queue) -> AsyncIterator[None]:
     """All of these while the context is open."""
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as http:
@@ -237,7 +256,8 @@ async def load(url: str, engine: str, seen: Seen) -> AsyncIterator[None]:
             for tenant, count in STREAMS.items()
             for number in range(count)
         ]
-        tasks += [asyncio.create_task(single(http, seen)), asyncio.create_task(look(engine, seen))]
+        tasks.append(asyncio.create_task(single(http, seen)))
+        tasks.append(asyncio.create_task(look(engine, seen, queue)))
         try:
             yield
             for task in tasks:
@@ -250,11 +270,17 @@ async def load(url: str, engine: str, seen: Seen) -> AsyncIterator[None]:
 
 
 async def observe(
-    url: str, engine: str, *, warmup_s: float, seconds: float, requests: int = 0
+    url: str,
+    engine: str,
+    *,
+    warmup_s: float,
+    seconds: float,
+    requests: int = 0,
+    queue: Queue = sglang_queue,
 ) -> Figures:
     """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants."""
     seen = Seen()
-    async with load(url, engine, seen):
+    async with load(url, engine, seen, queue):
         await asyncio.sleep(warmup_s)
         seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []
         started_s = time.monotonic()
@@ -313,10 +339,7 @@ def main() -> int:
     add("--rounds", type=int, default=1)
     add("--setups", nargs="+", choices=[one.name for one in SETUPS])
     options = parser.parse_args()
-    print(
-        "| | light's part | single tenant's TTFT p50, p99 ms | output tokens/s | hit rate | queue |"
-    )
-    print("|---|---:|---:|---:|---:|---:|")
+    print(HEAD)
     for _ in range(options.rounds):
         for setup in SETUPS:
             if options.setups and setup.name not in options.setups:
@@ -330,11 +353,7 @@ def main() -> int:
                     warmup_s=options.warmup_s,
                     seconds=options.seconds,
                 )
-            print(
-                f"| {setup.name} | {found.light:.3f} | {found.ttft_p50_s * 1e3:.0f}, {found.ttft_p99_s * 1e3:.0f} "
-                f"| {found.output_per_s:.0f} | {found.hit_rate:.3f} | {found.queue:g} |",
-                flush=True,
-            )
+            print(found.row(setup.name), flush=True)
     return 0
 
 

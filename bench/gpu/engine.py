@@ -1,4 +1,4 @@
-"""One SGLang for a measurement: started, waited for, ended with all it started."""
+"""One engine for a measurement, SGLang or another: started, waited for, ended with all it started."""
 
 from __future__ import annotations
 
@@ -50,13 +50,22 @@ def running_engine(
     environment = {**os.environ, **OFFLINE_ENVIRONMENT, **(CPU_ENVIRONMENT if cpu else {})}
     environment.pop("PYTHONPATH", None)  # this interpreter's, not that one's
     environment.update(settings)
+    url = f"http://{HOST}:{port}"
+    with running_process(command, environment, url, "/ready", log):
+        yield url
+
+
+@contextmanager
+def running_process(
+    command: Sequence[str], environment: Mapping[str, str], url: str, probe: str, log: Path
+) -> Iterator[str]:
+    """An engine at `url`, from when its path `probe` answers 200."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, start_new_session=True
         )
-    url = f"http://{HOST}:{port}"
     try:
-        _await_ready(process, url, log)
+        _await_ready(process, url + probe, log)
         yield url
     finally:
         _stop(process)
@@ -66,7 +75,7 @@ def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline_s = time.monotonic() + _START_S
     while time.monotonic() < deadline_s:
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/ready", timeout=2, trust_env=False).status_code == 200:
+            if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
                 return
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)

@@ -31,7 +31,7 @@ OF_SIMULATOR: Final[Mapping[str, str]] = {
     "spec.model.cache": "the simulator fetches no model",
     "spec.engine.gpu": "the simulator needs no GPU",
 }
-OF_SGLANG: Final[Mapping[str, str]] = {
+OF_ENGINES: Final[Mapping[str, str]] = {
     "spec.model.cache": "models are in the cache of the Hugging Face library (HF_HOME)",
 }
 FIELDS: Final[Mapping[str, str]] = {
@@ -50,7 +50,7 @@ FIELDS: Final[Mapping[str, str]] = {
 def ignored_fields(resource: Mapping[object, object]) -> Iterator[str]:
     """A sentence for every field that is set and has no effect."""
     simulated = _given(resource, "spec.engine.runtime", "Simulator")
-    for path, reason in {**(OF_SIMULATOR if simulated else OF_SGLANG), **FIELDS}.items():
+    for path, reason in {**(OF_SIMULATOR if simulated else OF_ENGINES), **FIELDS}.items():
         if _given(resource, path):
             yield f"{path} has no effect here: {reason}"
 
@@ -342,7 +342,7 @@ class _ManifestReader:
     def _token(self, service: FairInferenceService) -> Iterator[Fault]:
         """The file must contain the Secret with the token for the model, if a model is fetched."""
         ref = service.spec.model.token_secret_ref
-        if ref is not None and service.spec.engine.runtime is Runtime.SGLANG:
+        if ref is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
             path, namespace = "spec.model.tokenSecretRef", service.metadata.namespace
             yield from self._missing(path, namespace, ref)
 
@@ -391,7 +391,7 @@ def _repeated_name(
 
 def _argument_faults(service: FairInferenceService) -> Iterator[Fault]:
     if service.spec.engine.runtime is not Runtime.SIMULATOR:
-        return  # SGLang reports invalid arguments when it starts
+        return  # real engines report invalid arguments when it starts
     for index, message in argument_faults(service.spec.engine.args):
         path = "spec.engine.args" if index is None else f"spec.engine.args[{index}]"
         yield Fault(path, message)

@@ -1,4 +1,4 @@
-"""Settings of the SGLang plug-in: environment variables and the name of the schedule policy.
+"""Settings of the plug-ins: environment variables and the name of the schedule policy.
 
 The operator and `evenkeel up` write them, the plug-in reads them. They are variables because SGLang passes only its
 own flags to its scheduler processes.
@@ -21,6 +21,9 @@ REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
+REPORTS_HOST_VARIABLE: Final = "EVENKEEL_REPORTS_HOST"
+POLICY_VARIABLE: Final = "EVENKEEL_REPLICA_POLICY"
+"""The policy inside vLLM, by its name in the API. SGLang has a flag for it."""
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 ON_MISMATCH_VARIABLE: Final = "EVENKEEL_ON_MISMATCH"
 
@@ -29,6 +32,7 @@ OFF: Final = "Off"
 ISOLATION: Final = 0.5
 AUTO: Final = "Auto"
 """Value of `EVENKEEL_CLIENT_QUANTUM`: the replica measures its service."""
+LOOPBACK: Final = "127.0.0.1"
 WARMUP_S: Final = 3.0
 """Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
@@ -67,6 +71,8 @@ class EngineSettings:
     a large batch; 0: no such bound. None: prefill always goes first, as with a policy without accounts."""
     reports_port: int | None = None
     """Port for reports; None disables them."""
+    reports_host: str = LOOPBACK
+    """Address for reports of vLLM. SGLang reports at the address of its HTTP server."""
     incarnation: str = ""
     """Incarnation of the process, for tests; empty: a new one."""
     on_mismatch: OnMismatch = OnMismatch.GATE
@@ -114,6 +120,8 @@ class EngineSettings:
             )
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
+        if self.reports_host != LOOPBACK:
+            environment[REPORTS_HOST_VARIABLE] = self.reports_host
         if self.incarnation:
             environment[INCARNATION_VARIABLE] = self.incarnation
         if self.on_mismatch is not OnMismatch.GATE:
@@ -140,6 +148,7 @@ class EngineSettings:
             if environment.get(ISOLATION_VARIABLE) == OFF
             else _number(environment, ISOLATION_VARIABLE, ISOLATION),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
+            reports_host=environment.get(REPORTS_HOST_VARIABLE) or defaults.reports_host,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
             on_mismatch=_on_mismatch(environment),
         )

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from evenkeel_fairshare.prefix.copies import Copies
+from evenkeel_fairshare.prefix.index import unsigned
 
 from evenkeel_contract.kvevents import GPU
 from evenkeel_contract.reports import ReportError
@@ -46,7 +48,7 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
     part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)]
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
     pages: Annotated[bytes, msgspec.Meta(max_length=PART_PAGES * _HASH_BYTES)] = b""
-    """Hashes as in KV events, 8 bytes each, signed, little endian; parents before children."""
+    """Hashes as in KV events, 8 bytes each, signed, little endian; parents before children. Further copies follow."""
     trouble: str = ""
     """Why this replica cannot answer; empty if it can."""
 
@@ -66,6 +68,7 @@ class Held(NamedTuple):
     last_unix_s: float
     page_tokens: int
     hashes: list[int]
+    """First each page, then a further copy of some."""
 
 
 class HeldPages:
@@ -76,6 +79,7 @@ class HeldPages:
         """Why no batches are recorded; empty if they are."""
         self._lock = threading.Lock()
         self._pages: dict[int, None] = {}  # in the order of their storing
+        self._copies = Copies()
         self._batches = 0
         self._last_unix_s = 0.0
         self._page_tokens = 0
@@ -91,19 +95,24 @@ class HeldPages:
     def _apply(self, kind: str, event: Any) -> None:
         if kind == "AllBlocksCleared":
             self._pages.clear()
+            self._copies.clear()
         elif getattr(event, "medium", None) not in (None, GPU):
             return
         elif kind == "BlockStored":
             self._page_tokens = event.block_size
+            if getattr(event, "group_idx", None) is not None:  # vLLM's (`kvevents`)
+                self._copies.update(page for page in event.block_hashes if page in self._pages)
             self._pages.update(dict.fromkeys(event.block_hashes))
         elif kind == "BlockRemoved":
             for page in event.block_hashes:
-                self._pages.pop(page, None)
+                if not self._copies.took(page):
+                    self._pages.pop(page, None)
 
     def take(self) -> Held:
         """Copy the content. The publishing thread waits meanwhile: 8 ms for a million pages."""
         with self._lock:
-            return Held(self._batches, self._last_unix_s, self._page_tokens, list(self._pages))
+            hashes = [*self._pages, *self._copies.elements()]
+            return Held(self._batches, self._last_unix_s, self._page_tokens, hashes)
 
 
 def ask() -> bytes:
@@ -119,7 +128,7 @@ def answer(held: HeldPages) -> Iterator[bytes]:
         trouble, hashes = f"it holds more than {MAX_PARTS * PART_PAGES} pages", []
     parts = max(1, -(-len(hashes) // PART_PAGES))
     for part in range(parts):
-        pages = array("q", hashes[part * PART_PAGES : (part + 1) * PART_PAGES])
+        pages = array("Q", unsigned(hashes[part * PART_PAGES : (part + 1) * PART_PAGES]))
         if sys.byteorder == "big":
             pages.byteswap()
         yield _encoder.encode(

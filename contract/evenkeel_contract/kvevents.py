@@ -1,4 +1,4 @@
-"""KV events: the blocks that a replica's cache stored and dropped, in the format of SGLang 0.5.21 and newer (MessagePack).
+"""KV events: the blocks that a replica's cache stored and dropped, in the format of SGLang 0.5.21 and vLLM 0.32 and newer (MessagePack).
 
 Live batches use PUB and SUB with frames `[topic, sequence (8 bytes, big endian), batch]`. A batch is
 `[timestamp, events, rank]`; each event is a map with a `type`. A ROUTER socket replays kept batches: on a request
@@ -6,11 +6,15 @@ Live batches use PUB and SUB with frames `[topic, sequence (8 bytes, big endian)
 
 A reader skips token ids, because hashes are sufficient. It also skips unknown events, fields and ranks, because engines are
 upgraded before routers.
+
+vLLM numbers its groups of caches, and SGLang does not. In vLLM, requests that compute equal blocks at the same time keep a copy
+each. Each copy is stored and removed by an event of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -25,9 +29,16 @@ SEQUENCE_BYTES: Final = 8
 END_OF_REPLAY: Final = -1
 _MAX_SEQUENCE: Final = 2**63 - 1
 
-Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""The first 8 bytes of a block's chained SHA-256, as a signed number."""
+Hash = int
+"""8 bytes of a block's chained SHA-256: the first as a signed number (SGLang), the last as an unsigned one (vLLM)."""
 Blocks = Annotated[list[Hash], msgspec.Meta(max_length=4 * 1024 * 1024)]
+
+
+class PageHash(Enum):
+    """How an engine names the pages of its cache."""
+
+    SGLANG = "SGLang"
+    VLLM = "VLLM"  # with --prefix-caching-hash-algo sha256_cbor
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
@@ -41,6 +52,8 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
     """Tokens of one block: the engine's page size."""
     lora_id: int | None
     medium: str | None = None
+    group_idx: int | None = None
+    """vLLM's group of caches."""
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
@@ -73,6 +86,12 @@ class Change(msgspec.Struct, frozen=True):
     block_hashes: Blocks = []
     block_size: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     medium: str | None = None
+    group_idx: int | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the blocks may be further copies of stored ones."""
+        return self.group_idx is not None
 
     @property
     def stores(self) -> bool:
@@ -140,7 +159,9 @@ def decode_batch(payload: bytes) -> ReadBatch:
     except _UNREADABLE as error:
         if (batch := _with_unknown_events(payload)) is not None:
             return batch
-        raise KvEventError(f"not a batch of KV events (SGLang 0.5.21 or newer): {error}") from error
+        raise KvEventError(
+            f"not a batch of KV events (SGLang 0.5.21, vLLM 0.32 or newer): {error}"
+        ) from error
 
 
 def _with_unknown_events(payload: bytes) -> ReadBatch | None:

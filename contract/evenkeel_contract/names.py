@@ -30,6 +30,8 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 # The client key's way into SGLang: a header on OpenAI endpoints, a body field on `/generate`.
 CLIENT_KEY_HEADER: Final = "x-smg-routing-key"
 CLIENT_KEY_FIELD: Final = "routing_key"
+# And into vLLM. A field `session_id` of the body would win over the header.
+SESSION_HEADER: Final = "x-session-id"
 
 # Fields and headers that clients may not send to an engine: they control its scheduler or split its cache.
 GUARDED_FIELDS: Final = (
@@ -40,6 +42,10 @@ GUARDED_FIELDS: Final = (
     "extra_key",
     "custom_params",
     "cache_salt",
+    "session_id",
+    "vllm_xargs",
+    "kv_transfer_params",
+    "ec_transfer_params",
 )
 ADAPTER_HEADER: Final = "x-evenkeel-adapter"
 """The LoRA adapter of a request to `/v1/responses`, where SGLang reads none of the body: the plug-in reads it."""
@@ -49,6 +55,8 @@ CACHE_SALT_HEADER: Final = "x-evenkeel-cache-salt"
 """The same for requests whose body has no such field: the plug-in reads it."""
 GUARDED_HEADERS: Final = (
     CLIENT_KEY_HEADER,
+    SESSION_HEADER,
+    "x-vllm-priority",
     ADAPTER_HEADER,
     CACHE_SALT_HEADER,
     "x-custom-labels",

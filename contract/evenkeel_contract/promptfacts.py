@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.reports import ReportError
 
 FACTS_VERSION: Final = 1
@@ -55,17 +56,23 @@ class PromptFacts(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
     """Why a router cannot tokenise like this engine; empty if it can."""
     files: dict[str, bytes] = {}
     """Content by name; names are those of `FILES`."""
+    page_hash: PageHash = PageHash.SGLANG
 
 
 def facts_of(
-    files: Mapping[str, bytes], *, page_tokens: int, simulated: bool = False, trouble: str = ""
+    files: Mapping[str, bytes],
+    *,
+    page_tokens: int,
+    simulated: bool = False,
+    trouble: str = "",
+    page_hash: PageHash = PageHash.SGLANG,
 ) -> PromptFacts:
     """Build an answer with its digest."""
-    digest = hashlib.sha256(repr((page_tokens, simulated, trouble)).encode())
+    digest = hashlib.sha256(repr((page_tokens, simulated, trouble, page_hash.value)).encode())
     for name in sorted(files):
         digest.update(b"%b\0%d\0%b" % (name.encode(), len(files[name]), files[name]))
     return PromptFacts(
-        FACTS_VERSION, digest.hexdigest(), page_tokens, simulated, trouble, dict(files)
+        FACTS_VERSION, digest.hexdigest(), page_tokens, simulated, trouble, dict(files), page_hash
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
+from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
 from evenkeel_contract.values import (
@@ -149,7 +150,9 @@ class PrefixConfig:
     tokenizer: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
     """In mode Tokens: absolute path of the model's folder, or `simulator`. None: the router requests it from replicas."""
     page_tokens: Annotated[int, Range(1, 65536)] = PAGE_TOKENS
-    """Tokens of a page in the engines' cache (SGLang's `--page-size`)."""
+    """Tokens of a page in the engines' cache (SGLang's `--page-size`, vLLM's `--block-size`)."""
+    page_hash: PageHash = PageHash.SGLANG
+    """With `tokenizer`: how the engines name the pages of their cache. vLLM needs `--prefix-caching-hash-algo sha256_cbor`."""
     max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
     """Most blocks in the prefix index over all replicas; the least recently used are dropped first."""
 

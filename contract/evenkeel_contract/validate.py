@@ -24,6 +24,7 @@ OWNED_FLAGS: Final = (
     "--enable-cache-report",
     "--enable-lora",
     "--enable-metrics",
+    "--enable-prompt-tokens-details",
     "--host",
     "--input-token-weight",
     "--isolation",
@@ -31,23 +32,28 @@ OWNED_FLAGS: Final = (
     "--kv-events-port",
     "--kv-replay-port",
     "--load-publish-endpoint",
+    "--lora-modules",
     "--lora-paths",
+    "--max-loras",
     "--max-loras-per-batch",
     "--model",
     "--model-path",
     "--output-token-weight",
     "--page-size",
     "--port",
+    "--prefix-caching-hash-algo",
     "--rejoin",
     "--replica-policy",
     "--reports-port",
     "--schedule-policy",
+    "--scheduler-cls",
     "--served-model-name",
+    "--shutdown-timeout",
     "--tensor-parallel-size",
     "--tp",
     "--tp-size",
 )
-"""Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
+"""Flags of SGLang, vLLM and the simulator that Evenkeel sets from the rest of the spec."""
 
 BYPASSING_FLAGS: Final = (
     "--data-parallel-size",
@@ -55,9 +61,11 @@ BYPASSING_FLAGS: Final = (
     "--dp",
     "--dp-size",
     "--enable-priority-scheduling",
+    "--kv-transfer-config",
     "--lora-drain-wait-threshold",
+    "--scheduling-policy",
 )
-"""Flags of SGLang with which something else than the replica policy orders requests. The plug-in refuses them too."""
+"""Flags of SGLang and vLLM with which something else than the replica policy orders requests. The plug-ins refuse them too."""
 
 OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
 """Labels that identify and route an alert."""
@@ -260,7 +268,7 @@ def rollout_cannot_move(service: FairInferenceService) -> Iterator[Fault]:
 def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
     for index, argument in enumerate(service.spec.engine.args):
         path = f"spec.engine.args[{index}]"
-        flag = argument.split("=", 1)[0]
+        flag = _canonical(argument.split("=", 1)[0])
         if not flag.startswith("--"):
             yield Fault(
                 path, f"must be a flag, not {show(argument)}; write --flag=value as one entry"
@@ -269,6 +277,11 @@ def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
             yield Fault(path, f"{owned} is set by Evenkeel from the rest of the spec; remove it")
         elif bypassing := _one_of(BYPASSING_FLAGS, flag):
             yield Fault(path, f"{bypassing} lets requests bypass the replica policy; remove it")
+
+
+def _canonical(flag: str) -> str:
+    """vLLM also reads `--api_key` as `--api-key`, `--no-flag` as the opposite of a flag, and `--kv-events-config.topic` as a part of one."""
+    return flag.replace("_", "-").partition(".")[0].replace("--no-", "--", 1)
 
 
 def _one_of(flags: Sequence[str], flag: str) -> str | None:

@@ -53,6 +53,7 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             version=_version(),
             router_image=flags.router_image,
             sglang_image=flags.sglang_image,
+            vllm_image=flags.vllm_image,
             simulator_image=flags.simulator_image,
             router_resources=flags.router_resources,
             pull_policy=flags.image_pull_policy,
@@ -116,6 +117,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     images = parser.add_argument_group("images")
     images.add_argument("--router-image", required=True)
     images.add_argument("--sglang-image", required=True, help="default of runtime SGLang")
+    images.add_argument("--vllm-image", required=True, help="default of runtime VLLM")
     images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
     images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
     images.add_argument(

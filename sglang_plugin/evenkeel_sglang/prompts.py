@@ -31,7 +31,7 @@ def prompt_facts(server_args: Any) -> PromptFacts:
 def _files(source: str, server_args: Any) -> dict[str, bytes]:
     found = {}
     for name in FILES:
-        path = _path(source, name, server_args.revision)
+        path = file_path(source, name, server_args.revision)
         if path is not None:
             found[name] = path.read_bytes()
     template = server_args.chat_template
@@ -40,7 +40,7 @@ def _files(source: str, server_args: Any) -> dict[str, bytes]:
     return found
 
 
-def _path(source: str, name: str, revision: str | None) -> Path | None:
+def file_path(source: str, name: str, revision: str | None) -> Path | None:
     folder = Path(source)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None

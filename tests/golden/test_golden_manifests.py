@@ -17,7 +17,7 @@ from tests.support.build_contexts import sample_context, with_apis
 GOLDEN = Path(__file__).parent / "operator"
 
 
-@pytest.mark.parametrize("sample", ["simulator", "gpu"])
+@pytest.mark.parametrize("sample", ["simulator", "gpu", "vllm"])
 def test_the_objects_of_a_sample_are_as_they_were(sample: str) -> None:
     context = with_apis(sample_context(f"{sample}.yaml"))
     got = yaml.safe_dump_all(

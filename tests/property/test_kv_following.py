@@ -43,7 +43,7 @@ class Held:
     blocks: set[int] = field(default_factory=set)
     claims: bool = False
 
-    def stored(self, hashes: Sequence[int]) -> None:
+    def stored(self, hashes: Sequence[int], *, copies: bool) -> None:
         self.blocks.update(hashes)
 
     def removed(self, hashes: Sequence[int]) -> None:

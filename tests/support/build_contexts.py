@@ -18,6 +18,7 @@ DEFAULTS = Defaults(
     version="1.0.0",
     router_image="evenkeel/router:1.0.0",
     sglang_image="evenkeel/engine:1.0.0",
+    vllm_image="evenkeel/vllm:1.0.0",
     simulator_image="evenkeel/engine:1.0.0",
     prometheus_urls=(ANY_URL,),
 )

@@ -31,6 +31,7 @@ DEFAULTS = Defaults(
     version="1.0.0",
     router_image="router:1",
     sglang_image="sglang:1",
+    vllm_image="vllm:1",
     simulator_image="sim:1",
     prometheus_urls=(ANY_URL,),
 )

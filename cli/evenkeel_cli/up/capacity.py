@@ -16,7 +16,7 @@ GIB: Final = 1024 * MIB
 SIMULATED_REPLICA_BYTES: Final = 100 * MIB
 # 46 MiB at the start, 130 MiB with 4.5 million tokens in the prefix index.
 ROUTER_BYTES: Final = 130 * MIB
-# The four processes of SGLang 0.5.23 with a tiny model on the CPU. Weights are added.
+# The four processes of SGLang 0.5.23 with a tiny model on the CPU; the two of vLLM 0.32 take 1800. Weights are added.
 SGLANG_REPLICA_BYTES: Final = 1900 * MIB
 # For `evenkeel up` itself, a load generator and the page cache.
 RESERVED_BYTES: Final = 512 * MIB

@@ -16,7 +16,7 @@ from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.tracing import traces_to
 from evenkeel_cli.up.run import up as run_up
-from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
+from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, VLLM_ENVIRONMENT, Engines
 from evenkeel_cli.up.state import DEFAULT_ROOT
 
 EXAMPLE: Final = "quickstart.yaml"
@@ -53,9 +53,18 @@ def up(
             help="Runtime SGLang: its virtual environment, or the Python in it.",
         ),
     ] = DEFAULT_ENVIRONMENT,
+    vllm: Annotated[
+        Path,
+        typer.Option(
+            envvar="EVENKEEL_VLLM",
+            help="Runtime VLLM: its virtual environment, or the Python in it.",
+        ),
+    ] = VLLM_ENVIRONMENT,
     model: Annotated[
         Path | None,
-        typer.Option(help="Runtime SGLang: folder of a model, instead of spec.model.source."),
+        typer.Option(
+            help="Runtimes SGLang and VLLM: folder of a model, instead of spec.model.source."
+        ),
     ] = None,
     tracing: Annotated[
         str | None,
@@ -74,7 +83,7 @@ def up(
     probe = (port + 1 if port else 0) if probe_port is None else probe_port
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port
     listen = ListenConfig(traffic_port=port, probe_port=probe, admin_port=admin)
-    engines = Engines(environment=sglang, model=model)
+    engines = Engines(environment=sglang, vllm=vllm, model=model)
     console = Console()
     raise typer.Exit(
         run_up(

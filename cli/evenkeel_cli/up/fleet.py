@@ -27,14 +27,20 @@ from evenkeel_cli.up.errors import Superseded
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.process_supervisor import ProcessSupervisor, Report
-from evenkeel_cli.up.replicas import ReplicaAddress, ReplicaCommand, changes_to, simulated
+from evenkeel_cli.up.replicas import (
+    REPLICA_GRACE_S,
+    ReplicaAddress,
+    ReplicaCommand,
+    changes_to,
+    simulated,
+)
 from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
 from evenkeel_cli.up.sglang import Engines, real
 from evenkeel_cli.up.state import StateFolder, end, leftovers
+from evenkeel_cli.up.vllm import real_vllm
 
 HOST: Final = "127.0.0.1"
 ROUTING_LIMIT_S: Final = 10.0  # for a router to read its configuration and probe new replicas
-REPLICA_GRACE_S: Final = 60.0  # for the streams of a replica that was removed
 STOP_GRACE_S: Final = 10.0  # for replicas once the router has ended, and its clients are gone
 STARTS_AT_ONCE: Final = max(4, 2 * (os.cpu_count() or 1))
 """How many replicas start at the same time: more of them would share the processors and miss their start limit."""
@@ -183,7 +189,9 @@ class Fleet:
     async def _command(self, manifest: Manifest) -> ReplicaCommand:
         if manifest.service.spec.engine.runtime is Runtime.SIMULATOR:
             return simulated(manifest.service)
-        found = await asyncio.to_thread(real, manifest, self._engines)
+        is_vllm = manifest.service.spec.engine.runtime is Runtime.VLLM
+        make = real_vllm if is_vllm else real
+        found = await asyncio.to_thread(make, manifest, self._engines)
         if found != self._reported_command:
             self._report(found.summary())
             self._reported_command = found

@@ -15,6 +15,8 @@ from evenkeel_cli.up.launcher import Program
 
 SIMULATOR_MODULE: Final = "evenkeel_simulator.server"
 ROUTER_MODULE: Final = "evenkeel_router"
+REPLICA_GRACE_S: Final = 60.0
+"""For the streams of a replica that was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,11 @@ class ReplicaAddress:
     def probe_url(self) -> str:
         """Answers 200 once the replica is ready."""
         return f"http://{self.host}:{self.http_port}/ready"
+
+    @property
+    def health_url(self) -> str:
+        """The same for an engine without `/ready`."""
+        return f"http://{self.host}:{self.http_port}/health"
 
     @property
     def number(self) -> int:

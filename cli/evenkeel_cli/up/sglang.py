@@ -1,6 +1,6 @@
-"""The command of a replica with runtime SGLang: its interpreter, its device, its flags and its environment.
+"""The command of a replica with a real engine: its interpreter, its device, its flags and its environment. `vllm` has vLLM's part.
 
-Flags come from the spec as on a cluster (`evenkeel_contract.render`). SGLang has its own virtual environment, so its processes
+Flags come from the spec as on a cluster (`evenkeel_contract.render`). Each engine has its own virtual environment, so its processes
 run another interpreter than the routers.
 """
 
@@ -29,8 +29,9 @@ from evenkeel_contract.render import (
     kv_events_flag,
     sglang_flags,
 )
-from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.parts import Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
+from evenkeel_contract.vllm import VLLM_MODULE, vllm_kv_events_flag
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up.capacity import SGLANG_REPLICA_BYTES
@@ -40,6 +41,8 @@ from evenkeel_cli.up.replicas import ReplicaAddress
 
 DEFAULT_ENVIRONMENT: Final = Path(".venv-sglang")
 """The environment that `make sglang` creates."""
+VLLM_ENVIRONMENT: Final = Path(".venv-vllm")
+"""The environment that `make vllm` creates."""
 START_LIMIT_S: Final = 5400.0  # as on a cluster: to fetch and load a large model takes long
 _CHECK_LIMIT_S: Final = 60.0
 # SGLang sizes its cache by the free memory. On the CPU other processes need that memory too.
@@ -61,18 +64,21 @@ if "evenkeel" not in entry_points(group="sglang.srt.plugins").names: print("even
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """The options of the command line for runtime SGLang."""
+    """The options of the command line for runtimes SGLang and VLLM."""
 
     environment: Path = DEFAULT_ENVIRONMENT
     """A virtual environment with SGLang and the plug-in, or its interpreter."""
+    vllm: Path = VLLM_ENVIRONMENT
+    """The same for vLLM."""
     model: Path | None = None
     """The folder of a model to serve instead of `spec.model.source`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealReplica:
-    """A replica of runtime SGLang."""
+    """A replica of runtime SGLang or VLLM."""
 
+    runtime: Runtime = Runtime.SGLANG
     interpreter: str
     arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
@@ -89,7 +95,7 @@ class RealReplica:
     def summary(self) -> str:
         """What the replicas compute on, as a sentence for the user."""
         device = f"GPUs {', '.join(self.gpus)}" if self.gpus else "the CPU, without a GPU"
-        return f"replicas run SGLang ({self.interpreter}) on {device}; each start takes a while"
+        return f"replicas run {self.runtime.value} ({self.interpreter}) on {device}; each start takes a while"
 
     def at(self, address: ReplicaAddress) -> Program:
         """The program of one replica."""
@@ -97,22 +103,24 @@ class RealReplica:
         environment[REPORTS_PORT_VARIABLE] = str(address.reports_port)
         if self.gpus:
             environment[_VISIBLE_VARIABLE] = ",".join(self._gpus_of(address.number))
+        is_vllm = self.runtime is Runtime.VLLM
+        publishes = vllm_kv_events_flag if is_vllm else kv_events_flag
         return Program(
             name=address.name,
             interpreter=self.interpreter,
-            module=SGLANG_MODULE,
+            module=VLLM_MODULE if is_vllm else SGLANG_MODULE,
             arguments=(
                 *self.arguments,
                 f"--host={address.host}",
                 f"--port={address.http_port}",
-                kv_events_flag(
+                publishes(
                     host=address.host,
                     port=address.kv_events_port,
                     replay_port=address.kv_replay_port,
                 ),
             ),
             environment=environment,
-            probe_url=address.probe_url,
+            probe_url=address.health_url if is_vllm else address.probe_url,
             start_limit_s=START_LIMIT_S,
         )
 
@@ -125,12 +133,12 @@ def real(manifest: Manifest, engines: Engines) -> RealReplica:
     """The command of the replicas of a service with runtime SGLang; raises `FleetError` with the remedy."""
     spec = manifest.service.spec
     interpreter = find_interpreter(engines.environment)
-    _check(interpreter)
+    check_environment(Runtime.SGLANG, interpreter, _CHECK)
     return real_replica(
         spec,
         interpreter=str(interpreter),
         model=model_of(spec.model, engines.model),
-        token=_token(manifest),
+        token=token_of(manifest),
         gpus=() if _CPU in spec.engine.args else gpus_here(),
         inherited=os.environ,
     )
@@ -148,7 +156,7 @@ def real_replica(
     """The command line and the environment; raises `FleetError` if there are too few GPUs."""
     on_cpu = not gpus and not _names_device(spec.engine.args)
     gpus_each = spec.engine.gpu.count if gpus else 1
-    _enough(gpus, spec.initial_replicas * gpus_each)
+    check_gpus(gpus, spec.initial_replicas * gpus_each)
     environment = engine_environment(spec, reports_port=None)
     if on_cpu:  # a number of threads that the user has set stays
         environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
@@ -169,19 +177,20 @@ def real_replica(
         environment=tuple(environment.items()),
         gpus=tuple(gpus),
         gpus_each=gpus_each,
-        weights_bytes=_weights_bytes(Path(model)) if on_cpu else 0,
+        weights_bytes=weights_bytes(Path(model)) if on_cpu else 0,
     )
 
 
-def find_interpreter(environment: Path) -> Path:
+def find_interpreter(environment: Path, runtime: Runtime = Runtime.SGLANG) -> Path:
     """The Python of a virtual environment, or `environment` itself if it is a file; raises `FleetError`."""
     found = environment / "bin" / "python" if environment.is_dir() else environment
     if found.is_file():
         # Not resolved: the target of the link does not belong to the environment.
         return found.absolute()
+    name, option = runtime.value, runtime.value.lower()
     raise FleetError(
-        f"runtime SGLang: there is no environment with SGLang at {environment}. "
-        f"`make sglang` creates {DEFAULT_ENVIRONMENT}; --sglang or EVENKEEL_SGLANG selects another; "
+        f"runtime {name}: there is no environment with {name} at {environment}. "
+        f"`make {option}` creates .venv-{option}; --{option} or EVENKEEL_{option.upper()} selects another; "
         f"spec.engine.runtime: Simulator needs none"
     )
 
@@ -231,11 +240,15 @@ def gpus_here() -> tuple[str, ...]:
     return tuple(sorted((match[1] for match in found if match), key=int))
 
 
-def _check(interpreter: Path) -> None:
-    """Check that the environment has SGLang and the plug-in: an engine would fail only after half a minute."""
+def check_environment(runtime: Runtime, interpreter: Path, program: str) -> None:
+    """Check that the environment has the engine and the plug-in: an engine would fail only after half a minute.
+
+    `program` prints the name of each missing package.
+    """
+    name, option = runtime.value, runtime.value.lower()
     try:
         done = subprocess.run(
-            [interpreter, "-c", _CHECK],
+            [interpreter, "-c", program],
             capture_output=True,
             text=True,
             timeout=_CHECK_LIMIT_S,
@@ -243,24 +256,25 @@ def _check(interpreter: Path) -> None:
             env={name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FleetError(f"runtime SGLang: {interpreter} does not run: {error}") from error
+        raise FleetError(f"runtime {name}: {interpreter} does not run: {error}") from error
     if done.returncode != 0:
-        raise FleetError(f"runtime SGLang: {interpreter} does not run: {done.stderr.strip()}")
+        raise FleetError(f"runtime {name}: {interpreter} does not run: {done.stderr.strip()}")
     if missing := done.stdout.split():
         raise FleetError(
-            f"runtime SGLang: {interpreter} lacks {' and '.join(missing)}; `make sglang` creates a "
-            f"complete environment, and `pip install 'evenkeel-llm[sglang]'` adds the plug-in"
+            f"runtime {name}: {interpreter} lacks {' and '.join(missing)}; `make {option}` creates a "
+            f"complete environment, and `pip install 'evenkeel-llm[{option}]'` adds the plug-in"
         )
 
 
-def _token(manifest: Manifest) -> str | None:
+def token_of(manifest: Manifest) -> str | None:
+    """The token for the model's files, if the spec names one."""
     ref = manifest.service.spec.model.token_secret_ref
     if ref is None:
         return None
     return manifest.secrets[manifest.service.metadata.namespace, ref.name, ref.key]
 
 
-def _weights_bytes(model: Path) -> int:
+def weights_bytes(model: Path) -> int:
     """The size of a local model's weights; 0 for one that is fetched."""
     return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
@@ -270,7 +284,8 @@ def _names_device(arguments: Sequence[str]) -> bool:
     return any(flag == _DEVICE_FLAG and value != "cpu" for flag, _, value in given)
 
 
-def _enough(gpus: Sequence[str], needed: int) -> None:
+def check_gpus(gpus: Sequence[str], needed: int) -> None:
+    """Raise `FleetError` if there are too few of them."""
     if gpus and needed > len(gpus):
         raise FleetError(
             f"spec.engine.replicas times spec.engine.gpu.count is {needed}, and this machine has "

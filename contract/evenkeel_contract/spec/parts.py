@@ -98,6 +98,7 @@ class Runtime(Enum):
     """The server that a replica runs."""
 
     SGLANG = "SGLang"
+    VLLM = "VLLM"
     SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
     EXTERNAL = "External"  # pods that exist already and belong to another owner
 

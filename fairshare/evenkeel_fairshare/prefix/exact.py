@@ -13,9 +13,11 @@ expectations alone, as in text mode. Hashes of text and of tokens may share an i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.prefix.copies import Copies
 from evenkeel_fairshare.prefix.index import (
     DEFAULT_MAX_BLOCKS,
     Match,
@@ -39,6 +41,8 @@ class ExactIndex:
         self._expected = PrefixIndex(max_blocks=max_blocks // 2)
         self.synced: ReplicaSet = EMPTY
         """The replicas whose events are complete. `set_synced` changes it."""
+        self._copies: defaultdict[int, Copies] = defaultdict(Copies)
+        """By slot."""
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`."""
@@ -65,21 +69,32 @@ class ExactIndex:
     def drop(self, slot: int) -> None:
         """The replica in `slot` is gone with its cache. O(1), as `PrefixIndex.drop`."""
         self.set_synced(slot, complete=False)
+        self._copies.pop(slot, None)
         self._facts.drop(slot)
         self._expected.drop(slot)
 
     # Calls for a replica's events, in their order
 
-    def stored(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` holds these blocks, parents before children. A repeated event changes nothing. O(blocks)."""
+    def stored(self, hashes: Sequence[int], slot: int, *, copies: bool = False) -> None:
+        """`slot` holds these blocks, parents before children. O(blocks).
+
+        A repeated event changes nothing, or with `copies` it adds copies, each of which ends with a `removed`.
+        """
+        if copies:
+            fresh = set(self._facts.lacking(hashes, slot))
+            again = [key for key in hashes if key not in fresh]
+            if again:
+                self._copies[slot].update(again)
         self._facts.insert(hashes, slot)
         self._expected.evict(hashes, slot)
 
     def removed(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` dropped these blocks, inner ones too; unknown ones are ignored. O(blocks).
+        """`slot` dropped these blocks, inner ones too, or a copy of each; unknown ones are ignored. O(blocks).
 
         Expectations end as well. If one of them is still to be computed, a `stored` event will report it.
         """
+        if copies := self._copies.get(slot):
+            hashes = [key for key in hashes if not copies.took(key)]
         self._facts.evict(hashes, slot)
         self._expected.evict(hashes, slot)
 
@@ -88,6 +103,7 @@ class ExactIndex:
 
         `synced` does not change. The next block of `slot` causes a sweep of the whole index (0.1 µs per entry).
         """
+        self._copies.pop(slot, None)
         self._facts.drop(slot)
         self._expected.drop(slot)
 

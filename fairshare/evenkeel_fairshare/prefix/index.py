@@ -24,6 +24,7 @@ import sys
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -87,6 +88,51 @@ def sglang_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = 
         digest = sha256(digest + data[end - page_bytes : end]).digest()
         hashes.append(int.from_bytes(digest[:8], "big"))
     return hashes
+
+
+def vllm_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = "") -> list[int]:
+    """The same for vLLM with `--prefix-caching-hash-algo sha256_cbor`.
+
+    Each is the last 8 bytes, big endian, of SHA-256 over the canonical CBOR of (digest of the page before, token ids, extra keys). The
+    first page has `_VLLM_ROOT` before it, and the salt as its extra key (vLLM 0.32, `v1/core/kv_cache_utils.py`: `hash_block_tokens`,
+    `generate_block_hash_extra_keys`). That is the chain of requests without adapter and media, and of engines without
+    `PYTHONHASHSEED`.
+    """
+    if page_tokens < 1:
+        raise ValueError(f"page_tokens is {page_tokens}; it must be at least 1")
+    head = _cbor(_ARRAY, page_tokens)
+    digest = _VLLM_ROOT
+    extra = b"\x81\x82" + _cbor_text("cache_salt") + _cbor_text(cache_salt) if cache_salt else _NULL
+    hashes = []
+    for end in range(page_tokens, len(tokens) + 1, page_tokens):
+        page = b"".join([_cbor_id(token) for token in tokens[end - page_tokens : end]])
+        digest = sha256(b"\x83\x58\x20%b%b%b%b" % (digest, head, page, extra)).digest()
+        hashes.append(int.from_bytes(digest[-8:], "big"))
+        extra = _NULL
+    return hashes
+
+
+_ARRAY, _TEXT, _NULL = 0x80, 0x60, b"\xf6"
+"""CBOR's major types 4 and 3, and its null (RFC 8949); numbers have type 0."""
+_VLLM_ROOT = sha256(b"\x6evllm-none-hash").digest()
+
+
+@lru_cache(maxsize=2**18)
+def _cbor_id(token: int) -> bytes:
+    return _cbor(0, token)
+
+
+def _cbor_text(text: str) -> bytes:
+    data = text.encode()
+    return _cbor(_TEXT, len(data)) + data
+
+
+def _cbor(kind: int, number: int) -> bytes:
+    """The head of an item: its major type, and a number in as few bytes as possible. Raises `OverflowError` below 0 and from 2**32 on."""
+    if 0 <= number < 24:
+        return bytes((kind | number,))
+    size = 1 if number < 2**8 else 2 if number < 2**16 else 4
+    return bytes((kind | 23 + size.bit_length(),)) + number.to_bytes(size, "big")
 
 
 def unsigned(hashes: Iterable[int]) -> list[int]:

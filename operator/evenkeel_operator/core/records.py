@@ -55,6 +55,7 @@ class Defaults:
     """Of the operator; what the annotation `evenkeel.dev/upgrade` may name."""
     router_image: str
     sglang_image: str
+    vllm_image: str
     simulator_image: str
     router_resources: Mapping[str, Mapping[str, str | float]] = field(
         default_factory=lambda: ROUTER_RESOURCES
@@ -78,7 +79,8 @@ class Defaults:
 
     def image(self, runtime: Runtime) -> str:
         """The default engine image."""
-        return self.simulator_image if runtime is Runtime.SIMULATOR else self.sglang_image
+        images = {Runtime.SIMULATOR: self.simulator_image, Runtime.VLLM: self.vllm_image}
+        return images.get(runtime, self.sglang_image)
 
 
 UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"

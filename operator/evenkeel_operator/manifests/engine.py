@@ -38,6 +38,13 @@ from evenkeel_contract.render import (
 )
 from evenkeel_contract.spec.parts import AccessMode, Adapter, Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
+from evenkeel_contract.vllm import (
+    VLLM_MODULE,
+    vllm_adapter_flags,
+    vllm_arguments,
+    vllm_environment,
+    vllm_kv_events_flag,
+)
 
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.records import KEY_PREFIX
@@ -50,6 +57,7 @@ from evenkeel_operator.manifests.context import (
     PRE_STOP,
     BuildContext,
     disruption_budget,
+    drain_s,
     manifest,
     network_policy,
     pod_template,
@@ -165,6 +173,9 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
 
 
 def _container(context: BuildContext) -> Manifest:
+    runtime = context.spec.engine.runtime
+    # SGLang's `/ready` changes when a drain begins, and its `/health` generates a token, which takes about a second.
+    readiness = "/health" if runtime is Runtime.VLLM else "/ready"
     container: Manifest = {
         "name": ENGINE_COMPONENT,
         "image": context.engine_image,
@@ -174,15 +185,14 @@ def _container(context: BuildContext) -> Manifest:
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
         "startupProbe": probe(
-            "/ready",
+            readiness,
             HTTP_PORT_NAME,
             periodSeconds=START_PERIOD_S,
             timeoutSeconds=5,
             failureThreshold=START_ATTEMPTS,
         ),
-        # `/ready` and not `/health`: that generates a token and takes about a second.
         "readinessProbe": probe(
-            "/ready", HTTP_PORT_NAME, periodSeconds=2, timeoutSeconds=5, failureThreshold=2
+            readiness, HTTP_PORT_NAME, periodSeconds=2, timeoutSeconds=5, failureThreshold=2
         ),
         # Only `/health` detects a scheduler that hangs. It may fail for two minutes: a long prefill delays the
         # answer.
@@ -195,8 +205,8 @@ def _container(context: BuildContext) -> Manifest:
         "resources": _resources(context),
         "volumeMounts": model_mounts(context),
     }
-    if context.spec.engine.runtime is Runtime.SGLANG:
-        container["command"] = list(SGLANG_COMMAND)
+    if runtime in COMMANDS:
+        container["command"] = list(COMMANDS[runtime])
     if context.defaults.pull_policy:
         container["imagePullPolicy"] = context.defaults.pull_policy
     return container
@@ -234,7 +244,10 @@ def _resources(context: BuildContext) -> Manifest:
     }
 
 
-SGLANG_COMMAND: Final = ("python3", "-m", SGLANG_MODULE)
+COMMANDS: Final = {
+    Runtime.SGLANG: ("python3", "-m", SGLANG_MODULE),
+    Runtime.VLLM: ("python3", "-m", VLLM_MODULE),
+}
 CACHE_PATH: Final = "/models/cache"
 """Directory for downloaded files: `spec.model.cache`, or a directory of the pod."""
 CLAIM_PATH: Final = "/models/claim"
@@ -245,14 +258,19 @@ ADAPTERS_PATH: Final = "/models/adapters"
 
 def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
     """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it."""
-    sglang = spec.engine.runtime is Runtime.SGLANG
-    yield from _sglang(spec) if sglang else _simulator(spec)
+    runtime = spec.engine.runtime
     paths = {adapter.name: model_path(adapter, of=spec.model) for adapter in spec.model.adapters}
-    yield from adapter_flags(spec.model, paths=paths)
+    if runtime is Runtime.VLLM:
+        yield from _vllm(spec)
+        yield from vllm_adapter_flags(spec.model, paths=paths)
+    else:
+        yield from _sglang(spec) if runtime is Runtime.SGLANG else _simulator(spec)
+        yield from adapter_flags(spec.model, paths=paths)
     yield "--host=0.0.0.0"
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({KEY_ENV})"
-    yield f"--page-size={PAGE_SIZE}"
+    if runtime is not Runtime.VLLM:
+        yield f"--page-size={PAGE_SIZE}"
     # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
     yield from spec.engine.args
 
@@ -261,6 +279,16 @@ def _sglang(spec: ServiceSpec) -> Iterator[str]:
     model = model_path(spec.model)
     yield from sglang_flags(spec, model=model, tensor_parallel=spec.engine.gpu.count)
     yield kv_events_flag(host="*", port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
+
+
+def _vllm(spec: ServiceSpec) -> Iterator[str]:
+    yield from vllm_arguments(
+        spec,
+        model=model_path(spec.model),
+        tensor_parallel=spec.engine.gpu.count,
+        drain_s=drain_s(spec),
+    )
+    yield vllm_kv_events_flag(host="*", port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
 
 
 def _simulator(spec: ServiceSpec) -> Iterator[str]:
@@ -274,7 +302,9 @@ def _simulator(spec: ServiceSpec) -> Iterator[str]:
 
 
 def environment(spec: ServiceSpec) -> dict[str, str]:
-    """The settings of the plug-in inside SGLang; the simulator has flags for them."""
+    """The settings of the plug-in inside the engine; the simulator has flags for them."""
+    if spec.engine.runtime is Runtime.VLLM:
+        return vllm_environment(spec, reports_port=REPORTS_PORT, reports_host="0.0.0.0")
     if spec.engine.runtime is not Runtime.SGLANG:
         return {}
     return engine_environment(spec, reports_port=REPORTS_PORT)

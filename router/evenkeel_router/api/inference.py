@@ -79,6 +79,10 @@ class Guarded(msgspec.Struct):
     extra_key: Raw | UnsetType = UNSET
     custom_params: Raw | UnsetType = UNSET
     cache_salt: Raw | UnsetType = UNSET
+    session_id: Raw | UnsetType = UNSET
+    vllm_xargs: Raw | UnsetType = UNSET
+    kv_transfer_params: Raw | UnsetType = UNSET
+    ec_transfer_params: Raw | UnsetType = UNSET
 
 
 class Part(msgspec.Struct):

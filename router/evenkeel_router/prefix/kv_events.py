@@ -125,10 +125,10 @@ class _Slot:
         slot = self.slot
         return slot is not None and self._index.crowded(slot)
 
-    def stored(self, hashes: Sequence[int]) -> None:
+    def stored(self, hashes: Sequence[int], *, copies: bool) -> None:
         if (slot := self.slot) is not None:
             self.blocks += len(hashes)
-            self._index.stored(unsigned(hashes), slot)
+            self._index.stored(unsigned(hashes), slot, copies=copies)
 
     def removed(self, hashes: Sequence[int]) -> None:
         if (slot := self.slot) is not None:

@@ -27,11 +27,11 @@ from evenkeel_router.prefix.tokenised import Untokenised
 class View(Protocol):
     """Where the blocks of one replica are kept."""
 
-    def stored(self, hashes: Sequence[int]) -> None:
-        """The replica holds these, as signed numbers, parents first."""
+    def stored(self, hashes: Sequence[int], *, copies: bool) -> None:
+        """The replica holds these, as signed or unsigned numbers, parents first. `copies`: each may be a further copy."""
 
     def removed(self, hashes: Sequence[int]) -> None:
-        """It dropped these."""
+        """It dropped these, or a copy of each."""
 
     def cleared(self) -> None:
         """It holds nothing, or nothing is known of it any more."""
@@ -294,7 +294,7 @@ class Follower:
         """Some of its pages, parents first."""
         self.block_tokens = page_tokens
         self.counts.stored += len(hashes)
-        self._view.stored(hashes)
+        self._view.stored(hashes, copies=True)
 
     def taken_over(self) -> None:
         """These were all. The replay that must follow shows whether they belong to the process that is followed."""
@@ -333,7 +333,7 @@ class Follower:
             if change.stores:
                 self.block_tokens = change.block_size
                 self.counts.stored += len(change.block_hashes)
-                self._view.stored(change.block_hashes)
+                self._view.stored(change.block_hashes, copies=change.is_copy)
             elif change.removes:
                 self.counts.removed += len(change.block_hashes)
                 self._view.removed(change.block_hashes)

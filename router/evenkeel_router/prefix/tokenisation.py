@@ -12,11 +12,12 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
-from evenkeel_fairshare.prefix.index import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks, vllm_blocks
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference
@@ -37,6 +38,15 @@ LONGEST_BYTES: Final = 2 * 1024 * 1024
 WAITING_BYTES: Final = 4 * 1024 * 1024
 """Prompts being tokenised, all together."""
 THREADS: Final = 2
+_HASHES: Final = {PageHash.SGLANG: sglang_blocks, PageHash.VLLM: vllm_blocks}
+
+
+class PageKind(NamedTuple):
+    """The pages of the engines' caches."""
+
+    tokens: int
+    """Of a page."""
+    hash: PageHash
 
 
 class Tokenisation:
@@ -51,7 +61,7 @@ class Tokenisation:
         """None while there is none."""
         self.digest = ""
         """Of the replicas' way that is followed; empty where none is."""
-        self._reported_page_tokens: int | None = None
+        self._reported: PageKind | None = None
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
         self.busy_bytes = 0
@@ -65,8 +75,13 @@ class Tokenisation:
 
     @property
     def page_tokens(self) -> int:
-        """Tokens of the pages that prompts are cut into: as replicas report, or as configured."""
-        return self._reported_page_tokens or self._config.page_tokens
+        """Tokens of the pages that prompts are cut into."""
+        return self.pages.tokens
+
+    @property
+    def pages(self) -> PageKind:
+        """The pages that prompts are cut into: as replicas report, or as configured."""
+        return self._reported or PageKind(self._config.page_tokens, self._config.page_hash)
 
     def configure(self, config: PrefixConfig) -> None:
         """A changed configuration: `run` loads another tokenizer, if it is another."""
@@ -106,21 +121,23 @@ class Tokenisation:
         self.digest = facts.digest
         if facts.trouble:
             self.use(None, facts.trouble)
-        elif facts.simulated:
-            self.use(SimulatedTokenizer(), page_tokens=facts.page_tokens)
+            return
+        pages = PageKind(facts.page_tokens, facts.page_hash)
+        if facts.simulated:
+            self.use(SimulatedTokenizer(), pages=pages)
         else:
             try:
                 made = await asyncio.to_thread(ModelTokenizer, facts.files)
-                self.use(made, page_tokens=facts.page_tokens)
+                self.use(made, pages=pages)
             except TokenizerError as error:
                 self.use(None, str(error))
 
     def use(
-        self, tokenizer: AnyTokenizer | None, trouble: str = "", *, page_tokens: int | None = None
+        self, tokenizer: AnyTokenizer | None, trouble: str = "", *, pages: PageKind | None = None
     ) -> None:
-        """From now on this one; `trouble` says why there is none. Pages as configured unless said otherwise."""
+        """From now on this one; `trouble` says why there is none. PageKind as configured unless said otherwise."""
         self.tokenizer = tokenizer
-        self._reported_page_tokens = page_tokens
+        self._reported = pages
         self.untokenised.trust_again()
         self.untokenised.trouble = trouble
         if trouble:
@@ -180,11 +197,11 @@ class Tokenisation:
         if self.untokenised.distrusts(kind):
             raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
         prompts = _ids(tokenizer, asked)
-        page_tokens = self.page_tokens
+        pages = self.pages
         return Tokenised(
             tokens=sum(map(len, prompts)),
-            hashes=_hashes(prompts[0], page_tokens, cache_salt),
-            page_tokens=page_tokens,
+            hashes=_hashes(prompts[0], pages, cache_salt),
+            page_tokens=pages.tokens,
             first_tokens=len(prompts[0]),
             kind=kind,
         )
@@ -199,9 +216,9 @@ def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
         raise UntokenisedError(Reason.TEMPLATE) from error
 
 
-def _hashes(ids: list[int], page_tokens: int, cache_salt: str) -> list[int]:
+def _hashes(ids: list[int], pages: PageKind, cache_salt: str) -> list[int]:
     try:
-        return sglang_blocks(ids, page_tokens=page_tokens, cache_salt=cache_salt)
+        return _HASHES[pages.hash](ids, page_tokens=pages.tokens, cache_salt=cache_salt)
     except OverflowError as error:  # no token has such an id: the engine answers with an error
         raise UntokenisedError(Reason.TEMPLATE) from error
 

@@ -57,7 +57,7 @@ class Tokenised(NamedTuple):
     tokens: int
     """Of all prompts together."""
     hashes: Sequence[int]
-    """Of the whole pages of the first prompt (`sglang_blocks`)."""
+    """Of the whole pages of the first prompt (`sglang_blocks`, `vllm_blocks`)."""
     page_tokens: int
     first_tokens: int
     """Of the first prompt."""

@@ -24,6 +24,7 @@ from evenkeel_contract.names import (
     CACHE_SALT_HEADER,
     CLIENT_KEY_HEADER,
     REQUEST_ID_HEADER,
+    SESSION_HEADER,
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
@@ -256,7 +257,7 @@ class AdmittedRequest(NamedTuple):
         if self.endpoint.api.key_in_body:
             body = with_client_key(body, key)
         else:
-            headers.append((CLIENT_KEY_HEADER, key))
+            headers += ((CLIENT_KEY_HEADER, key), (SESSION_HEADER, key))
         if cache_salt := self.client.cache_salt:
             headers.append((CACHE_SALT_HEADER, cache_salt))
             if self.endpoint.api.salt_in_body:

@@ -127,6 +127,7 @@ def test_the_operator_takes_what_the_chart_gives_it() -> None:
     defaults = settings.defaults
     assert defaults.router_image == f"{REGISTRY}/router@sha256:{'0' * 64}"
     assert defaults.sglang_image == f"{REGISTRY}/sglang:2.0"
+    assert defaults.vllm_image == f"{REGISTRY}/vllm:2.0"
     assert defaults.simulator_image == f"{REGISTRY}/simulator:3.0"
     assert (defaults.pull_policy, defaults.pull_secrets) == ("Always", ("s",))
     assert defaults.prometheus_urls == ("http://prometheus.monitoring:9090",)

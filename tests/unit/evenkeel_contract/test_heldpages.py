@@ -79,3 +79,16 @@ def test_a_replica_that_cannot_answer_reports_the_cause(monkeypatch: pytest.Monk
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(ReportError):
         decode_part(data)
+
+
+def test_a_page_that_vllm_stored_twice_is_held_until_both_copies_are_removed() -> None:
+    held = HeldPages()
+    page = 2**64 - 2
+    copy = BlockStored([page, 3], None, [], 32, None, "GPU", group_idx=0)
+    held.published(1.0, [copy, copy])
+    (part,) = map(decode_part, answer(held))
+    assert list(part.hashes) == [-2, 3, -2, 3], "a router counts them too"
+    held.published(2.0, [BlockRemoved([page], "GPU")])
+    assert held.take().hashes == [page, 3, 3]
+    held.published(3.0, [BlockRemoved([page, 3], "GPU"), BlockRemoved([3], "GPU")])
+    assert held.take().hashes == []

@@ -16,7 +16,7 @@ from evenkeel_operator.manifests.engine import engine_arguments
 
 from tests.support.build_contexts import sample_context, with_apis
 
-SAMPLES = ("simulator.yaml", "gpu.yaml")
+SAMPLES = ("simulator.yaml", "gpu.yaml", "vllm.yaml")
 
 
 def build(context: BuildContext, replicas: int = 2) -> dict[tuple[str, str], Manifest]:
@@ -97,9 +97,36 @@ def test_a_pod_may_take_as_long_to_leave_as_the_drain(sample: str) -> None:
 def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -> None:
     spec = sample_context(sample).spec
     free = {"--revision", "--sleep-on-idle"}  # harmless twice
-    ours = {flag.split("=")[0] for flag in engine_arguments(spec)}
+    flags = (one for one in engine_arguments(spec) if one.startswith("--"))
+    ours = {flag.split("=")[0] for flag in flags}
     given = {flag.split("=")[0] for flag in spec.engine.args}
     assert ours - given - free <= set(OWNED_FLAGS)
+
+
+def test_vllm_has_its_own_command_probes_and_settings_and_finishes_its_requests() -> None:
+    container = main_container(build(sample_context("vllm.yaml")), "qwen-engine")
+    assert container["command"] == ["python3", "-m", "vllm.entrypoints.cli.main"]
+    assert container["args"][:2] == ["serve", "Qwen/Qwen2.5-7B-Instruct"]
+    assert "--scheduler-cls=evenkeel_vllm.scheduler.FairScheduler" in container["args"]
+    assert not [flag for flag in container["args"] if flag.startswith("--page-size")]
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[name]["httpGet"]["path"] == "/health", "vLLM has no /ready"
+    values = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert values["EVENKEEL_REPLICA_POLICY"] == "DLPM"
+    assert (values["EVENKEEL_REPORTS_HOST"], values["EVENKEEL_REPORTS_PORT"]) == ("0.0.0.0", "5559")
+    assert values["VLLM_NO_USAGE_STATS"] == "1"
+    context = sample_context(
+        "vllm.yaml",
+        model={
+            "source": "pvc://weights/qwen",
+            "servedName": "q",
+            "adapters": [{"name": "support", "source": "pvc://weights/support"}],
+        },
+    )
+    container = main_container(build(context), "qwen-engine")
+    assert f"--shutdown-timeout={context.drain_s}" in container["args"]
+    at = container["args"].index("--lora-modules")
+    assert container["args"][at + 1] == "q:support=/models/claim/support"
 
 
 def test_no_object_shows_the_engine_key() -> None:

@@ -237,7 +237,11 @@ async def test_the_engine_image_is_pinned_until_an_upgrade_is_requested(
 ) -> None:
     await Operator(cluster).make_pass(KEY)
     later = Defaults(
-        version="2.0.0", router_image="router:2", sglang_image="sglang:2", simulator_image="sim:2"
+        version="2.0.0",
+        router_image="router:2",
+        sglang_image="sglang:2",
+        vllm_image="vllm:2",
+        simulator_image="sim:2",
     )
     await Operator(cluster, later).make_pass(KEY)
     assert _image(cluster, "engine") == "sim:1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from evenkeel_operator.settings import parse_arguments
 
-IMAGES = ["--router-image=r", "--sglang-image=s", "--simulator-image=m"]
+IMAGES = ["--router-image=r", "--sglang-image=s", "--vllm-image=v", "--simulator-image=m"]
 POD = {"POD_NAME": "op-1", "POD_NAMESPACE": "evenkeel"}
 
 

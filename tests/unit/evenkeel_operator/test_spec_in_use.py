@@ -19,7 +19,9 @@ from evenkeel_operator.core.records import (
 
 from tests.support.build_contexts import document
 
-DEFAULTS = Defaults(version="1.1.0", router_image="r", sglang_image="s:2", simulator_image="sim:2")
+DEFAULTS = Defaults(
+    version="1.1.0", router_image="r", sglang_image="s:2", vllm_image="v:2", simulator_image="sim:2"
+)
 
 
 def raw(sample: str = "simulator.yaml", **spec: Any) -> dict[str, Any]:

@@ -198,7 +198,11 @@ def test_an_escaped_spelling_of_stream_options_is_the_clients_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["routing_key", "rid", "priority", "extra_key", "custom_params", "cache_salt"]
+    "name",
+    [
+        *("routing_key", "rid", "priority", "extra_key", "custom_params", "cache_salt"),
+        *("session_id", "vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
+    ],
 )
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.GENERATE])
 def test_a_guarded_field_is_taken_out_whatever_its_value(endpoint: Endpoint, name: str) -> None:

@@ -22,7 +22,7 @@ class HeldWork:
         self.blocks: set[int] = set()
         self.cleared_times = 0
 
-    def stored(self, hashes: Sequence[int]) -> None:
+    def stored(self, hashes: Sequence[int], *, copies: bool) -> None:
         self.blocks.update(hashes)
 
     def removed(self, hashes: Sequence[int]) -> None:
@@ -340,3 +340,29 @@ def test_blocks_of_another_size_are_of_no_use(held: HeldWork) -> None:
 def test_only_device_memory_counts(follower: Follower, held: HeldWork) -> None:
     follower.live(batch(3, stored(8, medium="CPU_PINNED"), BlockRemoved([1], "CPU_PINNED")))
     assert held.blocks == {1, 2, 3}
+
+
+def test_unsigned_hashes_are_read_and_vllms_blocks_may_be_copies() -> None:
+    view = Copying()
+    follower = Follower(view)
+    follower.look_for(32)
+    follower.connected()
+    assert follower.ask() == 0
+    big = 2**64 - 1
+    first = BlockStored([big], None, [], 32, None, "GPU", group_idx=0)
+    assert follower.replayed(batch(0, first, first, BlockRemoved([big], "GPU")))
+    assert not follower.ended()
+    assert view.seen == [(big, True), (big, True)]
+    assert follower.sync_state is SyncState.IN_SYNC
+    assert not follower.live(batch(1, stored(7, size=32)))
+    assert view.seen[-1] == (7, False), "SGLang's are not"
+
+
+class Copying(HeldWork):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool]] = []
+
+    def stored(self, hashes: Sequence[int], *, copies: bool) -> None:
+        super().stored(hashes, copies=copies)
+        self.seen += [(key, copies) for key in hashes]

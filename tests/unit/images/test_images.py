@@ -154,12 +154,14 @@ def test_sglang_finds_the_plug_in_of_its_image(tmp_path: Path) -> None:
     assert found.value == "evenkeel_sglang.plugin:register"
 
 
-def test_the_plug_ins_image_copies_what_its_context_holds() -> None:
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_plug_ins_image_copies_what_its_context_holds(engine: str) -> None:
+    recipe = (ROOT / "images" / f"{engine}.Dockerfile").read_text()
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
-    for sources in re.findall(r"^COPY (.+) \S+$", SGLANG, re.MULTILINE):
+    for sources in re.findall(r"^COPY (.+) \S+$", recipe, re.MULTILINE):
         assert set(sources.split()) <= allowed
-    for package in ("fairshare", "contract", "sglang_plugin"):
-        assert f"COPY {package}/evenkeel_" in SGLANG
+    for package in {"fairshare", "contract", "sglang_plugin", f"{engine}_plugin"}:
+        assert f"COPY {package}/evenkeel_" in recipe
 
 
 def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from evenkeel_fairshare.prefix.index import (
     text_blocks,
     token_blocks,
     unsigned,
+    vllm_blocks,
 )
 from xxhash import xxh3_64_intdigest
 
@@ -121,3 +122,23 @@ def test_a_salt_changes_every_page() -> None:
     assert len({*plain, *one, *other}) == 6
     assert namespace_seed("") == 0
     assert namespace_seed("a") != namespace_seed("b")
+
+
+def test_blocks_of_tokens_have_the_hashes_that_vllm_gives_them() -> None:
+    # vLLM 0.32's hash_block_tokens with sha256_cbor, the last 8 bytes of each.
+    ids = [5, 30, 300, 70_000, 1, 2, 23, 24, 255, 256, 65_535, 65_536, 9]
+    small = [2076120470338188930, 11564493197567092596, 7328824037156138523]
+    assert vllm_blocks(ids, page_tokens=4) == small
+    large = [398006857992046888, 4651581343136509079]
+    assert vllm_blocks(range(64), page_tokens=32) == large
+    assert vllm_blocks(ids, page_tokens=14) == []
+    salted = [1326667334295048616, 4114652859942791873]  # with the extra key ("cache_salt", …)
+    assert vllm_blocks(ids[:6] + [23, 24], page_tokens=4, cache_salt="5a17" * 8) == salted
+
+
+def test_vllm_has_no_block_of_no_tokens_and_no_id_beyond_32_bits() -> None:
+    with pytest.raises(ValueError, match="page_tokens is 0; it must be at least 1"):
+        vllm_blocks([1], page_tokens=0)
+    for token in (-1, 2**32):
+        with pytest.raises(OverflowError):
+            vllm_blocks([token], page_tokens=1)

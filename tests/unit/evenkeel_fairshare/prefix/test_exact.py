@@ -118,3 +118,18 @@ def test_who_lost_facts_to_make_room_for_others_is_not_exact_until_it_is_cleared
 def test_a_bound_below_two_is_refused() -> None:
     with pytest.raises(ValueError, match="max_blocks is 1; it must be at least 2"):
         ExactIndex(max_blocks=1)
+
+
+def test_a_block_is_held_until_its_last_copy_is_removed() -> None:
+    index = ExactIndex()
+    index.stored([1, 2], 0, copies=True)
+    index.stored([1, 2, 3], 0, copies=True)
+    index.removed([1, 3], 0)
+    assert index.match([1, 2, 3], ALL).blocks == 2
+    index.removed([1], 0)
+    assert index.match([1], ALL).blocks == 0
+    index.removed([2], 0)
+    index.cleared(0)
+    index.stored([2], 0, copies=True)
+    index.removed([2], 0)
+    assert index.match([2], ALL).blocks == 0, "copies ended with the cache"

@@ -1,0 +1,125 @@
+"""vLLM's scheduler with a replica policy in charge of its waiting queue: `--scheduler-cls evenkeel_vllm.scheduler.FairScheduler`.
+
+Fails closed: an exception in the constructor ends the start of the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from evenkeel_contract.enginesettings import POLICY_VARIABLE, EngineSettings
+from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.reportbook import Accounts, ReportBook
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_sglang.reports import ReportServer
+from evenkeel_sglang.scheduling import Scheduling
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from evenkeel_vllm import seams
+from evenkeel_vllm.prompts import prompt_facts
+from evenkeel_vllm.waiting_queue import FairQueue
+
+logger = logging.getLogger("vllm.evenkeel")
+"""Below vLLM's logger, whose level and handlers it uses."""
+
+
+class FairScheduler(AsyncScheduler):
+    """The environment has the policy and its settings (contract `enginesettings`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        seams.check(self.vllm_config)
+        settings = EngineSettings.from_environment(os.environ)
+        self.pages = HeldPages()
+        publisher: Any = self.kv_event_publisher
+        self.kv_event_publisher: Any = RecordedEvents(publisher, self.pages)
+        policy = os.environ.get(POLICY_VARIABLE) or "DLPM"
+        self.scheduling = self._scheduling(policy, settings)
+        self.waiting: FairQueue = FairQueue(self.scheduling)
+        self._announce(policy, settings)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        scheduled: Mapping[str, int] = {}
+        self.waiting.begin()
+        try:
+            output = super().schedule(*args, **kwargs)
+            scheduled = output.num_scheduled_tokens
+        finally:
+            self.waiting.end(scheduled)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self.waiting.processed(scheduler_output.num_scheduled_tokens)
+        return outputs
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        finished = super().finish_requests(request_ids, finished_status)
+        self.waiting.processed([request.request_id for request in finished])
+        return finished
+
+    def _scheduling(self, policy: str, settings: EngineSettings) -> Scheduling:
+        cost = LinearCost(
+            settings.input_token_weight, settings.output_token_weight, settings.kv_time
+        )
+        deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
+        config = ReplicaPolicyConfig(cost=cost, deficits=deficits, warmup_s=settings.warmup_s)
+        return Scheduling(
+            make_policy(policy, config),
+            Accounts(cost),
+            match=self._cached_tokens,
+            refused=_refused,
+        )
+
+    def _cached_tokens(self, one: Any) -> int:
+        """Of a waiting request (`VllmRequest`)."""
+        return int(self.kv_cache_manager.get_computed_blocks(one.request)[1])
+
+    def _announce(self, policy: str, settings: EngineSettings) -> None:
+        reports = "no reports"
+        if settings.reports_port is not None:
+            book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=policy)
+            server = ReportServer(
+                book,
+                self.scheduling.snapshot,
+                prompts=lambda: prompt_facts(self.vllm_config),
+                pages=self.pages,
+                host=settings.reports_host,
+                port=settings.reports_port,
+            )
+            reports = f"reports on port {server.port} as incarnation {book.incarnation}"
+        logger.info("evenkeel: policy %s orders the waiting queue; %s", policy, reports)
+
+
+class RecordedEvents:
+    """vLLM's publisher of KV events; every batch is recorded too."""
+
+    def __init__(self, publisher: Any, pages: HeldPages) -> None:
+        self._publisher = publisher
+        self._pages = pages
+
+    def publish(self, events: Any) -> None:
+        self._publisher.publish(events)
+        self._pages.published(events.ts, events.events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._publisher, name)
+
+
+_refusals: set[str] = set()
+
+
+def _refused(reason: str) -> None:
+    """Requests of the unknown client are frequent or none: one line for each reason."""
+    if reason not in _refusals:
+        _refusals.add(reason)
+        logger.warning(
+            "evenkeel: a request without a readable client key (%s) is the unknown client's (logged once)",
+            reason,
+        )
