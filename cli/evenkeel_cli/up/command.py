@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,7 @@ from evenkeel_contract.routerconfig import ListenConfig
 from rich.console import Console
 
 import evenkeel_cli
+from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.tracing import traces_to
@@ -26,7 +28,10 @@ def _port(text: str) -> Any:
     return typer.Option(min=0, max=65535, help=text)
 
 
-def up(
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options and the argument of the command."""
+
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -34,38 +39,38 @@ def up(
             help="YAML file with one FairInferenceService and its tenants. Default: an example, copied to "
             f"{EXAMPLE} if there is no such file.",
         ),
-    ] = None,
-    port: Annotated[int, _port("Port for requests of clients; 0: any free port.")] = TRAFFIC_PORT,
+    ] = None
+    port: Annotated[int, _port("Port for requests of clients; 0: any free port.")] = TRAFFIC_PORT
     probe_port: Annotated[
         int | None,
         _port(f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT})."),
-    ] = None,
+    ] = None
     admin_port: Annotated[
         int | None, _port(f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).")
-    ] = None,
+    ] = None
     state_dir: Annotated[
         Path, typer.Option(help="Folder for logs and the record of processes.")
-    ] = DEFAULT_ROOT,
+    ] = DEFAULT_ROOT
     sglang: Annotated[
         Path,
         typer.Option(
             envvar="EVENKEEL_SGLANG",
             help="Runtime SGLang: its virtual environment, or the Python in it.",
         ),
-    ] = DEFAULT_ENVIRONMENT,
+    ] = DEFAULT_ENVIRONMENT
     vllm: Annotated[
         Path,
         typer.Option(
             envvar="EVENKEEL_VLLM",
             help="Runtime VLLM: its virtual environment, or the Python in it.",
         ),
-    ] = VLLM_ENVIRONMENT,
+    ] = VLLM_ENVIRONMENT
     model: Annotated[
         Path | None,
         typer.Option(
             help="Runtimes SGLang and VLLM: folder of a model, instead of spec.model.source."
         ),
-    ] = None,
+    ] = None
     tracing: Annotated[
         str | None,
         typer.Option(
@@ -73,28 +78,34 @@ def up(
             help="Send a trace of every request to the collector at URL (OTLP over HTTP), instead of "
             "spec.router.tracing.",
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def _command(given: Given) -> None:
     """Run the fleet of a file as local processes, and apply edits.
 
     A process that ends is restarted. Edits are applied when the file is saved. Ctrl-C stops all processes
     in order.
     """
+    port, probe_port, admin_port = given.port, given.probe_port, given.admin_port
     probe = (port + 1 if port else 0) if probe_port is None else probe_port
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port
     listen = ListenConfig(traffic_port=port, probe_port=probe, admin_port=admin)
-    engines = Engines(environment=sglang, vllm=vllm, model=model)
+    engines = Engines(environment=given.sglang, vllm=given.vllm, model=given.model)
     console = Console()
     raise typer.Exit(
         run_up(
-            file if file is not None else _example(console),
+            given.file if given.file is not None else _example(console),
             listen=listen,
             engines=engines,
-            tracing=traces_to(tracing),
-            state_root=state_dir,
+            tracing=traces_to(given.tracing),
+            state_root=given.state_dir,
             console=console,
         )
     )
+
+
+up = command_of(_command, Given)
 
 
 def _example(console: Console) -> Path:
