@@ -133,6 +133,7 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         (asked,) = replica.asked
         sent = json.loads(asked.body)
         key = sent.pop("routing_key", None) or asked.headers["x-smg-routing-key"]
+        assert sent.pop("cache_salt") == asked.headers["x-evenkeel-cache-salt"] != "s"
         assert decode(key).identity == "ns/anonymous/anonymous"
         assert not smuggled.keys() & sent.keys()
         assert "x-custom-labels" not in asked.headers

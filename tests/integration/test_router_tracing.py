@@ -14,17 +14,10 @@ from evenkeel_contract.routerconfig import ClientNames, ReplicaConfig, TracingCo
 from evenkeel_router.request.request_trace import RequestTrace
 from evenkeel_router.telemetry import spans
 from evenkeel_router.telemetry.tracing import Tracing
-from evenkeel_router.transport.upstream import (
-    Answer,
-    BrokenError,
-    FakeReply,
-    FakeUpstream,
-    Outgoing,
-    UpstreamError,
-)
+from evenkeel_router.transport.upstream import BrokenError, Outgoing, UpstreamError
 from multidict import CIMultiDict
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import OK
 from tests.support.otlp import Collector, attributes, collector
 from tests.support.ports import free_ports

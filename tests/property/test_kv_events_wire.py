@@ -103,7 +103,7 @@ def test_anything_else_is_the_named_error_and_nothing_worse(payload: bytes) -> N
 
 def test_events_as_arrays_are_reported_as_too_old() -> None:
     old = msgspec.msgpack.encode([1.0, [["BlockRemoved", [1]]], 0])
-    with pytest.raises(KvEventError, match=r"SGLang 0\.5\.21 or newer"):
+    with pytest.raises(KvEventError, match=r"SGLang 0\.5\.21, vLLM 0\.32 or newer"):
         decode_batch(old)
 
 

@@ -168,6 +168,7 @@ async def test_a_trace_context_travels_on_if_it_is_printable() -> None:
             "x-request-id",
             "x-smg-routing-key",
             "x-evenkeel-cache-salt",
+            "x-session-id",
             "traceparent",
         }
         assert sent["traceparent"] == "00-ab-cd-01"
