@@ -14,6 +14,7 @@ FOLDERS = (
     "router",
     "operator",
     "sglang_plugin",
+    "vllm_plugin",
     "cli",
 )
 PACKAGES = [

@@ -22,6 +22,7 @@ FOLDERS = (
     "router",
     "operator",
     "sglang_plugin",
+    "vllm_plugin",
     "cli",
 )
 
