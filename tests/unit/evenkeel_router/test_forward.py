@@ -167,7 +167,8 @@ async def test_a_trace_context_travels_on_if_it_is_printable() -> None:
         headers = {"traceparent": b"00-ab-cd-01", "tracestate": "é".encode(), "x-other": b"y"}
         await client.post("/v1/completions", json=BODY, headers=headers)
         sent = dict(upstream.asked[0][1].headers)
-        assert sent.keys() == {"x-request-id", "x-smg-routing-key", "traceparent"}
+        assert sent.keys() == {"x-request-id", "x-smg-routing-key", "x-session-id", "traceparent"}
+        assert sent["x-session-id"] == sent["x-smg-routing-key"], "vLLM reads the first"
         assert sent["traceparent"] == "00-ab-cd-01"
 
 
