@@ -1,4 +1,4 @@
-"""The router's gate in front of a real vLLM, with the load of `bench.gate_sglang` (R12).
+"""The router's gate in front of a real vLLM, beside the plug-in, with the load of `bench.gate_sglang` (R12).
 
 python -m bench.gate_vllm --vllm .venv-vllm [--seconds 40] [--rounds 2]
 """
@@ -14,14 +14,21 @@ from typing import Final
 
 import aiohttp
 from evenkeel_cli.up import ports
+from evenkeel_contract.enginesettings import (
+    POLICY_VARIABLE,
+    QUANTUM_VARIABLE,
+    REPORTS_PORT_VARIABLE,
+)
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.vllm import SCHEDULER_FLAG
 from evenkeel_router.gate.engine_load import read_load
 
-from bench.gate_sglang import HEAD, MODEL, RUNNING, Figures, Setup, observe, router
+from bench.gate_sglang import HEAD, MODEL, QUANTUM, RUNNING, Figures, Setup, observe, router
 from bench.gpu.engine import HOST
 from bench.vllm_engine import running_vllm
 
 SETUPS: Final = (
+    Setup("plug-in", "DLPM", QueueOwner.ENGINE, has_plug_in=True),
     Setup("gate, fcfs", "fcfs", QueueOwner.AUTO),
     Setup("fcfs alone", "fcfs", QueueOwner.ENGINE),
 )
@@ -38,14 +45,21 @@ async def vllm_queue(http: aiohttp.ClientSession, engine: str) -> float:
 
 def measure(setup: Setup, *, vllm: Path, folder: Path, warmup_s: float, seconds: float) -> Figures:
     """One row. `vllm`: the folder of `make vllm`."""
+    reports_port = ports.free_port(HOST)
+    plug_in = (SCHEDULER_FLAG,) if setup.has_plug_in else ()
     with (
         running_vllm(
             environment=vllm,
             served_name=MODEL,
-            flags=(f"--max-num-seqs={RUNNING}", "--num-gpu-blocks-override=512"),
+            flags=(f"--max-num-seqs={RUNNING}", "--num-gpu-blocks-override=512", *plug_in),
             log=folder / "engine.log",
+            settings={
+                POLICY_VARIABLE: setup.policy,
+                QUANTUM_VARIABLE: str(QUANTUM),
+                REPORTS_PORT_VARIABLE: str(reports_port),
+            },
         ) as engine,
-        router(setup, engine, ports.free_port(HOST), folder) as url,
+        router(setup, engine, reports_port, folder) as url,
     ):
         return asyncio.run(
             observe(url, engine, warmup_s=warmup_s, seconds=seconds, queue=vllm_queue)

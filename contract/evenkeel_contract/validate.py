@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from evenkeel_contract.decode import salvage
+from evenkeel_contract.engineflags import BYPASSING_FLAGS, OWNED_FLAGS, canonical, one_of
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
@@ -18,62 +19,11 @@ from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
 
-OWNED_FLAGS: Final = (
-    "--api-key",
-    "--client-quantum",
-    "--enable-cache-report",
-    "--enable-lora",
-    "--enable-metrics",
-    "--enable-prompt-tokens-details",
-    "--host",
-    "--input-token-weight",
-    "--isolation",
-    "--kv-events-config",
-    "--kv-events-port",
-    "--kv-replay-port",
-    "--load-publish-endpoint",
-    "--lora-modules",
-    "--lora-paths",
-    "--max-loras",
-    "--max-loras-per-batch",
-    "--model",
-    "--model-path",
-    "--output-token-weight",
-    "--page-size",
-    "--port",
-    "--prefix-caching-hash-algo",
-    "--rejoin",
-    "--replica-policy",
-    "--reports-port",
-    "--schedule-policy",
-    "--scheduler-cls",
-    "--served-model-name",
-    "--shutdown-timeout",
-    "--tensor-parallel-size",
-    "--tp",
-    "--tp-size",
-)
-"""Flags of SGLang, vLLM and the simulator that Evenkeel sets from the rest of the spec."""
-
-BYPASSING_FLAGS: Final = (
-    "--data-parallel-size",
-    "--disaggregation-mode",
-    "--dp",
-    "--dp-size",
-    "--enable-priority-scheduling",
-    "--kv-transfer-config",
-    "--lora-drain-wait-threshold",
-    "--scheduling-policy",
-)
-"""Flags of SGLang and vLLM with which something else than the replica policy orders requests. The plug-ins refuse them too."""
-
 OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
 """Labels that identify and route an alert."""
 
 OWNED_PREFIXES: Final = ("evenkeel.dev/", "app.kubernetes.io/")
 """Beginnings of labels and annotations of generated objects."""
-
-NO_FLAG_SHORTER_THAN: Final = 4  # characters of an abbreviated flag; `--h` is ambiguous
 
 
 def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
@@ -268,28 +218,15 @@ def rollout_cannot_move(service: FairInferenceService) -> Iterator[Fault]:
 def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
     for index, argument in enumerate(service.spec.engine.args):
         path = f"spec.engine.args[{index}]"
-        flag = _canonical(argument.split("=", 1)[0])
+        flag = canonical(argument.split("=", 1)[0])
         if not flag.startswith("--"):
             yield Fault(
                 path, f"must be a flag, not {show(argument)}; write --flag=value as one entry"
             )
-        elif owned := _one_of(OWNED_FLAGS, flag):
+        elif owned := one_of(OWNED_FLAGS, flag):
             yield Fault(path, f"{owned} is set by Evenkeel from the rest of the spec; remove it")
-        elif bypassing := _one_of(BYPASSING_FLAGS, flag):
+        elif bypassing := one_of(BYPASSING_FLAGS, flag):
             yield Fault(path, f"{bypassing} lets requests bypass the replica policy; remove it")
-
-
-def _canonical(flag: str) -> str:
-    """vLLM also reads `--api_key` as `--api-key`, `--no-flag` as the opposite of a flag, and `--kv-events-config.topic` as a part of one."""
-    return flag.replace("_", "-").partition(".")[0].replace("--no-", "--", 1)
-
-
-def _one_of(flags: Sequence[str], flag: str) -> str | None:
-    """Which of `flags` the engine reads `flag` as: argparse accepts unambiguous abbreviations."""
-    if flag in flags:
-        return flag
-    abbreviates = (one for one in flags if one.startswith(flag))
-    return next(abbreviates, None) if len(flag) >= NO_FLAG_SHORTER_THAN else None
 
 
 _SHARED: Final = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})

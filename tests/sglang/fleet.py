@@ -62,8 +62,10 @@ class Service(NamedTuple):
 class Fleet:
     """One `evenkeel up`, seen through its output, its ports and its processes."""
 
-    def __init__(self, folder: Path, *, file: str, environment: Path) -> None:
-        """`environment`: that of `make sglang`, with its tiny model."""
+    def __init__(
+        self, folder: Path, *, file: str, environment: Path, option: str = "--sglang"
+    ) -> None:
+        """`environment`: that of `make sglang` or of `option`'s engine, with its tiny model."""
         self._folder = folder
         self._log = folder / "up.log"
         (folder / "fleet.yaml").write_text(file)
@@ -72,7 +74,7 @@ class Fleet:
                 [
                     *(sys.executable, "-c", "from evenkeel_cli.main import main; main()"),
                     *("up", str(folder / "fleet.yaml"), "--port=0"),
-                    *(f"--sglang={environment}", f"--model={environment / 'model'}"),
+                    *(f"{option}={environment}", f"--model={environment / 'model'}"),
                 ],
                 cwd=folder,
                 env=source_environment(),

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
@@ -31,7 +32,6 @@ from evenkeel_contract.spec.resources import (
     ServiceSpec,
     TenantSpec,
 )
-from evenkeel_contract.validate import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 

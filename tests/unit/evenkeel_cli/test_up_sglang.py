@@ -19,10 +19,10 @@ from evenkeel_cli.up.sglang import (
     real,
     real_replica,
 )
+from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_contract.render import kv_events_flag
 from evenkeel_contract.spec.parts import Model
 from evenkeel_contract.spec.resources import ServiceSpec
-from evenkeel_contract.validate import OWNED_FLAGS
 
 FILE = """\
 apiVersion: evenkeel.dev/v1alpha1

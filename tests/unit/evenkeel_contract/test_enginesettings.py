@@ -23,6 +23,7 @@ from evenkeel_contract.enginesettings import (
             warmup_s=0.5,
             isolation=0.75,
             reports_port=5559,
+            reports_host="0.0.0.0",
             incarnation="one",
         ),
         EngineSettings(isolation=None),

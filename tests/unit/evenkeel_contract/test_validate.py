@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.decode import to_plain
+from evenkeel_contract.engineflags import BYPASSING_FLAGS, OWNED_FLAGS
 from evenkeel_contract.queueorder import ReplicaPolicyName
 from evenkeel_contract.spec.parts import Runtime
-from evenkeel_contract.validate import (
-    BYPASSING_FLAGS,
-    OWNED_FLAGS,
-    parse_service,
-    parse_tenant,
-)
+from evenkeel_contract.validate import parse_service, parse_tenant
 
 SERVICE: dict[str, Any] = {
     "apiVersion": "evenkeel.dev/v1alpha1",
@@ -396,3 +392,17 @@ def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> Non
         "spec.slo.alertLabels['pager-duty']: must be a Prometheus label name: letters, digits and _, not starting with a digit",
         "spec.slo.alertLabels['severity']: is set by Evenkeel; choose another name",
     ]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("--api_key=x", "--enable_prompt_tokens_details", "--no-enable-prompt-tokens-details"),
+        *("--kv-events-config.topic=x", "--shutdown-timeout=1", "--scheduler-cls=x"),
+    ],
+)
+def test_the_other_spellings_of_vllm_are_refused_too(argument: str) -> None:
+    data = deepcopy(SERVICE)
+    data["spec"]["engine"]["args"] = [argument]
+    (fault,) = parse_service(data)[1]
+    assert "is set by Evenkeel" in fault.message

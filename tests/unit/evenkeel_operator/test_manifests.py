@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_contract.validate import OWNED_FLAGS
+from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.records import Monitoring
 from evenkeel_operator.desired import build_all

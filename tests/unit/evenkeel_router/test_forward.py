@@ -171,6 +171,7 @@ async def test_a_trace_context_travels_on_if_it_is_printable() -> None:
             "x-session-id",
             "traceparent",
         }
+        assert sent["x-session-id"] == sent["x-smg-routing-key"], "vLLM reads the first"
         assert sent["traceparent"] == "00-ab-cd-01"
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from evenkeel_contract.validate import BYPASSING_FLAGS
+from evenkeel_contract.engineflags import BYPASSING_FLAGS
 from evenkeel_sglang import hooks, modes
 from evenkeel_sglang.seams import SeamError
 
