@@ -96,7 +96,7 @@ def with_rows(page: str, rows: Mapping[str, Row]) -> str:
     before, _, rest = page.partition(HEADING)
     _, _, after = rest.partition("\n\n")
     ordered = sorted(rows.values(), key=lambda row: tuple(map(int, row.version.split("."))))
-    return before + HEADING + "".join(map(str, ordered)) + "\n" + after
+    return before + HEADING + "".join(map(str, ordered)) + (f"\n{after}" if after else "")
 
 
 def main() -> int:
@@ -116,7 +116,7 @@ def main() -> int:
             row = Row(version, row.source, row.loads, rows[version].tests)
         rows[version] = row
         sys.stdout.write(str(row))
-    PAGE.write_text(with_rows(PAGE.read_text(), rows))
+        PAGE.write_text(with_rows(PAGE.read_text(), rows))  # a run takes long, and may be stopped
     return 0
 
 
