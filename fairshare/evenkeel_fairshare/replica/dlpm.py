@@ -373,6 +373,9 @@ def _entries(
 ) -> Iterator[Entry]:
     """Of the clients of one tenant."""
     level = tenant.children
+    if len(queues) == 1:
+        ((client, own),) = queues.items()
+        return _merge_one(level, client, own.proposals(), refused[level])
     members = ((client, own.proposals()) for client, own in queues.items())
     return _merge(level, members, refused[level])
 
@@ -393,51 +396,69 @@ def _merge(
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
     needs a refill is considered when that refill comes, and not before.
     """
-    # (is heavy, entry, member, its line); entries are unique, so members are never compared.
-    ready: list[tuple[bool, Entry, Account, Iterator[Entry]]] = []
-    by_refill = _by_refill(members, level.horizon)
+    due, by_refill = _by_refill(members, level.horizon)
     heavy_yield = False
-    while ready or by_refill:
-        if not ready:
-            level.refill_to(_next_refill(by_refill, refused))
-            due = by_refill.pop(level.horizon, None)
-            if due is None:
+    while due or by_refill:
+        if not due:
+            # While an eligible member is refused, the others get no refill.
+            waiting_for = [account.positive_from for account in refused if account.waiting]
+            level.refill_to(min([*by_refill, *waiting_for]))
+            if level.horizon not in by_refill:
                 return
-            ready = [
-                (not account.is_light, entry, account, line)
-                for account, line in due
-                if (entry := next(line, None)) is not None
-            ]
-            heapify(ready)
-            continue
-        is_heavy, entry, account, line = ready[0]
-        if is_heavy and heavy_yield:
+            due = by_refill.pop(level.horizon)
+        # (is heavy, entry, member, its line); entries are unique, so members are never compared.
+        ready = [
+            (not account.is_light, entry, account, line)
+            for account, line in due
+            if (entry := next(line, None)) is not None
+        ]
+        heapify(ready)
+        due = []
+        while ready:
+            is_heavy, entry, account, line = ready[0]
+            if is_heavy and heavy_yield:
+                return
+            waiting = account.waiting
+            yield entry
+            if account.waiting == waiting:
+                heavy_yield |= not is_heavy
+            if account.positive_from > level.horizon:
+                heappop(ready)
+                if account.waiting > refused.get(account, 0):
+                    # Otherwise it has no other requests, and needs no refill.
+                    by_refill[account.positive_from].append((account, line))
+            elif (following := next(line, None)) is not None:
+                heapreplace(ready, (not account.is_light, following, account, line))
+            else:
+                heappop(ready)
+
+
+def _merge_one(
+    level: DeficitLevel, member: Account, line: Iterator[Entry], refused: Mapping[Account, int]
+) -> Iterator[Entry]:
+    """`_merge` of a single member, without the lists: many tenants have one client."""
+    heavy_yields = False
+    while True:
+        if member.positive_from > level.horizon:
+            if member.waiting <= refused.get(member, 0):
+                return
+            level.refill_to(member.positive_from)
+        entry = next(line, None)
+        is_heavy = not member.is_light
+        if entry is None or (is_heavy and heavy_yields):
             return
-        waiting = account.waiting
+        waiting = member.waiting
         yield entry
-        if account.waiting == waiting:
-            heavy_yield |= not is_heavy
-        if account.positive_from > level.horizon:
-            heappop(ready)
-            if account.waiting > refused.get(
-                account, 0
-            ):  # no refill for a member without other requests
-                by_refill[account.positive_from].append((account, line))
-        elif (following := next(line, None)) is not None:
-            heapreplace(ready, (not account.is_light, following, account, line))
-        else:
-            heappop(ready)
+        heavy_yields |= member.waiting == waiting and not is_heavy
 
 
-def _by_refill(members: Iterable[Member], horizon: int) -> defaultdict[int, list[Member]]:
-    """Members by the refill horizon that makes them eligible."""
-    by_refill: defaultdict[int, list[Member]] = defaultdict(list)
+def _by_refill(
+    members: Iterable[Member], horizon: int
+) -> tuple[list[Member], defaultdict[int, list[Member]]]:
+    """The eligible members, and the others by the refill horizon that makes them eligible."""
+    eligible: list[Member] = []
+    others: defaultdict[int, list[Member]] = defaultdict(list)
     for member in members:
         needed = member[0].positive_from
-        by_refill[needed if needed > horizon else horizon].append(member)  # noqa: FURB136 max() is dearer
-    return by_refill
-
-
-def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
-    """The least `positive_from` of the queued members. While an eligible one is refused, the others get no refill."""
-    return min([*by_refill, *[account.positive_from for account in refused if account.waiting]])
+        (others[needed] if needed > horizon else eligible).append(member)
+    return eligible, others

@@ -28,7 +28,14 @@ from operator import itemgetter
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.step_times import Line, StepTimes, step_size
-from evenkeel_fairshare.replica.time_levels import DecodeRun, Member, TimeLevel
+from evenkeel_fairshare.replica.time_levels import (
+    NOT_LEADING,
+    Clients,
+    DecodeRun,
+    Leading,
+    Member,
+    TimeLevel,
+)
 
 
 class EngineTime:
@@ -44,6 +51,8 @@ class EngineTime:
         self._step_times = StepTimes()
         self._running: dict[Member, None] = {}
         """Clients with a request in prefill or decode."""
+        self._decoders: dict[Member, dict[Member, None]] = {}
+        """Of each tenant the clients with a request that decodes."""
         self._prefilling: dict[Request, int] = {}
         """Context tokens of each request in prefill."""
         self._decoding: dict[Request, int] = {}
@@ -55,8 +64,10 @@ class EngineTime:
         self._tolerated: list[tuple[float, Member]] | None = None
         """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed. For
         clients without a lag."""
-        self._lagging: list[Member] | None = None
+        self._lagging: Clients | None = None
         """Clients with a lag; None: to be computed."""
+        self._protected_lagging: Clients | None = None
+        """Those of them for which others may have to wait now; None: to be computed."""
 
     # The way of a request
 
@@ -74,23 +85,33 @@ class EngineTime:
         client.context_tokens += tokens
         self._running[client] = None
         self._prefilling[request] = tokens
-        self._changed()
+        self._batch_changed()
 
     def decodes(self, request: Request) -> None:
         """The prefill of a request is complete, with its first token."""
         client = self._client(request)
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
+        tenant = _tenant_of(client)
         client.decoding += 1
+        tenant.decoding += 1
+        self._decoders.setdefault(tenant, {})[client] = None
         client.context_tokens += tokens - before
         self._decoding[request] = tokens - self._steps
         self._context_tokens += tokens
+        self._batch_changed()
 
     def stops(self, request: Request) -> None:
         """A request leaves the batch, at its end or before."""
         client = self._client(request)
         if request in self._decoding:
             tokens = self._decoding.pop(request) + self._steps
+            tenant = _tenant_of(client)
             client.decoding -= 1
+            tenant.decoding -= 1
+            if not client.decoding:
+                del self._decoders[tenant][client]
+            if not tenant.decoding:
+                del self._decoders[tenant]
             self._context_tokens -= tokens
         else:
             tokens = self._prefilling.pop(request)
@@ -98,7 +119,7 @@ class EngineTime:
         client.context_tokens -= tokens
         if not client.running:
             del self._running[client]
-        self._changed()
+        self._batch_changed()
 
     def close(self, request: Request) -> None:
         """A request ended; it had left the batch."""
@@ -145,47 +166,45 @@ class EngineTime:
         self._context_tokens += batch * len(times)
         self._steps += len(times)
         run = DecodeRun(times, batch, self._step_times.line())
-        tenants: dict[Member, int] = {}
-        clients: dict[Member, dict[Member, int]] = {}
-        for client in self._running:
-            if client.decoding:
-                tenant = client.parent
-                assert tenant is not None
-                if tenant not in tenants:
-                    tenants[tenant], clients[tenant] = 0, {}
-                tenants[tenant] += client.decoding
-                clients[tenant][client] = client.decoding
-        for tenant, own in clients.items():
+        for tenant, own in self._decoders.items():
             tenant.children.use_run(run, own)
-        self._tenants.use_run(run, tenants)
+        self._tenants.use_run(run, self._decoders)
         self._tenants.advance(run.seconds)
-        for tenant, own in clients.items():
+        for tenant, own in self._decoders.items():
             tenant.children.progress_run(run, own, self._isolation)
         self._changed()
 
     def must_wait(self, request: Request) -> bool:
         """Whether prefill of a request has to wait now, while requests of other clients use the engine."""
         client = self._client(request)
-        if not client.may_lead:
+        leading = client.leading
+        if leading == NOT_LEADING:
             return False
-        if any(map(client.leads, self._protected(self._all_lagging()))):
+        if self._protected_lagging is None:
+            self._protected_lagging = Clients(self._protected(self._all_lagging()))
+        if self._protected_lagging.has_rival(client, leading):
             return True
-        longest_s = next(
-            (most_s for most_s, other in self._tolerances() if client.leads(other)), inf
-        )
-        if longest_s in {0.0, inf}:
-            return longest_s == 0.0
+        if not self._isolation:
+            return False
         tokens = 0 if request in self._prefilling else _context_tokens(request)
         requests = len(self._decoding) + len(self._prefilling) + (tokens > 0)
         context_tokens = self._context_tokens + sum(self._prefilling.values()) + tokens
-        return self._step_times.predict(requests, context_tokens) > longest_s
+        fixed_s, slope = self._step_times.line()
+        step_s = fixed_s + slope * step_size(requests, context_tokens)
+        if step_s < fixed_s / self._isolation:
+            return False  # shorter than what any client tolerates, and most are
+        longest_s = self._longest_step_s(client, leading)
+        return longest_s == 0.0 or step_s > longest_s
+
+    def yields(self, request: Request) -> bool:
+        """Whether a client with a lag goes before a request that need not wait, if it can be admitted: it may wait in the queue."""
+        client = self._client(request)
+        leading = client.leading
+        return leading != NOT_LEADING and self._all_lagging().has_rival(client, leading)
 
     def should_wait(self, request: Request) -> bool:
-        """`must_wait`, or a client with a lag waits in the queue: it goes first if it can be admitted."""
-        if self.must_wait(request):
-            return True
-        client = self._client(request)
-        return client.may_lead and any(map(client.leads, self._all_lagging()))
+        """`must_wait` or `yields`."""
+        return self.must_wait(request) or self.yields(request)
 
     def lags(self, request: Request) -> bool:
         """Whether the client of a request has a lag."""
@@ -206,7 +225,8 @@ class EngineTime:
     def _client(self, request: Request) -> Member:
         return self._tenants.active[request.tenant].children.active[request.client]
 
-    def _tolerances(self) -> list[tuple[float, Member]]:
+    def _longest_step_s(self, client: Member, leading: Leading) -> float:
+        """The longest decode step beside which the rivals of a client keep their progress."""
         if self._tolerated is None:
             line = self._step_times.line()
             pairs = [
@@ -214,7 +234,11 @@ class EngineTime:
                 for one in self._protected(self._running)
             ]
             self._tolerated = sorted(pairs, key=itemgetter(0))
-        return self._tolerated
+        own, tenant = leading
+        for longest_s, other in self._tolerated:
+            if other is not client and (own if other.parent is client.parent else tenant):
+                return longest_s
+        return inf
 
     @staticmethod
     def _protected(clients: Iterable[Member]) -> Iterator[Member]:
@@ -222,10 +246,12 @@ class EngineTime:
         wait for each other."""
         return (one for one in clients if one.decoding or (one.running and not one.may_lead))
 
-    def _all_lagging(self) -> list[Member]:
+    def _all_lagging(self) -> Clients:
         if self._lagging is None:
-            tenants = self._tenants.active.values()
-            self._lagging = [one for tenant in tenants for one in tenant.children.with_a_lag()]
+            lagging: list[Member] = []
+            for tenant in self._tenants.active.values():
+                tenant.children.add_lagging(lagging)
+            self._lagging = Clients(lagging)
         return self._lagging
 
     def _most_progress_s(self, client: Member, line: Line) -> float:
@@ -241,7 +267,16 @@ class EngineTime:
         return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
 
     def _changed(self) -> None:
-        self._tolerated = self._lagging = None
+        self._lagging = None
+        self._batch_changed()
+
+    def _batch_changed(self) -> None:
+        self._tolerated = self._protected_lagging = None
+
+
+def _tenant_of(client: Member) -> Member:
+    assert client.parent is not None
+    return client.parent
 
 
 def _context_tokens(request: Request) -> int:
@@ -275,7 +310,7 @@ class PassTurns:
         if self._time.must_wait(request):
             self._held.add(client)
             return True
-        if self._yielding and self._time.should_wait(request):
+        if self._yielding and self._time.yields(request):
             self._yielded.add(client)
             return True
         return False

@@ -5,10 +5,11 @@ The two levels of weighted fair queueing under `engine_time`, which explains lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from evenkeel_fairshare.replica.step_times import Line, step_size
+from evenkeel_fairshare.replica.step_times import REQUEST_TOKENS, Line
 
 MAX_LAG_S: Final = 2.0
 """The most that a lag or a lead may be: about two prefills of 8192 tokens on a small GPU."""
@@ -18,10 +19,15 @@ MAX_IDLE: Final = 4096
 """Idle members of a level whose lag and lead are kept."""
 
 
+Leading = tuple[bool, bool]
+"""Whether a client has a lead over other clients of its tenant, and over clients of other tenants."""
+NOT_LEADING: Final[Leading] = (False, False)
+
+
 class DecodeRun:
     """Decode steps between which the batch does not change."""
 
-    __slots__ = ("_line", "batch", "last_s", "seconds", "times")
+    __slots__ = ("batch", "last_s", "line", "seconds", "times")
 
     def __init__(self, times: Sequence[float], batch: int, line: Line) -> None:
         """`batch`: requests; `line`: what is known of step times."""
@@ -29,15 +35,10 @@ class DecodeRun:
         self.batch = batch
         self.seconds = sum(times)
         self.last_s = times[-1]
-        self._line = line
+        self.line = line
 
-    def progress_s(self, size: int, growth: int, isolation: float) -> float:
-        """Progress of a client: its own batch has `size` in the first step and grows in each; see `EngineTime`."""
-        fixed_s, slope = self._line
-        most_s = (fixed_s + slope * size) / isolation
-        growth_s = slope * growth / isolation
-        if most_s >= self.last_s:  # the longest step: no step is capped
-            return self.seconds
+    def progress_s(self, most_s: float, growth_s: float) -> float:
+        """Progress of a client of which the first step counts for `most_s` at most, and each later one for `growth_s` more."""
         steps = enumerate(self.times)
         return sum([s if s < (most := most_s + growth_s * n) else most for n, s in steps])
 
@@ -70,11 +71,11 @@ class Member:
         """The virtual time of the level at which its use is its share."""
         self.progress_until_s = 0.0
         """The same for its progress; the virtual time of the level at most. While it is idle: minus its lag."""
+        self.decoding = 0
+        """Requests that produce a token in each decode step."""
         # Of a client only.
         self.running = 0
         """Requests in prefill or decode."""
-        self.decoding = 0
-        """Requests that produce a token in each decode step."""
         self.context_tokens = 0
         """Input and output so far of its running requests."""
 
@@ -101,16 +102,19 @@ class Member:
         return self.lag_s > LEAST_S
 
     @property
+    def leading(self) -> Leading:
+        """Whether this client has a lead over others of its tenant, and over those of other tenants."""
+        assert self.parent is not None
+        tenant, now_s, tenant_now_s = self.parent, self.level.virtual_s, self.parent.level.virtual_s
+        return (
+            (self.used_until_s - now_s) * self.weight > LEAST_S,
+            (tenant.used_until_s - tenant_now_s) * tenant.weight > LEAST_S,
+        )
+
+    @property
     def may_lead(self) -> bool:
         """Whether it or its tenant has a lead."""
-        assert self.parent is not None
-        return self.lead_s > LEAST_S or self.parent.lead_s > LEAST_S
-
-    def leads(self, other: Member) -> bool:
-        """Whether this client has a lead at the level at which it competes with the client `other`."""
-        assert self.parent is not None
-        rival = self if self.parent is other.parent else self.parent
-        return self is not other and rival.lead_s > LEAST_S
+        return self.leading != NOT_LEADING
 
     def use(self, seconds: float) -> None:
         """It used the engine for `seconds`, before the virtual time advances by them."""
@@ -129,6 +133,27 @@ class Member:
     def lag(self, seconds: float) -> None:
         """Its lag is `seconds` from now on."""
         self.progress_until_s = self.level.virtual_s - seconds / self.weight
+
+
+class Clients:
+    """Some clients, by tenant."""
+
+    __slots__ = ("_by_tenant", "_clients")
+
+    def __init__(self, clients: Iterable[Member]) -> None:
+        self._clients = list(clients)
+        self._by_tenant = Counter(client.parent for client in self._clients)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._clients)
+
+    def has_rival(self, client: Member, leading: Leading) -> bool:
+        """Whether one of them is a client that `client` has a lead over."""
+        own, tenant = leading
+        ours = self._by_tenant.get(client.parent, 0)
+        if tenant and len(self._clients) > ours:
+            return True
+        return own and ours > (client in self._clients)
 
 
 class TimeLevel:
@@ -166,40 +191,59 @@ class TimeLevel:
             1.0 if self._owner is None else self._owner.level.rate * self._owner.weight
         ) / self.weight
 
-    def use_run(self, run: DecodeRun, requests: Mapping[Member, int]) -> None:
-        """Members had so many requests each in a run of decode steps, before the virtual time advances. As `Member.use` for each
-        step: in a run a lead only grows or only shrinks. What all members have in common is computed once: there may be hundreds."""
+    # `min` and `max` are spelled out below: with hundreds of members these loops are most of what a decode step costs.
+
+    def use_run(self, run: DecodeRun, members: Iterable[Member]) -> None:
+        """Members had their decoding requests in a run of decode steps, before the virtual time advances. As `Member.use` for each
+        step: in a run a lead only grows or only shrinks. What all members have in common is computed once."""
         now_s, seconds, batch, last_step_s = self.virtual_s, run.seconds, run.batch, run.last_s
         before_last_s = now_s + (seconds - last_step_s) * self.rate
-        for member, number in requests.items():
+        for member in members:
             weight = member.weight
-            part = number / batch / weight
-            last_s = before_last_s + last_step_s * part
+            part = member.decoding / batch / weight
             most_s = MAX_LAG_S / weight
-            until_s = min(max(member.used_until_s, now_s), now_s + most_s) + seconds * part
-            member.used_until_s = min(max(until_s, last_s), last_s + most_s)
+            until_s = member.used_until_s
+            if until_s < now_s:
+                until_s = now_s
+            elif until_s > now_s + most_s:
+                until_s = now_s + most_s
+            until_s += seconds * part
+            last_s = before_last_s + last_step_s * part
+            if until_s < last_s:
+                until_s = last_s
+            elif until_s > last_s + most_s:
+                until_s = last_s + most_s
+            member.used_until_s = until_s
 
     def progress_run(self, run: DecodeRun, clients: Iterable[Member], isolation: float) -> None:
         """Clients made progress in a run, after the virtual time advanced. As `Member.progress` for each step: likewise."""
-        now_s, steps = self.virtual_s, len(run.times)
+        now_s, steps, seconds, last_s = self.virtual_s, len(run.times), run.seconds, run.last_s
+        fixed_s, slope = run.line
         for client in clients:
-            seconds = run.seconds
-            if isolation:
-                size = step_size(client.running, client.context_tokens)
-                seconds = run.progress_s(size, client.decoding, isolation)
             weight = client.weight
-            lag_s = (now_s - client.progress_until_s) * weight - seconds
-            client.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / weight
+            lag_s = (now_s - client.progress_until_s) * weight
+            if isolation:
+                size = client.context_tokens + REQUEST_TOKENS * client.running
+                most_s = (fixed_s + slope * size) / isolation
+                if most_s >= last_s:  # the longest step: no step is capped
+                    lag_s -= seconds
+                else:
+                    lag_s -= run.progress_s(most_s, slope * client.decoding / isolation)
+            else:
+                lag_s -= seconds
+            if lag_s < 0.0:
+                lag_s = 0.0
+            elif lag_s > MAX_LAG_S:
+                lag_s = MAX_LAG_S
+            client.progress_until_s = now_s - lag_s / weight
             client.context_tokens += client.decoding * steps
 
-    def with_a_lag(self) -> list[Member]:
-        """Its active members with a lag."""
+    def add_lagging(self, lagging: list[Member]) -> None:
+        """Add its active members with a lag."""
         now_s = self.virtual_s
-        return [
-            member
-            for member in self.active.values()
-            if (now_s - member.progress_until_s) * member.weight > LEAST_S
-        ]
+        for member in self.active.values():
+            if (now_s - member.progress_until_s) * member.weight > LEAST_S:
+                lagging.append(member)
 
     def settle(self) -> None:
         """A weight, here or of the owner, is about to change."""

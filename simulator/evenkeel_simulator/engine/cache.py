@@ -122,20 +122,20 @@ class RadixCache:
             tokens += child.segment.tokens
         return Match(node, len(prompt), tokens)
 
-    def follow(self, seeker: Seeker) -> None:
-        """Match a waiting prompt and keep its match current until `unfollow`."""
-        self._park(seeker, self.match(seeker.prompt))
+    def follow(self, seeker: Seeker, match: Match | None = None) -> None:
+        """Match a waiting prompt and keep its match current until `unfollow`. `match`: its match, if known."""
+        self._park(seeker, match or self.match(seeker.prompt))
 
     def take_rematched(self) -> Iterable[Seeker]:
         """Prompts whose match may have changed since the last call."""
         rematched, self._rematched = self._rematched, {}
         return rematched
 
-    def unfollow(self, seeker: Seeker) -> None:
-        """Stop keeping the match current; does nothing for a prompt that does not follow."""
+    def unfollow(self, seeker: Seeker) -> Match | None:
+        """Stop keeping the match current. Returns it; None for a prompt that does not follow."""
         node = seeker.node
         if node is None:
-            return
+            return None
         seeker.node = None
         assert node.parked is not None
         lacking = _lacking(seeker)
@@ -146,6 +146,7 @@ class RadixCache:
             if not node.parked:
                 node.parked = None
                 self._offer(node)
+        return Match(node, seeker.depth, seeker.path_tokens)
 
     def _park(self, seeker: Seeker, match: Match) -> None:
         node = match.node

@@ -10,7 +10,7 @@ pass still finds its prefix, as in SGLang.
 
 from __future__ import annotations
 
-from evenkeel_simulator.engine.cache import CacheObserver, RadixCache, Segment
+from evenkeel_simulator.engine.cache import CacheObserver, Match, RadixCache, Segment
 from evenkeel_simulator.engine.request import EngineRequest
 
 
@@ -36,12 +36,12 @@ class Memory:
         """Free and evictable tokens."""
         return self.capacity - self.cache.tokens - self.private + self.cache.evictable
 
-    def claim(self, request: EngineRequest) -> int:
-        """Match and lock the request's cached prefix. Returns the tokens to compute (>= 1).
+    def claim(self, request: EngineRequest, match: Match | None = None) -> int:
+        """Lock the request's cached prefix: `match`, if it is known. Returns the tokens to compute (>= 1).
 
         Sets `node`, `depth`, `path_tokens`, `matched_tokens`. Undone by `unclaim`.
         """
-        node, depth, tokens = self.cache.match(request.prompt)
+        node, depth, tokens = match or self.cache.match(request.prompt)
         self.cache.lock(node)
         request.node, request.depth, request.path_tokens = node, depth, tokens
         request.matched_tokens = min(tokens, request.most_matched_tokens)

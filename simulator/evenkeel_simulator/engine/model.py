@@ -98,7 +98,7 @@ class Engine:
         yield from self._batch
 
     def loads(self) -> Loads:
-        running = len(self._batch) + len(self._prefilling)
+        running = len(self._batch.requests) + len(self._prefilling)
         return loads_of(self.memory, self.kv_tokens, running=running, waiting=len(self.policy))
 
     # What a driver does
@@ -160,7 +160,7 @@ class Engine:
             retracted += self._make_room(now_s)
             iteration = self._speed.run(
                 now_s,
-                batch=len(self._batch),
+                batch=len(self._batch.requests),
                 kv_tokens=self._batch.kv_tokens,
                 steps=self._free_steps(),
                 until_s=until_s,
@@ -203,7 +203,7 @@ class Engine:
     def _is_closed(self) -> bool:
         """Whether no request may enter until one leaves."""
         full = self._full and not self.config.retry_when_full
-        return full or len(self._batch) + len(self._prefilling) >= self.config.max_running
+        return full or len(self._batch.requests) + len(self._prefilling) >= self.config.max_running
 
     def _pass_is_due(self) -> bool:
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
@@ -251,7 +251,7 @@ class Engine:
                         break
                 elif outcome is AdmissionResult.NO_ROOM:
                     # SGLang records this in the running batch; the batch of this pass does not have it.
-                    self._full = len(self._batch) > 0
+                    self._full = len(self._batch.requests) > 0
                 request = admissions.send(outcome)
         except StopIteration:
             pass
@@ -265,8 +265,8 @@ class Engine:
         if self.adapters is not None and not self.adapters.fits(request.adapter):
             return AdmissionResult.NO_SLOT
         cache = self.memory.cache
-        cache.unfollow(request)
-        extend_tokens = self.memory.claim(request)
+        match = cache.unfollow(request)
+        extend_tokens = self.memory.claim(request, match)
         being_made = self._makers is not None and self._makers.work_for(request)
         refusal = None
         if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
@@ -279,7 +279,7 @@ class Engine:
         if refusal is not None:
             self.memory.unclaim(request)
             if self._follows:
-                cache.follow(request)
+                cache.follow(request, match)
             return refusal
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
@@ -303,7 +303,7 @@ class Engine:
         batch = 0
         if self.config.mixed and self._batch:
             retracted += self._make_room(now_s)
-            batch = len(self._batch)
+            batch = len(self._batch.requests)
         # This iteration needs memory for its own tokens only; later chunks need theirs later.
         later = sum([r.pending_tokens for r in self._prefilling]) - sum([n for _, n in chunks])
         self.memory.make_free(-later)
@@ -348,7 +348,7 @@ class Engine:
 
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
-        steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch))
+        steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch.requests))
         if self._may_preempt or self._by_pass is not None or self._prefilling:
             return 1  # prefill that has to wait is looked at again after every step
         if len(self.policy) and not self._is_closed():
@@ -364,14 +364,14 @@ class Engine:
             self._decode(steps, iteration.clock_s)
 
     def _account_time(self, iteration: Iteration, steps: int, *, applied: int = 0) -> None:
-        first, decoded = iteration.done - applied, len(self._batch) > 0
+        first, decoded = iteration.done - applied, len(self._batch.requests) > 0
         self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
 
     def _decode(self, steps: int, end_s: float) -> None:
         if not steps or not self._batch:
             return
         self._decoded_s = end_s
-        self.memory.grow(steps * len(self._batch))
+        self.memory.grow(steps * len(self._batch.requests))
         self._batch.decode(steps)
         self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
@@ -385,17 +385,19 @@ class Engine:
 
     def _make_room(self, now_s: float) -> list[EngineRequest]:
         """Retract until every running request can produce a token (SGLang's `retract_decode`)."""
-        if self.memory.available >= len(self._batch):
+        if self.memory.available >= len(self._batch.requests):
             return []
         least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
         retracted: list[EngineRequest] = []
         for request in self._batch.by_cost_of_retraction():
-            if len(self._batch) <= least or self.memory.available >= len(self._batch):
+            if len(self._batch.requests) <= least or self.memory.available >= len(
+                self._batch.requests
+            ):
                 break
             self._retract(request, now_s)
             retracted.append(request)
             # Free the memory of the next step at once if evicting from the cache suffices.
-            room = SGLangAdmission.RETRACT_STEPS * len(self._batch)
+            room = SGLangAdmission.RETRACT_STEPS * len(self._batch.requests)
             self.memory.make_free(min(room, self.memory.available))
         self._rule.retracted(self._batch.requests)
         return retracted
