@@ -148,8 +148,24 @@ def add_request(
 
 
 def reserve_one(original: Callable[..., Any], adder: Any, req: Any) -> Any:
-    """Around `PrefillAdder.add_chunked_req` and its estimate for a running request (R14)."""
+    """Around `PrefillAdder.add_chunked_req` (R14)."""
     return _with_expected_output([req], original, adder, req)
+
+
+def reserve_running(
+    original: Callable[..., None],
+    adder: Any,
+    page_size: int,
+    tree_cache: Any,
+    token_to_kv_pool_allocator: Any,
+    running_batch: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Around `PrefillAdder.__init__`, which estimates what the running requests need (R14)."""
+    running = [] if running_batch is None else running_batch.reqs
+    known = (page_size, tree_cache, token_to_kv_pool_allocator, running_batch)
+    _with_expected_output(running, original, adder, *known, *args, **kwargs)
 
 
 def reserve_all(original: Callable[..., float], reqs: Sequence[Any]) -> float:

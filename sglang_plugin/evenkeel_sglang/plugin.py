@@ -27,7 +27,7 @@ def register() -> None:
         (seams.CALC_PRIORITY, hooks.calc_priority, HookType.AROUND),
         (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),
         (seams.ADD_CHUNK, hooks.reserve_one, HookType.AROUND),
-        (seams.RUNNING_RESERVE, hooks.reserve_one, HookType.AROUND),
+        (seams.NEW_ADDER, hooks.reserve_running, HookType.AROUND),
         (seams.RETRACTED_RATIO, hooks.reserve_all, HookType.AROUND),
         (seams.RECEIVE, hooks.received, HookType.AFTER),
         (seams.PROCESS_INPUT, hooks.process_input, HookType.BEFORE),

@@ -48,9 +48,10 @@ class Reservations:
         """
         limits = []
         for request in requests:
-            parameters = request.sampling_params
-            limits.append((parameters, parameters.max_new_tokens))
-            parameters.max_new_tokens = self.expected_tokens(request)
+            parameters, expected = request.sampling_params, self.expected_tokens(request)
+            if expected != parameters.max_new_tokens:
+                limits.append((parameters, parameters.max_new_tokens))
+                parameters.max_new_tokens = expected
         return limits
 
 

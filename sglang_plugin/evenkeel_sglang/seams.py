@@ -27,6 +27,8 @@ class Seam:
 
     path: str
     parameters: tuple[str, ...]
+    may_have_more: bool = False
+    """Whether other parameters may follow."""
 
 
 ADD_FLAGS: Final = Seam("sglang.srt.server_args.ServerArgs.add_cli_args", ("parser",))
@@ -49,9 +51,10 @@ ADD_REQUEST: Final = Seam(
 ADD_CHUNK: Final = Seam(
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req", ("self", "req")
 )
-RUNNING_RESERVE: Final = Seam(
-    "sglang.srt.managers.schedule_policy.PrefillAdder._get_running_request_total_token_offset",
-    ("self", "req"),
+NEW_ADDER: Final = Seam(
+    "sglang.srt.managers.schedule_policy.PrefillAdder.__init__",
+    ("self", "page_size", "tree_cache", "token_to_kv_pool_allocator", "running_batch"),
+    may_have_more=True,
 )
 RETRACTED_RATIO: Final = Seam(
     "sglang.srt.managers.scheduler_components.new_token_ratio_tracker"
@@ -83,7 +86,7 @@ SEAMS: Final[Sequence[Seam]] = (
     CALC_PRIORITY,
     ADD_REQUEST,
     ADD_CHUNK,
-    RUNNING_RESERVE,
+    NEW_ADDER,
     RETRACTED_RATIO,
     RECEIVE,
     PROCESS_INPUT,
@@ -116,7 +119,8 @@ def misfits(seam: Seam) -> str:
     except (ImportError, AttributeError) as error:
         return f"there is no {seam.path} ({error})"
     parameters = tuple(inspect.signature(found).parameters)
-    if parameters != seam.parameters:
+    relied_on = parameters[: len(seam.parameters)] if seam.may_have_more else parameters
+    if relied_on != seam.parameters:
         return f"{seam.path} takes ({', '.join(parameters)}), not ({', '.join(seam.parameters)})"
     return ""
 

@@ -86,6 +86,37 @@ def test_the_estimates_of_the_engine_see_what_is_expected_and_failures_undo_it(m
     assert request.sampling_params.max_new_tokens == 4096
 
 
+@dataclass
+class Batch:
+    reqs: list[Req]
+
+
+@dataclass
+class Adder:
+    """Estimates what the running requests need when it is made, as SGLang's does."""
+
+    seen: list[int | None] = field(default_factory=list)
+
+    def estimate(self, page_size, tree_cache, allocator, running_batch, ratio) -> None:
+        if running_batch is not None:
+            self.seen = [one.sampling_params.max_new_tokens for one in running_batch.reqs]
+
+
+def test_running_requests_count_with_what_is_expected_of_them(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(history(128)))
+    batch, adder = Batch([Req(), Req(client="new"), Req(output_ids=[0] * 200)]), Adder()
+    hooks.reserve_running(Adder.estimate, adder, 1, None, None, batch, 0.5)
+    assert adder.seen == [128, 4096, 4096]
+    assert [one.sampling_params.max_new_tokens for one in batch.reqs] == [4096] * 3
+
+
+def test_an_engine_without_a_running_batch_has_nothing_to_estimate(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(history(128)))
+    adder = Adder()
+    hooks.reserve_running(Adder.estimate, adder, 1, None, None, None, 0.5)
+    assert adder.seen == []
+
+
 def test_without_a_policy_of_evenkeel_requests_count_in_full(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", None)
     want = hooks.reserve_all(lambda reqs: reqs[0].sampling_params.max_new_tokens, [Req()])

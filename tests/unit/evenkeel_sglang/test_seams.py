@@ -22,7 +22,9 @@ class Fitting:
     def __getitem__(self, i) -> None: ...  # type: ignore[no-untyped-def]
     def add_one_req(self, req, has_chunked_req, truncation_align_size) -> None: ...  # type: ignore[no-untyped-def]
     def add_chunked_req(self, req) -> None: ...  # type: ignore[no-untyped-def]
-    def _get_running_request_total_token_offset(self, req) -> None: ...  # type: ignore[no-untyped-def]
+    def __init__(
+        self, page_size, tree_cache, token_to_kv_pool_allocator, running_batch, new_token_ratio
+    ) -> None: ...  # type: ignore[no-untyped-def]
     def estimate_new_token_ratio_after_retract(reqs) -> None: ...  # type: ignore[no-untyped-def]
     def _pull_raw_reqs(self) -> None: ...
     def process_input_requests(self, recv_reqs) -> None: ...  # type: ignore[no-untyped-def]
@@ -82,6 +84,17 @@ def test_a_changed_signature_names_the_seam_and_what_is_supported(
         seams.check()
     assert seams.SUPPORTED in str(refused.value)
     assert "Refusing to start" in str(refused.value)
+
+
+def test_parameters_after_those_that_are_relied_on_may_change_where_the_seam_says_so(
+    sglang: dict[str, ModuleType],
+) -> None:
+    class Adder(Fitting):
+        def __init__(self, page_size, tree_cache, running_batch) -> None: ...  # type: ignore[no-untyped-def]
+
+    sglang["sglang.srt.managers.schedule_policy"].PrefillAdder = Adder  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit, match=r"__init__ takes \(self, page_size, tree_cache, running"):
+        seams.check()
 
 
 def test_a_function_that_is_gone_is_named(sglang: dict[str, ModuleType]) -> None:
