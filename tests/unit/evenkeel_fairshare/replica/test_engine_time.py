@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.time_levels import MAX_LAG_S, REQUEST_TOKENS, StepTimes
+from evenkeel_fairshare.replica.time_levels import (
+    MAX_LAG_S,
+    NOT_LEADING,
+    REQUEST_TOKENS,
+    Clients,
+    StepTimes,
+    TimeLevel,
+)
 
 
 def request(client: str, *, weight: float = 1.0, tenant: str = "", input_tokens: int = 100):
@@ -230,3 +237,22 @@ def test_step_times_of_a_single_size_are_predicted_as_seen():
     for _ in range(5):
         times.observe(8, 4800, [0.02])
     assert times.predict(1, 10) == times.predict(100, 100_000) == 0.02
+
+
+@pytest.mark.parametrize(
+    ("lagging", "over_own_tenant", "over_other_tenants"),
+    [([], False, False), (["a1"], False, False), (["a2"], True, False), (["b1"], False, True)],
+    ids=["no client", "the client itself", "of its tenant", "of another tenant"],
+)
+def test_a_lead_counts_at_the_level_at_which_two_clients_compete(
+    lagging, over_own_tenant, over_other_tenants
+):
+    tenants, clients = TimeLevel(), {}
+    for name in ("a1", "a2", "b1"):
+        tenant = tenants.join(name[0], 1.0)
+        clients[name] = tenant.children.join(name, 1.0, tenant)
+    rivals = Clients(clients[name] for name in lagging)
+    client = clients["a1"]
+    assert rivals.has_rival(client, (True, False)) == over_own_tenant
+    assert rivals.has_rival(client, (False, True)) == over_other_tenants
+    assert not rivals.has_rival(client, NOT_LEADING)
