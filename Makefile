@@ -170,6 +170,11 @@ chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minute
 chaos-core: env tools  ## The chaos tests for every change (5 minutes)
 	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
 
+.PHONY: chaos-cluster
+chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an hour), and docs/explanation/failure-modes.md from what was measured
+	EVENKEEL_WRITE_RESULTS=1 $(BIN)/python -m pytest e2e/faults --durations 0 $(ARGS)
+	$(BIN)/python -m docs.generate
+
 PEERS := .venv-peers
 $(PEERS)/.installed: tests/peers/requirements.txt
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
@@ -232,7 +237,7 @@ cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the fir
 
 .PHONY: e2e
 e2e: env cluster  ## Test on a cluster: that of `make cluster`, or E2E_KUBECONFIG
-	$(BIN)/python -m pytest e2e
+	$(BIN)/python -m pytest e2e --ignore e2e/faults
 
 .PHONY: e2e-core
 e2e-core: env  ## The cluster tests for every change; skipped with a message if the machine cannot run a cluster

@@ -35,15 +35,15 @@ def create(folder: Path) -> Pki:
         )  # fmt: skip
     names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
     ips = (API_SERVICE_IP, "127.0.0.1", HOST_IP, *(node.ip for node in NODES))
-    _issue(pki, "apiserver", "/CN=kube-apiserver", names=names, ips=ips)
-    _issue(pki, "apiserver-kubelet", "/O=system:masters/CN=apiserver-kubelet")
-    _issue(pki, "front-proxy", "/CN=front-proxy-client", authority="front-proxy-ca")
-    _issue(pki, "admin", "/O=system:masters/CN=admin")
+    issue(pki, "apiserver", "/CN=kube-apiserver", names=names, ips=ips)
+    issue(pki, "apiserver-kubelet", "/O=system:masters/CN=apiserver-kubelet")
+    issue(pki, "front-proxy", "/CN=front-proxy-client", authority="front-proxy-ca")
+    issue(pki, "admin", "/O=system:masters/CN=admin")
     for component in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
-        _issue(pki, component, f"/CN=system:{component}")
+        issue(pki, component, f"/CN=system:{component}")
     for node in NODES:
         subject = f"/O=system:nodes/CN=system:node:{node.name}"
-        _issue(pki, node.name, subject, names=(node.name,), ips=(node.ip,))
+        issue(pki, node.name, subject, names=(node.name,), ips=(node.ip,))
     _openssl("genrsa", "-out", pki.key("service-account"), "2048")
     public = pki.folder / "service-account.pub"
     _openssl("rsa", "-in", pki.key("service-account"), "-pubout", "-out", public)
@@ -75,7 +75,7 @@ current-context: evenkeel-e2e
     return target
 
 
-def _issue(
+def issue(
     pki: Pki,
     name: str,
     subject: str,
@@ -84,6 +84,7 @@ def _issue(
     ips: tuple[str, ...] = (),
     authority: str = "ca",
 ) -> None:
+    """A certificate for clients and servers; replaces that of the same name."""
     alternatives = [f"DNS:{n}" for n in names] + [f"IP:{ip}" for ip in ips]
     extensions = ["extendedKeyUsage=clientAuth,serverAuth", "keyUsage=digitalSignature"]
     if alternatives:
