@@ -215,7 +215,8 @@ class Gates:
             now = held.get(client, NOTHING_HELD)
             service = max(row.service, accounting.received(place.incarnation, client) + now.service)
             more = (service - row.service) / weights.client(client)
-            news = ReplicaRow(client, service, row.normalised + more, 0.0, *now.state)
+            requests = row.requests + place.gate.admitted.pop(client, 0)
+            news = ReplicaRow(client, service, row.normalised + more, requests, *now.state)
             if news != row:
                 changed.append(news)
         if changed:
