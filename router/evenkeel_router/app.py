@@ -106,7 +106,7 @@ async def running(
     for the network, `store` for the configured one; `log_output` takes one line for each request (None: none).
     """
     rooms = Rooms.make(config, timing=timing)
-    settings, replicas, service_ledger = rooms.settings, rooms.replicas, rooms.service_ledger
+    settings, service_ledger = rooms.settings, rooms.service_ledger
     discovery = _discovery(config, service_ledger, api)
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
     router = Router(rooms, discovery, tokenising)
@@ -118,7 +118,9 @@ async def running(
         connections = Connections(lambda: settings.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        health = HealthMonitor(settings, replicas, service_ledger, prober or HttpProber(session))
+        health = HealthMonitor(
+            settings, rooms.replicas, service_ledger, prober or HttpProber(session)
+        )
         stack.enter_context(tokenising)
         await tokenising.load()
 
@@ -126,13 +128,12 @@ async def running(
         console, log = Console(rooms), RequestLog(log_output)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        for work in (
-            *(part.run() for part in (log, discovery, peers, limits, tokenising, console)),
-            health.run(discovery),
-            *_followers(rooms, health, tokenising, session),
-            *_ledger_work(rooms, peers),
-            _watch_config(rooms, discovery, source, tokenising),
-        ):
+        works = [part.run() for part in (log, discovery, peers, limits, tokenising, console)]
+        works += health.run(discovery), *_followers(rooms, health, tokenising, session)
+        works += _ledger_work(rooms, peers)
+        if source is not None:
+            works.append(_watch_config(rooms, discovery, source, tokenising))
+        for work in works:
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
@@ -335,10 +336,8 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms, discovery: Discovery, source: ConfigSource | None, tokenising: Tokenisation
+    rooms: Rooms, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
 ) -> None:
-    if source is None:
-        return
     settings = rooms.settings
 
     def apply(config: RouterConfig) -> None:
