@@ -11,8 +11,9 @@ replicas enforce the tree (R9).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from evenkeel_fairshare.ledger import tenant_of
 
@@ -49,3 +50,40 @@ def shares(
         for siblings in (sum(map(client, names)),)
         for name in names
     }
+
+
+def divided(
+    amount: float,
+    most: Mapping[str, float],
+    client: Callable[[str], float],
+    tenant: Callable[[str], float],
+) -> dict[str, float]:
+    """`amount` in shares of the clients in `most`, to none more than its `most`.
+
+    `most` is by identity, in the unit of `amount`, and may be infinite; `client` and `tenant` return weights. What a client
+    cannot take goes to its tenant's other clients; what a tenant cannot take goes to the other tenants, by weight (R9).
+    The parts add up to `amount`, or to all of `most` if that is less.
+    """
+    tenants: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, limit in most.items():
+        tenants[tenant_of(name)][name] = limit
+    sums = {parent: sum(limits.values()) for parent, limits in tenants.items()}
+    parts = _filled(amount, sums, tenant)
+    return {
+        name: part
+        for parent, limits in tenants.items()
+        for name, part in _filled(parts[parent], limits, client).items()
+    }
+
+
+def _filled(
+    amount: float, most: Mapping[str, float], weight: Callable[[str], float]
+) -> dict[str, float]:
+    """`amount` in proportion to weights, no part above its `most`: those that are full first come first."""
+    order = sorted(most, key=lambda name: most[name] / weight(name))
+    rests = [*accumulate(map(weight, reversed(order)))]
+    parts = {}
+    for name, rest in zip(order, reversed(rests), strict=True):
+        parts[name] = min(most[name], amount * weight(name) / rest)
+        amount -= parts[name]
+    return parts

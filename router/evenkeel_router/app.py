@@ -109,7 +109,7 @@ async def running(
     for the network, `store` for the configured one; `log_output` takes one line for each request (None: none).
     """
     rooms = Rooms.make(config, timing=timing)
-    settings, replicas, service_ledger = rooms.settings, rooms.replicas, rooms.service_ledger
+    settings, service_ledger = rooms.settings, rooms.service_ledger
     discovery = _discovery(config, service_ledger, api)
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
     router = Router(rooms, discovery, tokenising)
@@ -121,7 +121,9 @@ async def running(
         connections = Connections(lambda: settings.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        health = HealthMonitor(settings, replicas, service_ledger, prober or HttpProber(session))
+        health = HealthMonitor(
+            settings, rooms.replicas, service_ledger, prober or HttpProber(session)
+        )
         stack.enter_context(tokenising)
         await tokenising.load()
 
@@ -131,16 +133,13 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        for work in (
-            *(
-                part.run()
-                for part in (log, recorder, discovery, peers, limits, tokenising, console)
-            ),
-            health.run(discovery),
-            *_followers(rooms, health, tokenising, session),
-            *_ledger_work(rooms, peers),
-            _watch_config(rooms, discovery, source, tokenising, tracing),
-        ):
+        parts = (log, recorder, discovery, peers, limits, tokenising, console)
+        works = [part.run() for part in parts]
+        works += health.run(discovery), *_followers(rooms, health, tokenising, session)
+        works += _ledger_work(rooms, peers)
+        if source is not None:
+            works.append(_watch_config(rooms, discovery, source, tokenising, tracing))
+        for work in works:
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
@@ -359,12 +358,10 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 async def _watch_config(
     rooms: Rooms,
     discovery: Discovery,
-    source: ConfigSource | None,
+    source: ConfigSource,
     tokenising: Tokenisation,
     tracing: Tracing,
 ) -> None:
-    if source is None:
-        return
     settings = rooms.settings
 
     def apply(config: RouterConfig) -> None:

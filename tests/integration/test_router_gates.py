@@ -123,6 +123,14 @@ async def test_clients_that_wait_at_a_gate_count_as_backlogged_at_every_router()
                 ),
                 "the client to be backlogged",
             )
+            ledger = router.rooms.service_ledger.ledger
+            await until(
+                lambda ledger=ledger: (
+                    sum(page.row("ns/heavy/c").requests for _, page in ledger.open_accounts())
+                    >= IN_BATCH
+                ),
+                "the requests that it has at the engine",
+            )
         await cut_off(tasks)
 
 

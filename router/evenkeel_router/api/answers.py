@@ -51,6 +51,14 @@ class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
 
 
+class _Choice(msgspec.Struct):
+    delta: dict[str, object]
+
+
+class _Deltas(msgspec.Struct):
+    choices: list[_Choice]
+
+
 class _Meta(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -95,6 +103,7 @@ class _Transcript(msgspec.Struct):
 
 _OPENAI: Final = msgspec.json.Decoder(_OpenAIReply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
+_DELTAS: Final = msgspec.json.Decoder(_Deltas)
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
 _RANKING: Final = msgspec.json.Decoder(_OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
@@ -117,6 +126,15 @@ def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage
 def _of_ranking(body: bytes) -> Usage | None:
     ranking = _RANKING.decode(body)
     return of_generated(ranking) if isinstance(ranking, list) else _of_openai(ranking.usage)
+
+
+def only_opens(data: bytes) -> bool:
+    """Whether an event of a chat has no content, only a role. Never raises."""
+    try:
+        choices = _DELTAS.decode(data).choices
+    except NOT_DECODED:
+        return False
+    return not any(value for one in choices for name, value in one.delta.items() if name != "role")
 
 
 def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
@@ -200,6 +218,7 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every 
 _DONE: Final = b"[DONE]"
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
+_ROLE: Final = b'"role"'  # never within a text, where JSON escapes the quotes
 _NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
 _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server sends it
 _LINE: Final = re.compile(rb"\r?\n")
@@ -224,16 +243,22 @@ _CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUN
 class EventScan:
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
-    __slots__ = ("_drops_usage", "_fresh", "_tail", "_usage", "broken", "done", "events", "failed")
+    __slots__ = (
+        "_drops_usage", "_fresh", "_opening", "_tail", "_usage", "broken", "done", "events", "failed",
+    )  # fmt: skip
 
     def __init__(self, *, drops_usage: bool) -> None:
         """`drops_usage`: the client did not ask for the usage event."""
         self._drops_usage = drops_usage
-        self._fresh = True  # no bytes are kept, and the stream has not ended
+        self._fresh = (
+            True  # no bytes are kept, the stream has not ended, and the last event had content
+        )
         self._tail = b""
         self._usage: Usage | None = None
         self.events = 0
-        """Events with content so far, which is about the number of output tokens."""
+        """Events so far, without those of usage alone."""
+        self._opening = 0
+        """Events before the first content: a role, as chats begin."""
         self.done = False
         """The replica sent its last event."""
         self.failed = False
@@ -245,6 +270,11 @@ class EventScan:
     def usage(self) -> Usage | None:
         """The usage that the replica has reported so far."""
         return self._usage
+
+    @property
+    def output_tokens(self) -> int:
+        """Events with content so far, which is about the number of output tokens."""
+        return self.events - self._opening
 
     def passes(self, chunk: bytes) -> bool:
         """Whether a chunk, framing included, is one usual event. Then it is counted, and may be passed on as it is.
@@ -295,7 +325,7 @@ class EventScan:
                 self._tail = b""
                 return b"".join(passed)
         self._tail = tail
-        self._fresh = not tail and not self.done
+        self._fresh = not tail and not self.done and (self.output_tokens > 0 or not self._opening)
         if len(tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
         elif tail and not _begins_event(tail):
@@ -340,6 +370,9 @@ class EventScan:
             self._usage = usage or self._usage
             if alone:
                 return not self._drops_usage
+        if not self.output_tokens and _ROLE in data and only_opens(data):
+            self._opening += 1
+            self._fresh = False
         self.events += 1
         return True
 

@@ -55,6 +55,8 @@ class Gate:
         self._waiting_streamed = 0
         self.sent: dict[GatedRequest, None] = {}
         """Requests at the replica."""
+        self.admitted: Counter[str] = Counter()
+        """Requests that went to the replica since they were last published, by client."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -219,6 +221,7 @@ class Gate:
         request.extend_tokens = request.uncached_tokens
         self._waits_no_more(request)
         self.sent[request] = None
+        self.admitted[request.client] += 1
         self._window(streams=request.streams).sent(request, now_s)
         return AdmissionResult.ADMITTED
 

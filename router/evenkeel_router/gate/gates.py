@@ -39,8 +39,9 @@ from evenkeel_router.settings import Settings
 class Produced(Protocol):
     """The scan of a stream."""
 
-    events: int
-    """Events with content so far, which is about the number of output tokens."""
+    @property
+    def output_tokens(self) -> int:
+        """Events with content so far, which is about the number of output tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -215,7 +216,8 @@ class Gates:
             now = held.get(client, NOTHING_HELD)
             service = max(row.service, accounting.received(place.incarnation, client) + now.service)
             more = (service - row.service) / weights.client(client)
-            news = ReplicaRow(client, service, row.normalised + more, 0.0, *now.state)
+            requests = row.requests + place.gate.admitted.pop(client, 0)
+            news = ReplicaRow(client, service, row.normalised + more, requests, *now.state)
             if news != row:
                 changed.append(news)
         if changed:
@@ -293,7 +295,7 @@ class Gates:
         for request in place.gate.sent:
             turn = place.turns.get(request)
             if turn is not None and turn.produced is not None:
-                place.gate.progress(request, turn.produced.events)
+                place.gate.progress(request, turn.produced.output_tokens)
 
     def _admit(self, place: _Place) -> None:
         gate = place.gate

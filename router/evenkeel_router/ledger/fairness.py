@@ -1,7 +1,8 @@
 """Service and owed service of each client, over the whole fleet (design §7).
 
-Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is owed
-its share of what they received together; a client that is not backlogged is owed what it received.
+Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is
+owed its share of what they received together, but no more than it received and its waiting requests cost (`tenancy.divided`).
+A client that is not backlogged is owed what it received. Experiments compute it by the same rule (`experiments/owed.py`).
 
 The values are computed in steps and replaced as a whole. Requests are served between steps, since a large fleet takes
 longer than a request may wait.
@@ -13,18 +14,19 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
-from evenkeel_contract.key import ClientKey
-from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
-from evenkeel_fairshare.tenancy import shares
+from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
+from evenkeel_router.ledger.backlog import Backlog, look
+from evenkeel_router.ledger.weights import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
 """Window over which shares are compared: the duration of a few long requests."""
@@ -93,8 +95,8 @@ class FleetFigures:
 @dataclass(frozen=True, slots=True)
 class _Moment:
     at_s: float
-    waiting: frozenset[str]
-    """Clients that were backlogged."""
+    waiting: Mapping[str, Backlog]
+    """Clients that were backlogged, and with what."""
     competed: Mapping[str, tuple[float, float]]
     """Client → (owed service, service) since the previous moment, for clients backlogged at both."""
     total: float
@@ -108,39 +110,6 @@ class _Competed:
     owed: float = 0.0
     given: float = 0.0
     times: int = 0
-
-
-class ConfiguredWeights:
-    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
-
-    def __init__(self, tenancy: TenancyConfig) -> None:
-        self._tenants: dict[str, float] = {}
-        self._defaults: dict[str, float] = {}
-        self._clients: dict[str, float] = {}
-        for tenant in tenancy.tenants:
-            self._add(tenant)
-
-    @property
-    def declared(self) -> Collection[str]:
-        """The identities of all clients that tenants declare."""
-        return self._clients.keys()
-
-    def client(self, client: str) -> float:
-        """The client's weight within its tenant."""
-        weight = self._clients.get(client)
-        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
-
-    def tenant(self, tenant: str) -> float:
-        """The tenant's weight."""
-        return self._tenants.get(tenant, 1.0)
-
-    def _add(self, tenant: TenantConfig) -> None:
-        for client in tenant.clients:
-            key = ClientKey(tenant.namespace, tenant.name, client.name)
-            self._clients[key.identity] = float(client.weight)
-        name = ClientKey(tenant.namespace, tenant.name, "-").tenant_identity
-        self._tenants[name] = float(tenant.weight)
-        self._defaults[name] = float(tenant.default_client_weight)
 
 
 class Fairness:
@@ -161,6 +130,8 @@ class Fairness:
         self._moments: deque[_Moment] = deque()
         self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
         self._total = 0.0
+        self._rate = 0.0
+        """Service per second of the whole fleet while clients wait; the last known one."""
         self._most_alive = 1
 
     @property
@@ -188,8 +159,9 @@ class Fairness:
                 for name in names:
                     queued[name] += page.clients.cell(name, WAITING)
                 yield
-        competed = self._owe(grown, waiting, weights)
-        self._remember(_Moment(now_s, frozenset(waiting), competed, self._total))
+        backlogs = yield from self._backlogs(waiting, alive, now_s)
+        competed = self._owe(grown, backlogs, weights)
+        self._remember(_Moment(now_s, backlogs, competed, self._total))
         yield
         everywhere = {client for client, count in waiting.items() if count == len(alive)}
         ratio = yield from self._bound_ratio(everywhere, alive)
@@ -197,21 +169,40 @@ class Fairness:
         within = (count for name, count in queued.items() if name not in found.beyond_share)
         self.now = replace(found, waiting_within_share=sum(within))
 
+    @property
+    def _waited(self) -> Mapping[str, Backlog]:
+        """Clients that were backlogged at the last moment."""
+        return self._moments[-1].waiting if self._moments else {}
+
+    def _backlogs(
+        self, waiting: Collection[str], alive: Collection[str], now_s: float
+    ) -> Generator[None, None, dict[str, Backlog]]:
+        before, found = self._waited, {}
+        accounts = [page for name, page in self._ledger.open_accounts() if name in alive]
+        for n, client in enumerate(waiting):
+            found[client] = look(client, accounts, before.get(client), now_s)
+            if n % STRIDE == 0:
+                yield
+        return found
+
     def _owe(
-        self, grown: Mapping[str, float], waiting: Collection[str], weights: ConfiguredWeights
+        self,
+        grown: Mapping[str, float],
+        backlogs: Mapping[str, Backlog],
+        weights: ConfiguredWeights,
     ) -> dict[str, tuple[float, float]]:
         """Divide the service since the last moment by shares. Returns client → (owed service, service)."""
-        before = self._moments[-1].waiting if self._moments else ()
-        still = (client for client in waiting if client in before)
-        owed_shares = shares(still, weights.client, weights.tenant)
-        together = sum(grown.get(client, 0.0) for client in owed_shares)
-        competed = {
-            client: (share * together, grown.get(client, 0.0))
-            for client, share in owed_shares.items()
+        before = self._waited
+        given = {client: grown.get(client, 0.0) for client in backlogs if client in before}
+        most = {
+            client: own + backlogs[client].asked_since(before[client])
+            for client, own in given.items()
         }
+        parts = divided(sum(given.values()), most, weights.client, weights.tenant)
+        competed = {client: (parts[client], own) for client, own in given.items()}
         for client, (owed, _) in competed.items():
             self._owed[client] += owed
-        self._advance(competed, weights)
+        self._advance(competed, {*map(tenant_of, backlogs)}, weights)
         for client, more in grown.items():
             if client not in competed:
                 self._owed[client] += more
@@ -222,9 +213,12 @@ class Fairness:
         return competed
 
     def _advance(
-        self, competed: Mapping[str, tuple[float, float]], weights: ConfiguredWeights
+        self,
+        competed: Mapping[str, tuple[float, float]],
+        waiting: Collection[str],
+        weights: ConfiguredWeights,
     ) -> None:
-        """Bring `_ahead` up to date, level by level."""
+        """Bring `_ahead` up to date, level by level. `waiting`: tenants with a client that waits."""
         levels: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
         tenants: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for client, (owed, given) in competed.items():
@@ -235,17 +229,19 @@ class Fairness:
         levels[SERVICE] = dict(tenants)
         ahead: dict[str, float] = {}
         for name, before_ahead in self._ahead.items():
-            members = levels.get(tenant_of(name) if name.count("/") > 1 else SERVICE, {})
-            if name not in members:
+            level = tenant_of(name) if name.count("/") > 1 else SERVICE
+            members = levels.get(level, {})
+            # As at the replicas, a lead ends once nothing waits at its level (R15).
+            if name not in members and (level in waiting or (level == SERVICE and waiting)):
                 # Service of the others reduces the lead of an idle member, which is owed nothing for this time (R4).
                 least = min((given for _, given in members.values()), default=0.0)
                 if before_ahead > least:
                     ahead[name] = before_ahead - least
         for members in levels.values():
             # A new member starts at the least value of the members that were there (R4).
-            level = min((self._ahead[name] for name in members if name in self._ahead), default=0.0)
+            least = min((self._ahead[name] for name in members if name in self._ahead), default=0.0)
             for name, (owed, given) in members.items():
-                ahead[name] = self._ahead.get(name, level) + given - owed
+                ahead[name] = self._ahead.get(name, least) + given - owed
         self._ahead = ahead
 
     def _remember(self, moment: _Moment) -> None:
@@ -279,16 +275,20 @@ class Fairness:
     def _conclude(
         self, waiting: Collection[str], weights: ConfiguredWeights, bound_ratio: float
     ) -> Generator[None, None, FleetFigures]:
-        begin, last, ratios = self._moments[0], self._moments[-1], self._ratios()
-        window_s = last.at_s - begin.at_s
-        rate = _over(last.total - begin.total, window_s)
-        leads = yield from self._leads(waiting, weights, rate)
+        ratios = self._ratios()
+        contended = [(before, now) for before, now in pairwise(self._moments) if now.competed]
+        if contended:
+            self._rate = _over(
+                sum(now.total - before.total for before, now in contended),
+                sum(now.at_s - before.at_s for before, now in contended),
+            )
+        leads = yield from self._leads(waiting, weights, self._rate)
         clients = yield from self._members(waiting, leads)
         backlogged = {*waiting, *map(tenant_of, waiting)}
         return FleetFigures(
             clients=clients,
             tenants=self._tenants(clients, leads),
-            window_s=window_s,
+            window_s=self._moments[-1].at_s - self._moments[0].at_s,
             share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
             lead_s=max((leads.get(name, 0.0) for name in backlogged), default=0.0),
             jain=jain_index(list(ratios.values())),

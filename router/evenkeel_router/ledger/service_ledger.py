@@ -20,9 +20,10 @@ from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting, router_of
 from evenkeel_router.ledger.contacts import Peer, PeerContact
-from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness
+from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.totals import DemandMeter
+from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.settings import Settings
 
 SILENCE_S: Final = 3.0

@@ -336,7 +336,7 @@ class Relay:
         scan = self.scan
         if scan.failed and not scan.events:
             return NOTHING
-        return scan.usage or estimate(self._match, scan.events)
+        return scan.usage or estimate(self._match, scan.output_tokens)
 
     def end(self, refusal: Refusal) -> Answer:
         """End a stream that has begun with an error event, if its last event was not sent yet."""

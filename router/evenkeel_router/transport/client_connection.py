@@ -30,10 +30,11 @@ MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
-LINGER_S: Final = 60.0
-"""How long the rest of a body is read after its request was answered. Many clients read the answer only then."""
-LINGER_IDLE_S: Final = 10.0
-"""The longest pause in the rest of a body."""
+LINGER_S: Final = 30.0
+"""How long a connection stays open in all for the rest of a body whose request was answered, as in nginx (`lingering_time`).
+Many clients read the answer only then."""
+LINGER_IDLE_S: Final = 5.0
+"""The longest pause in the rest of a body, and the part of `LINGER_S` that is left for the end of the connection."""
 
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 _HOST: Final = istr("Host")
@@ -430,7 +431,7 @@ async def _read_rest(request: Request) -> bool:
     """Whether the rest of the body arrived in time. It is thrown away."""
     arrived = True
     try:
-        async with asyncio.timeout(LINGER_S):
+        async with asyncio.timeout(LINGER_S - LINGER_IDLE_S):
             while arrived:
                 async with asyncio.timeout(LINGER_IDLE_S):
                     arrived = bool(await request.body.read())

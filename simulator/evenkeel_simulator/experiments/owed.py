@@ -1,22 +1,22 @@
 """What each client was given over what it was owed (design §7).
 
 The run is divided into moments. A client waits in a moment if it has a request that is not admitted in all of that moment. The
-clients that wait are owed their shares (`tenancy.shares`) of what they were given together, but no client more than it was given
-and its waiting requests cost; the others are owed the rest. A client that does not wait is owed what it was given. So the quotient
-is 1 for a client that got all it asked for, whatever the others got.
+clients that wait are owed their shares of what they were given together, but no client more than it was given and its waiting
+requests cost; the others are owed the rest (`tenancy.divided`). A client that does not wait is owed what it was given. So the
+quotient is 1 for a client that got all it asked for, whatever the others got.
 
-`evenkeel top` computes its figures by the same rule from the reports of replicas. They do not have the cost of waiting requests,
-so a client with few of them may be owed more there.
+Routers compute their figures by the same rule from the reports of replicas (`evenkeel_router.ledger.fairness`). There a request
+that waits costs what the client's requests cost lately.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import ceil, inf
 from typing import Final
 
-from evenkeel_fairshare.tenancy import shares
+from evenkeel_fairshare.tenancy import divided
 
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Client, tenant_of
@@ -52,30 +52,10 @@ def owed_service(
     for moment, names in enumerate(waiting):
         most = {identities[name]: given[name][moment] + asked[name][moment] for name in names}
         together = sum([given[name][moment] for name in names])
-        parts = _divided(together, most, weights.__getitem__, tenants.__getitem__)
+        parts = divided(together, most, weights.__getitem__, tenants.__getitem__)
         for name in names:
             owed[name] += parts[identities[name]] - given[name][moment]
     return owed
-
-
-def _divided(
-    amount: float,
-    most: Mapping[str, float],
-    weight: Callable[[str], float],
-    tenant: Callable[[str], float],
-) -> dict[str, float]:
-    """`amount` in shares, none above its `most`; what some cannot take is divided among the others."""
-    found: dict[str, float] = {}
-    left = dict(most)
-    while left:
-        parts = shares(left, weight, tenant)
-        full = [name for name in left if parts[name] * amount >= left[name]]
-        if not full:
-            return found | {name: parts[name] * amount for name in left}
-        for name in full:
-            found[name] = left.pop(name)
-            amount -= found[name]
-    return found
 
 
 def _asked(records: Collection[Record], moment_s: float, moments: int) -> dict[str, list[float]]:

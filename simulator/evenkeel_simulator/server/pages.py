@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Sequence
 
 from evenkeel_simulator.engine.cache import Segment
 
@@ -60,13 +59,3 @@ def namespace_digest(segment: Segment) -> bytes:
 def block_hash(digest: bytes) -> int:
     """The hash that travels in KV events."""
     return int.from_bytes(digest[:8], "big", signed=True)
-
-
-def block_hashes(tokens: Sequence[int], page_size: int) -> list[int]:
-    """The hashes of a token sequence's whole pages, as a router computes them."""
-    digest: bytes | None = None
-    hashes = []
-    for page in pages_of(array("I", tokens), page_size):
-        digest = page_digest(digest, page_bytes(page))
-        hashes.append(block_hash(digest))
-    return hashes

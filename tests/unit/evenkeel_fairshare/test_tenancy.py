@@ -1,7 +1,9 @@
 """Weights and shares."""
 
+from math import inf
+
 import pytest
-from evenkeel_fairshare.tenancy import Weights, shares
+from evenkeel_fairshare.tenancy import Weights, divided, shares
 
 TENANTS = {"ml/search": 4.0, "ml/ads": 2.0}
 CLIENTS = {"ml/search/chat": 3.0, "ml/search/batch": 1.0, "ml/ads/any": 5.0}
@@ -29,3 +31,35 @@ def test_a_single_backlogged_client_is_owed_everything() -> None:
     one = ["ml/search/batch"]
     assert shares(one, CLIENTS.__getitem__, TENANTS.__getitem__) == {"ml/search/batch": 1.0}
     assert shares([], CLIENTS.__getitem__, TENANTS.__getitem__) == {}
+
+
+def test_without_limits_an_amount_is_divided_by_shares() -> None:
+    found = divided(60.0, dict.fromkeys(CLIENTS, inf), CLIENTS.__getitem__, TENANTS.__getitem__)
+    assert found == pytest.approx(
+        {
+            name: 60 * share
+            for name, share in shares(CLIENTS, CLIENTS.__getitem__, TENANTS.__getitem__).items()
+        }
+    )
+
+
+def test_what_a_client_cannot_take_stays_in_its_tenant() -> None:
+    most = {"ml/search/chat": inf, "ml/search/batch": 5.0, "ml/ads/any": inf}
+    found = divided(60.0, most, CLIENTS.__getitem__, TENANTS.__getitem__)
+    assert found == pytest.approx(
+        {"ml/search/chat": 35.0, "ml/search/batch": 5.0, "ml/ads/any": 20.0}
+    )
+
+
+def test_what_a_tenant_cannot_take_goes_to_the_other_tenants() -> None:
+    most = {"ml/search/chat": inf, "ml/search/batch": 5.0, "ml/ads/any": 6.0}
+    found = divided(60.0, most, CLIENTS.__getitem__, TENANTS.__getitem__)
+    assert found == pytest.approx(
+        {"ml/search/chat": 49.0, "ml/search/batch": 5.0, "ml/ads/any": 6.0}
+    )
+
+
+def test_no_more_is_divided_than_all_can_take() -> None:
+    most = {"ml/search/chat": 1.0, "ml/ads/any": 2.0}
+    assert divided(60.0, most, CLIENTS.__getitem__, TENANTS.__getitem__) == most
+    assert divided(60.0, {}, CLIENTS.__getitem__, TENANTS.__getitem__) == {}

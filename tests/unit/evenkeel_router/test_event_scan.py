@@ -206,3 +206,36 @@ def test_no_chunk_passes_before_half_an_event_after_the_end_or_on_generate() -> 
     held.feed(CHUNK[:10])
     ended.feed(CHUNK + DONE)
     assert not any(scanner.passes(framed(CHUNK)) for scanner in (held, ended, generated))
+
+
+OPENING = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":null}\n\n'
+)
+CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":null}\n\n'
+
+
+def test_an_event_with_a_role_only_is_no_output_token() -> None:
+    scanner = scan()
+    assert scanner.feed(OPENING) == OPENING
+    assert not scanner.passes(framed(OPENING)), "only what follows the first content passes unread"
+    assert scanner.feed(OPENING) == OPENING  # of another choice
+    assert (scanner.events, scanner.output_tokens) == (2, 0)
+    scanner.feed(CONTENT)
+    assert scanner.passes(framed(CONTENT))
+    assert (scanner.events, scanner.output_tokens) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [b'{"role":"assistant","content":"a"}', b'{"role":"assistant","tool_calls":[{"index":0}]}'],
+)
+def test_content_beside_a_role_counts(delta: bytes) -> None:
+    scanner = scan()
+    scanner.feed(b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % delta)
+    assert scanner.output_tokens == 1
+
+
+def test_a_role_that_cannot_be_read_counts() -> None:
+    scanner = scan()
+    scanner.feed(b'data: {"choices":[{"role":1}]}\n\n')
+    assert scanner.output_tokens == 1

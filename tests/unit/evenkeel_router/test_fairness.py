@@ -13,7 +13,8 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
 )
-from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness, FleetFigures
+from evenkeel_router.ledger.fairness import Fairness, FleetFigures
+from evenkeel_router.ledger.weights import ConfiguredWeights
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
 TENANTS = TenancyConfig(
@@ -38,17 +39,24 @@ class World:
         self.at = 0
 
     def tick(
-        self, served: Mapping[str, float], *, waiting: int = 1, replica: int = 0, held: float = 0.0
+        self,
+        served: Mapping[str, float],
+        *,
+        waiting: int = 1,
+        replica: int = 0,
+        requests: Mapping[str, int] | None = None,
+        running: int = 0,
     ) -> FleetFigures:
-        """What everybody was given by a replica until now."""
+        """What everybody was given by a replica until now. `requests`: those admitted until now; by default unknown."""
         self.at += 1
         rows = [
             ReplicaRow(
                 client,
                 service=service,
                 normalised=service / WEIGHTS.client(client),
-                deficit=held,
+                requests=(requests or {}).get(client, 0),
                 waiting=waiting,
+                running=running,
             )
             for client, service in served.items()
         ]
@@ -89,6 +97,38 @@ def test_a_client_that_got_less_is_owed_the_rest_and_the_others_lead() -> None:
     assert now.backlogged == 3
 
 
+def test_a_client_is_owed_no_more_than_its_waiting_requests_cost() -> None:
+    world = World()
+    before = {B: 2, C: 10}
+    world.tick({B: 20, C: 1000}, requests=before)
+    now = world.tick({B: 20, C: 1200}, requests=before)
+    assert now.clients[B].owed == pytest.approx(20 + 10), "one request waits, and they cost 10"
+    assert now.clients[C].owed == pytest.approx(1000 + 190)
+    now = world.tick({B: 50, C: 1400}, requests={B: 5, C: 10})
+    assert now.clients[B].owed == pytest.approx(20 + 10 + 30 + 40), (
+        "three that waited were admitted"
+    )
+
+
+def test_while_no_request_of_a_client_has_finished_it_is_owed_its_share() -> None:
+    world = World()
+    begun = {B: 2, C: 10}
+    world.tick({B: 20, C: 1000}, requests=begun, running=2)
+    assert world.tick({B: 20, C: 1200}, requests=begun, running=2).clients[B].owed == 20 + 100
+
+
+def test_what_a_request_costs_follows_the_clients_requests_within_minutes() -> None:
+    world = World()
+    requests = {B: 1000, C: 10}
+    world.tick({B: 10_000, C: 1000}, requests=requests)
+    for n in range(1, 13):
+        requests = {B: 1000 + n, C: 10}
+        world.tick({B: 10_000 + 5000 * n, C: 1000 + 10_000 * n}, requests=requests)
+    owed = world.truth.now.clients[B].owed
+    now = world.tick({B: 70_000, C: 141_000}, requests=requests)
+    assert now.clients[B].owed - owed == pytest.approx(5000, rel=0.05), "no longer 10, or 70"
+
+
 def test_a_client_that_was_idle_is_owed_nothing_for_that_time() -> None:
     world = World()
     world.tick({A: 0, B: 0})
@@ -124,6 +164,28 @@ def test_a_client_that_left_ahead_comes_back_ahead_by_what_the_others_did_not_ma
     for n in range(1, 6):
         world.tick({A: 60 + 30 * n, C: 130 + 30 * n})
     assert B not in world.truth._ahead
+
+
+def test_a_lead_ends_once_nothing_waits_as_at_the_replicas() -> None:
+    world = World()
+    d = "ns/t/d"
+    world.tick({A: 0, B: 0, d: 0})
+    assert world.tick({A: 0, B: 70, d: 30}).clients[B].lead_s > 0
+    world.tick({A: 0, B: 70, d: 30}, waiting=0)
+    world.tick({B: 70, d: 30})
+    assert world.tick({B: 80, d: 40}).lead_s == 0
+
+
+def test_seconds_of_a_lead_are_those_in_which_clients_wait() -> None:
+    """A fleet with few requests serves little in a minute, but what it can serve in a second is the same."""
+    world = World()
+    world.tick({A: 0, B: 0}, waiting=0)
+    for _ in range(4):
+        world.tick({A: 0, B: 0}, waiting=0)
+    world.tick({A: 0, B: 0})
+    now = world.tick({A: 300, B: 700})
+    # b is 700 - 250 = 450 ahead of its share and a is 450 behind, over 3: 600 apart, of 100 a second over 4 weights.
+    assert now.clients[B].lead_s == pytest.approx(600 * 4 / 100)
 
 
 def test_a_client_that_waits_with_its_share_is_beyond_it() -> None:

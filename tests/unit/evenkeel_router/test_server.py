@@ -256,6 +256,22 @@ async def test_a_body_is_read_to_its_end_as_long_as_it_arrives(
             assert await answer_of(reader) == (413, b"too large")
 
 
+async def test_the_end_of_a_connection_is_part_of_the_time_for_the_rest_of_a_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limit in ("LINGER_S", "LINGER_IDLE_S"):
+        monkeypatch.setattr(client_connection, limit, 3600.0)
+
+    async def handle(request: Request) -> Answer:
+        return CompleteReply(request, status=413, body=b"too large")
+
+    async with served(handle) as (_, reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n{")
+        async with asyncio.timeout(_SOON_S):
+            assert await answer_of(reader) == (413, b"too large")
+            assert await reader.read() == b"", "no time is left to read more"
+
+
 async def test_a_client_that_stops_in_its_body_gets_its_answer_and_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

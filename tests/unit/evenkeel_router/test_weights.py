@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_router.api.identity import client_of
-from evenkeel_router.ledger.fairness import ConfiguredWeights
+from evenkeel_router.ledger.weights import ConfiguredWeights
 
 TENANT = TenantConfig(
     namespace="ns",

@@ -72,13 +72,13 @@ def test_a_client_is_owed_no_more_than_its_waiting_requests_cost() -> None:
     assert owed["a"] == pytest.approx(LAST + 300 - 4 * 5)
 
 
-def test_what_a_light_client_cannot_take_is_owed_to_the_others_by_weight() -> None:
+def test_what_a_light_client_cannot_take_is_owed_to_its_tenants_other_clients() -> None:
     clients = {"c": Client("c", "c", tenant_weight=2)}
     records = [*backlog("a", 30), *backlog("c", 30), served("b", 0.0, 1.0, 3)]
     owed = owed_service(records, clients, 11.0)
     assert owed["b"] == pytest.approx(3 + 3)
-    assert owed["a"] == pytest.approx(LAST + 19 + 9 * 20)
-    assert owed["c"] == pytest.approx(LAST + 38 + 9 * 40)
+    assert owed["a"] == pytest.approx(LAST + 17 + 9 * 20)
+    assert owed["c"] == pytest.approx(LAST + 40 + 9 * 40)
 
 
 def test_the_cost_of_a_request_that_did_not_end_is_no_limit() -> None:

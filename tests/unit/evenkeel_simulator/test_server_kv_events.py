@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from array import array
 
 import msgspec
@@ -15,7 +14,7 @@ from evenkeel_contract.kvevents import (
 )
 from evenkeel_simulator.engine.cache import RadixCache, namespace
 from evenkeel_simulator.server.kv_events import KvRecorder
-from evenkeel_simulator.server.pages import block_hashes, page_bytes, page_tokens, pages_of
+from evenkeel_simulator.server.pages import page_bytes, page_tokens, pages_of
 
 
 def hashes_by_the_book(tokens: list[int], page: int) -> list[int]:
@@ -30,17 +29,6 @@ def hashes_by_the_book(tokens: list[int], page: int) -> list[int]:
         unsigned = int(prior[:16], 16)
         hashes.append(unsigned - 2**64 if unsigned >= 2**63 else unsigned)
     return hashes
-
-
-def test_block_hashes_are_sglangs() -> None:
-    tokens = [(i * 2654435761) % 2**32 for i in range(100)]
-    for page in (1, 7, 16):
-        assert block_hashes(tokens, page) == hashes_by_the_book(tokens, page)
-
-
-def test_a_known_hash_by_hand() -> None:
-    digest = hashlib.sha256(struct.pack("<4I", 1, 2, 3, 4)).digest()
-    assert block_hashes([1, 2, 3, 4, 5], 4) == [struct.unpack(">q", digest[:8])[0]]
 
 
 def test_only_whole_pages_are_shared() -> None:

@@ -1,0 +1,42 @@
+"""The weights of tenants and clients, as configured (R9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from evenkeel_contract.key import ClientKey
+from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
+from evenkeel_fairshare.ledger import tenant_of
+
+
+class ConfiguredWeights:
+    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
+
+    def __init__(self, tenancy: TenancyConfig) -> None:
+        self._tenants: dict[str, float] = {}
+        self._defaults: dict[str, float] = {}
+        self._clients: dict[str, float] = {}
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+
+    @property
+    def declared(self) -> Collection[str]:
+        """The identities of all clients that tenants declare."""
+        return self._clients.keys()
+
+    def client(self, client: str) -> float:
+        """The client's weight within its tenant."""
+        weight = self._clients.get(client)
+        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
+
+    def tenant(self, tenant: str) -> float:
+        """The tenant's weight."""
+        return self._tenants.get(tenant, 1.0)
+
+    def _add(self, tenant: TenantConfig) -> None:
+        for client in tenant.clients:
+            key = ClientKey(tenant.namespace, tenant.name, client.name)
+            self._clients[key.identity] = float(client.weight)
+        name = ClientKey(tenant.namespace, tenant.name, "-").tenant_identity
+        self._tenants[name] = float(tenant.weight)
+        self._defaults[name] = float(tenant.default_client_weight)
