@@ -52,6 +52,7 @@ from evenkeel_cli.output import (
     working,
 )
 from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
+from evenkeel_cli.yamlfile import YamlFault
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 DEFAULT_ISOLATION = Scheduling().isolation.spelling
@@ -142,6 +143,20 @@ Workloads = Annotated[Path | None, option("Folder with workload files.")]
 Traces = Annotated[
     Path, typer.Option(help="Folder with the traces of workloads.", envvar="EVENKEEL_DATA")
 ]
+Autoscale = Annotated[
+    Path | None,
+    option("Compare scalers instead: file with a FairInferenceService that has spec.autoscaling."),
+]
+Startup = Annotated[
+    float, typer.Option(help="--autoscale: seconds until a started replica is ready.")
+]
+QueueTarget = Annotated[
+    float, typer.Option(help="--autoscale: waiting requests per replica that the rival aims at.")
+]
+ConcurrencyTarget = Annotated[
+    float,
+    typer.Option(help="--autoscale: requests in flight per replica that the rival aims at."),
+]
 
 
 def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
@@ -175,6 +190,10 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     artifact_rules: ArtifactRules = False,
     workloads: Workloads = None,
     traces: Traces = Path(),
+    autoscale: Autoscale = None,
+    startup: Startup = 120.0,
+    queue_target: QueueTarget = 4.0,
+    concurrency_target: ConcurrencyTarget = 32.0,
     no_plots: NoPlots = False,
     json: Json = False,
 ) -> None:
@@ -215,12 +234,18 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             with working("reading the trace"):
                 work = _of_trace(trace, clients=clients, speed=speed, seed=seed, weight=weight)
         _open(out)
+        if autoscale is not None:
+            _compare_scalers(
+                autoscale, setup, work, startup_s=startup, targets=(queue_target, concurrency_target),
+                out=out, plots=not no_plots, json=json,
+            )  # fmt: skip
+            return
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
         title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
         with working("writing the results"):
             _write(records, summary, out, None if no_plots else title)
-    except (UsageError, TraceError, WorkloadError, SetupError) as error:
+    except (UsageError, TraceError, WorkloadError, SetupError, YamlFault) as error:
         print_error(error)
         raise typer.Exit(ExitCode.INVALID) from error
     if json:
@@ -238,6 +263,39 @@ def _of_trace(
     assert trace is not None
     read = read_programs(trace, clients=clients, speed=speed, seed=seed)
     return Workload(trace.name, read, _weighted(read, weight), size=len(read))
+
+
+def _compare_scalers(
+    file: Path,
+    setup: Setup,
+    work: Workload,
+    *,
+    startup_s: float,
+    targets: tuple[float, float],
+    out: Path,
+    plots: bool,
+    json: bool,
+) -> None:
+    """The scaling laboratory; `targets`: waiting requests, and requests in flight, per replica."""
+    from evenkeel_cli import (
+        autoscale,  # the router and the operator, which other simulations do not need
+    )
+
+    if not (0 <= startup_s < float("inf") and min(targets) > 0):
+        raise UsageError(
+            "--startup must be at least 0, --queue-target and --concurrency-target above 0"
+        )
+    terms = autoscale.read_terms(file)
+    candidates = autoscale.scalers(terms, queue_target=targets[0], concurrency_target=targets[1])
+    with working("comparing scalers"):
+        found, over_time = autoscale.compare(setup, work, terms, candidates, startup_s=startup_s)
+        title = f"{work.name}: start-up {startup_s:g} s" if plots else None
+        autoscale.write(found, over_time, out, title=title)
+    if json:
+        print_json(found)
+    else:
+        autoscale.report(found, report_console(), threshold_s=terms.threshold_s)
+        report_console().print(f"written to {out}/", highlight=False)
 
 
 def workloads_folder() -> Path:
