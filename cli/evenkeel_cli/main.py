@@ -1,4 +1,4 @@
-"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `record`, `demo`, `simulate` and `papers`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `record`, `plan`, `demo`, `simulate` and `papers`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
 `evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
@@ -49,6 +49,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "record": (
         "evenkeel_cli.record",
         "Record traffic, without text, for `evenkeel plan`.",
+    ),
+    "plan": (
+        "evenkeel_cli.plan",
+        "Predict from a recording who gains and who loses by a change.",
     ),
     "demo": (
         "evenkeel_cli.demo.command",

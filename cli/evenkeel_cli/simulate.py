@@ -48,6 +48,7 @@ from evenkeel_cli.output import (
 )
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
 from evenkeel_cli.trace_options import UsageError, read_programs
+from evenkeel_cli.yamlfile import YamlFault
 
 _BATCH = 256  # requests between two updates of the progress bar
 
@@ -63,12 +64,15 @@ def _simulate(options: Options) -> None:
         setup = _setup(options, spec)
         work = _of_trace(options) if spec is None else _of_workload(options, spec)
         _open(out)
+        if options.autoscale is not None:
+            _compare_scalers(options, options.autoscale, setup, work)
+            return
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
         title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
         with working("writing the results"):
             _write(records, summary, out, None if options.no_plots else title)
-    except (UsageError, TraceError, WorkloadError, SetupError) as error:
+    except (UsageError, TraceError, WorkloadError, SetupError, YamlFault) as error:
         print_error(error)
         raise typer.Exit(ExitCode.INVALID) from error
     if options.json:
@@ -134,6 +138,30 @@ def _of_trace(options: Options) -> Workload:
     with working("reading the trace"):
         read = read_programs(trace, clients=options.clients, speed=options.speed, seed=options.seed)
         return Workload(trace.name, read, _weighted(read, options.weight), size=len(read))
+
+
+def _compare_scalers(options: Options, file: Path, setup: Setup, work: Workload) -> None:
+    """The scaling laboratory."""
+    from evenkeel_cli import (
+        autoscale,  # the router and the operator, which other simulations do not need
+    )
+
+    startup_s, targets = options.startup, (options.queue_target, options.concurrency_target)
+    if not (0 <= startup_s < float("inf") and min(targets) > 0):
+        raise UsageError(
+            "--startup must be at least 0, --queue-target and --concurrency-target above 0"
+        )
+    terms = autoscale.read_terms(file)
+    candidates = autoscale.scalers(terms, queue_target=targets[0], concurrency_target=targets[1])
+    with working("comparing scalers"):
+        found, over_time = autoscale.compare(setup, work, terms, candidates, startup_s=startup_s)
+        title = None if options.no_plots else f"{work.name}: start-up {startup_s:g} s"
+        autoscale.write(found, over_time, options.out, title=title)
+    if options.json:
+        print_json(found)
+    else:
+        autoscale.report(found, report_console(), threshold_s=terms.threshold_s)
+        report_console().print(f"written to {options.out}/", highlight=False)
 
 
 def workloads_folder() -> Path:

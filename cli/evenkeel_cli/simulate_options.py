@@ -114,6 +114,21 @@ Traces = Annotated[
     Path, typer.Option(help="Folder with the traces of workloads.", envvar="EVENKEEL_DATA")
 ]
 
+Autoscale = Annotated[
+    Path | None,
+    option("Compare scalers instead: file with a FairInferenceService that has spec.autoscaling."),
+]
+Startup = Annotated[
+    float, typer.Option(help="--autoscale: seconds until a started replica is ready.")
+]
+QueueTarget = Annotated[
+    float, typer.Option(help="--autoscale: waiting requests per replica that the rival aims at.")
+]
+ConcurrencyTarget = Annotated[
+    float,
+    typer.Option(help="--autoscale: requests in flight per replica that the rival aims at."),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -152,5 +167,9 @@ class Options:
     artifact_rules: ArtifactRules = False
     workloads: Workloads = None
     traces: Traces = Path()
+    autoscale: Autoscale = None
+    startup: Startup = 120.0
+    queue_target: QueueTarget = 4.0
+    concurrency_target: ConcurrencyTarget = 32.0
     no_plots: NoPlots = False
     json: Json = False

@@ -138,6 +138,8 @@ class Fleet:
         """(end of an iteration, slot); stale if the engine's end has changed since. For an idle engine: when to start it again."""
         self._idle: dict[int, None] = {}
         """Slots whose engine is between iterations and may have work."""
+        self.tick_s = inf
+        """When `tick` is called next, while there is work."""
 
     def run(self, workload: Workload) -> float:
         """Serve a workload to its end; returns when the last request ended."""
@@ -152,7 +154,7 @@ class Fleet:
             # 1. The next instant at which anything happens.
             arrival_s = inf if upcoming is None else upcoming.arrival_s
             end_s = self._ends[0][0] if self._ends else inf
-            now_s = self._facts.now_s = min(arrival_s, end_s)
+            now_s = self._facts.now_s = min(arrival_s, end_s, self.tick_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
             while self._ends and self._ends[0][0] <= now_s:
                 self._finish(*heappop(self._ends))
@@ -160,11 +162,16 @@ class Fleet:
                 self._begin(upcoming, workload.client(upcoming.client))
                 upcoming = next(arrivals, None)
             self._start_idle(now_s)
+            if self.tick_s <= now_s:
+                self.tick(now_s)
         stuck = sum(len(engine.policy) for engine in self.engines)
         stuck += len(self.central.policy) if self.central is not None else 0
         if stuck:
             raise RuntimeError(f"{stuck} requests wait in idle engines: the policy admits none")
         return now_s
+
+    def tick(self, now_s: float) -> None:
+        """Called at `tick_s`: a fleet of changing size (`scaling`) changes now."""
 
     # Requests
 

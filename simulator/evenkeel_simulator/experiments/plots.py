@@ -156,3 +156,54 @@ def _ranges(
         axes.plot([high], [place], "|", color=colours[name], markersize=11, markeredgewidth=2.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+
+
+def plot_pairs(panels: Mapping[str, Mapping[str, tuple[float, float]]], path: Path) -> None:
+    """A panel per title: for each client its value before and after a change."""
+    names = list(next(iter(panels.values())))[:MAX_CLIENTS]
+    figure = Figure(figsize=(3.6 * len(panels), 1.4 + 0.34 * len(names)), layout="constrained")
+    for axes, (title, pairs) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
+    ):
+        for place, name in enumerate(names):
+            before, after = pairs[name]
+            axes.annotate(
+                "",
+                (after, place),
+                (before, place),
+                arrowprops={"arrowstyle": "->", "color": COLOURS[0], "linewidth": 1.6},
+            )
+            axes.plot([before], [place], "o", color=REST, markersize=7)
+            axes.plot([after], [place], "o", color=COLOURS[0], markersize=7)
+        tidy(axes, title=title, x="grey: today, blue: after the change", y="")
+        axes.set_xlim(left=0)
+        axes.set_yticks(range(len(names)), names)
+    figure.axes[0].invert_yaxis()
+    figure.savefig(path, dpi=144)
+
+
+def plot_scaling(
+    over_time: Mapping[str, Sequence[tuple[float, int]]],
+    points: Mapping[str, tuple[float, float]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Replicas over time for each scaler, and attainment (0 to 1) over GPU seconds."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    for number, (name, changes) in enumerate(over_time.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        times, counts = zip(*changes, strict=True)
+        left.step(times, counts, where="post", label=name, color=colour, linewidth=1.6)
+        gpu_s, part = points[name]
+        right.plot([gpu_s / 3600], [100 * part], "o", color=colour, markersize=7)
+        right.annotate(
+            name, (gpu_s / 3600, 100 * part), fontsize=8, xytext=(5, 4), textcoords="offset points"
+        )
+    tidy(left, title="Replicas, starting and draining ones included", x="time (s)", y="")
+    tidy(right, title="Requests in time", x="GPU hours", y="%")
+    left.set_ylim(bottom=0)
+    left.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=144)

@@ -17,6 +17,7 @@ import pytest
 import typer.main
 import yaml
 from evenkeel_cli.main import COMMANDS, build
+from evenkeel_cli.planning import Change
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import GROUP
 from evenkeel_contract.spec.resources import (
@@ -148,6 +149,8 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
         case "spec FairInferenceService":
             model = {"model": {"source": "hf://org/model", "servedName": "m"}}
             _, faults = decode(ServiceSpec, model | plain)
+        case "change":
+            _, faults = decode(Change, plain)
         case "spec InferenceTenant":
             _, faults = decode(TenantSpec, plain)
         case "keda":  # of another project: only the target is ours
