@@ -89,7 +89,7 @@ def test_a_replica_serves_after_its_start_up_and_costs_from_its_start() -> None:
 
 
 def test_a_draining_replica_finishes_its_requests_and_gets_no_new_ones() -> None:
-    figures, records = run(Planned((0, 2), (100, 1)), steady(8, 200), replicas=2)
+    figures, records = run(Planned((0, 2), (100, 1)), steady(8, 120), replicas=2)
     assert {one.status for one in records} == {"finished"}
     left = [one for one in records if one.replica == 1]
     assert max(one.arrival_s for one in left) < 100
@@ -111,8 +111,8 @@ def test_what_starts_and_ends_again_soon_is_a_flap() -> None:
 
 def test_a_scaler_sees_demand_waits_and_throughput() -> None:
     scaler = Planned((0, 1))
-    run(scaler, steady(40, 300))
-    last = [one for one in scaler.seen if one.now_s <= 300][-1]
+    run(scaler, steady(40, 130))
+    last = [one for one in scaler.seen if one.now_s <= 130][-1]
     assert last.waiting > 100
     assert last.in_flight > last.waiting
     assert last.busy_part > 0.9
@@ -175,7 +175,7 @@ def test_every_scaler_serves_all_and_a_static_fleet_costs_its_size(tmp_path: Pat
     found = terms(tmp_path)
     candidates = autoscale.scalers(found, queue_target=4.0, concurrency_target=16.0)
     figures, _ = autoscale.compare(
-        Setup(profile=PROFILE), steady(20, 240), found, candidates, startup_s=30.0
+        Setup(profile=PROFILE), steady(20, 90), found, candidates, startup_s=30.0
     )
     by_name = {one.scaler: one for one in figures}
     assert list(by_name) == ["evenkeel", "hpa queue 4", "panic window 16", "static 6", "static 3"]
