@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from math import inf
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from evenkeel_simulator.engine.admission import SGLangAdmission
 from evenkeel_simulator.engine.cache import Node, RadixCache, Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, State
 from evenkeel_simulator.engine.step import Step
 from hypothesis import given, settings
@@ -103,10 +105,15 @@ def check_memory(engine: Engine) -> None:
 
 
 def drive(
-    config: EngineConfig, policy: Queue, events: list[Event], *, jump: bool
+    config: EngineConfig,
+    policy: Queue,
+    events: list[Event],
+    *,
+    jump: bool,
+    profile: CostProfile = PROFILE,
 ) -> tuple[Engine, list[EngineRequest], list[tuple[str, ...]]]:
     """Run the events to the end; the engine, its requests, and a log of all that matters with its times."""
-    engine = Engine(config, policy, PROFILE)
+    engine = Engine(config, policy, profile)
     requests, agenda = schedule(events)
     log: list[tuple[str, ...]] = []
     now_s = 0.0
@@ -167,11 +174,12 @@ def entries(step: Step) -> list[tuple[str, ...]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(config=CONFIGS, policy=POLICIES, events=EVENTS)
+@given(config=CONFIGS, policy=POLICIES, events=EVENTS, waiting_ms=st.sampled_from([0.0, 0.7]))
 def test_jumps_do_exactly_what_single_steps_do(
-    config: EngineConfig, policy: type[Queue], events: list[Event]
+    config: EngineConfig, policy: type[Queue], events: list[Event], waiting_ms: float
 ) -> None:
-    runs = [drive(config, policy(), events, jump=jump) for jump in (False, True)]
+    profile = msgspec.structs.replace(PROFILE, waiting_ms=waiting_ms)
+    runs = [drive(config, policy(), events, jump=jump, profile=profile) for jump in (False, True)]
     (single, single_requests, single_log), (jumped, jumped_requests, jumped_log) = runs
     assert jumped_log == single_log
     for one, other in zip(single_requests, jumped_requests, strict=True):
