@@ -188,6 +188,24 @@ async def test_a_flood_does_not_delay_the_other_client_and_accounts_are_exact(
     assert rows["ns/greedy/greedy"].cached_tokens > 0.8 * 150 * LONGEST_INPUT
 
 
+async def test_a_tenant_of_three_times_the_weight_gets_three_times_the_service(
+    environment: Path, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    asks = [
+        ask
+        for name, weight in (("heavy", 3), ("light", 1))
+        for ask in queue_of(rng, name, 100, tenant=name, weights=(weight, 1), output_tokens=64)
+    ]
+    rng.shuffle(asks)
+    with engine(environment, tmp_path) as found:
+        answers = await run_queue(found, asks)
+    first = sorted(answers, key=lambda answer: answer.finished_s)[:120]
+    part = sum(answer.client == "heavy" for answer in first) / 120
+    # Ahead or behind by a quantum and what runs: ten answers of 148 weighted tokens.
+    assert part == pytest.approx(0.75, abs=10 / 120)
+
+
 async def test_service_is_quanta_given_less_what_is_left_at_both_levels(
     environment: Path, tmp_path: Path
 ) -> None:
