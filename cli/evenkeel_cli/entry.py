@@ -13,6 +13,6 @@ def main() -> None:
         run()
     except ModuleNotFoundError as error:
         sys.exit(
-            f"evenkeel: the package {error.name} is missing; the command line needs "
+            f"evenkeel: the package {error.name} is missing. Install the command line with: "
             f"pip install 'evenkeel-llm[cli]'"
         )

@@ -193,7 +193,7 @@ class TracingConfig:
     endpoint: Annotated[str, Url(), Length(1, 2048)]
     """Base address of the collector, such as `http://otel-collector.monitoring:4318`. The router appends `/v1/traces`."""
     sampling_rate_per_million: Annotated[int, Range(0, 1_000_000)] = 10_000
-    """How many of a million requests are traced. If the client's `traceparent` header decides, that decision holds."""
+    """How many of a million requests are traced. The `traceparent` header of a request overrides this rate."""
     client_names: ClientNames = ClientNames.HASHED
     """How traces name tenants and clients: by a hash (Hashed) or by name (Plain)."""
 

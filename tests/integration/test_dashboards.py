@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from evenkeel_operator.manifests.monitoring import pod_monitors
 from monitoring.generate import CHART
 from tests.integration.test_prometheus import SUBJECT, until_each
 from tests.integration.test_up_command import FILE, Up
+from tests.support.dashboard_pictures import draw
+from tests.support.plain_words import ROOT
 from tests.support.prometheus import prometheus, scraped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("source_path")]
@@ -129,3 +133,71 @@ async def test_every_query_of_every_dashboard_finds_data(tmp_path: Path) -> None
         for up in ups:
             up.process.kill()
             up.process.wait()
+
+
+PICTURED_S = 150
+FLOOD, QUIET_S = "sk-research-notebook", 45
+OTHERS = ("sk-ads-chat", "sk-ads-batch", "sk-search-rerank", "sk-support-agent")
+
+
+@pytest.mark.skipif("EVENKEEL_PICTURES" not in os.environ, reason="set EVENKEEL_PICTURES=1 to draw")
+@pytest.mark.timeout(PICTURED_S + 900)
+async def test_pictures_of_the_dashboards_are_drawn(tmp_path: Path) -> None:
+    """One client floods the quickstart's fleet after a while; the pictures are in docs/images."""
+    example = (ROOT / "examples/quickstart.yaml").read_text()
+    (tmp_path / "fleet.yaml").write_text(
+        example.replace(
+            "\n  scheduling:",
+            "\n      - --max-running-requests=4\n  router: {replicas: 2}\n  scheduling:",
+            1,
+        )
+    )
+    up = Up(tmp_path)
+    labels = {"$namespace": SUBJECT.namespace, "$service": SUBJECT.name}
+    try:
+        await asyncio.to_thread(up.until_ready)
+        async with (
+            httpx.AsyncClient(timeout=120, trust_env=False) as client,
+            prometheus(tmp_path, scrapes(up), every="2s") as api,
+        ):
+            began_s = time.time()
+            async with asyncio.TaskGroup() as group:
+                for key in OTHERS:
+                    for number in range(6):
+                        group.create_task(ask(client, up, key, number, PICTURED_S))
+                for number in range(60):
+                    wait_s = QUIET_S + number * 0.05
+                    group.create_task(ask(client, up, FLOOD, number, PICTURED_S, wait_s=wait_s))
+            period_s = (began_s + 6, time.time())
+            for path in DASHBOARDS:
+                await draw(
+                    json.loads(path.read_text()),
+                    api,
+                    ROOT / f"docs/images/dashboard-{path.stem}.png",
+                    labels=labels,
+                    period_s=period_s,
+                )
+    finally:
+        up.process.kill()
+        up.process.wait()
+
+
+async def ask(
+    client: httpx.AsyncClient, up: Up, key: str, number: int, until_s: float, *, wait_s: float = 0
+) -> None:
+    """One request after the other, as one user; each fifth has a prompt of its own."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + until_s
+    await asyncio.sleep(wait_s)
+    turn = 0
+    while loop.time() < end_s:
+        turn += 1
+        own = f"{number} {turn}" if turn % 5 == 0 else ""
+        body = {
+            "model": "llama-3.1-8b",
+            "prompt": f"{key} " * 400 + own,
+            "max_tokens": 60,
+            "ignore_eos": True,
+        }
+        headers = {"Authorization": f"Bearer {key}"}
+        await client.post(f"{up.url}/v1/completions", json=body, headers=headers)

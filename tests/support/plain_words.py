@@ -26,7 +26,10 @@ from evenkeel_contract.routerconfig import RouterConfig
 ROOT: Final = Path(__file__).parents[2]
 MAX_WORDS: Final = 25
 MIN_WORDS: Final = 3
-EXTERNAL: Final = frozenset({"--decode-log-interval", "kubernetes_asyncio"})
+EXTERNAL: Final = frozenset(
+    {"--decode-log-interval", "--enable-trace", "--otlp-traces-endpoint", "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_HEADERS",
+     "kubernetes_asyncio"}
+)  # fmt: skip
 """Names of other projects, which docs mention and the tree does not use."""
 
 FORBIDDEN: Final = (

@@ -98,7 +98,7 @@ class Targets:
     """Targets of the scaler. Each set target yields a recommendation, and the highest one applies."""
 
     utilization_percent: Percent = 75
-    """Target for demand over the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
+    """Target for demand divided by the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
     queue_time: Duration | None = None
     """Target for the mean wait at replicas, over requests of clients within their share. If not set, it is not a target."""
     ttft_p95: Duration | None = None

@@ -360,7 +360,7 @@ class FairnessObjective:
     """Objective for fairness between backlogged clients."""
 
     max_lead: Duration = Duration.from_plain("60s")
-    """Largest lead of the most over the least served backlogged client, in time of fair service. An alert fires above it."""
+    """Largest lead of the most served backlogged client over the least served one, in time of fair service. An alert fires above it."""
     max_share_error_percent: Percent = 15
     """How much less service than its share a backlogged client may get, in percent of its share. An alert fires above it."""
 

@@ -88,9 +88,10 @@ class Scheduling:
     prompt again. It does not change the fairness bound."""
     isolation: IsolationSetting = _DEFAULT_ISOLATION
     """How far other clients may slow a client whose requests run. While a client has less than its share of a replica's time, prompts
-    of clients with more than their share wait. The percentage bounds the effect of a large batch: with 50%, such a client keeps at
-    least half of its share of its speed alone. A larger percentage protects small clients more and lowers total throughput
-    under load. With 0% a batch has no bound. Off: the replica computes all prompts first. Policies LPM and FCFS ignore it."""
+    of clients with more than their share wait. The fair speed of a client is its share of the speed that it has alone. The percentage
+    bounds the effect of a large batch: with 50%, such a client keeps at least half of its fair speed. A larger percentage protects
+    small clients more and lowers total throughput under load. With 0% a batch has no bound. Off: the replica computes all
+    prompts first. Policies LPM and FCFS ignore it."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
     Paper sets it to zero, which a client can exploit."""
@@ -327,7 +328,7 @@ class FairnessStatus:
     share_error_percent: Count | None = None
     """How much less service than its share the least served backlogged client got, in percent of its share."""
     max_lead: Duration | None = None
-    """Largest lead of the most over the least served backlogged client, in time of fair service. Not set without a lead."""
+    """Largest lead of the most served backlogged client over the least served one, in time of fair service. Not set without a lead."""
     backlogged_clients: Count | None = None
     """Number of clients with waiting requests."""
 
