@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
-from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
+from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import KubeClient, connected, in_pod
 from evenkeel_router.app import Router, background, running

@@ -28,8 +28,8 @@ from evenkeel_contract.routerconfig import (
     StateConfig,
     TenancyConfig,
     TenantConfig,
-    dump_router_config,
 )
+from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_fairshare.bounds import Churn, dlpm_overshoot
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 

@@ -14,7 +14,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 from evenkeel_contract.adminstate import RouterState
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

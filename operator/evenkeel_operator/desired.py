@@ -23,8 +23,8 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
-    dump_router_config,
 )
+from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService
 

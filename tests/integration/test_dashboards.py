@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.manifests.monitoring import pod_monitors
 
 from monitoring.generate import CHART

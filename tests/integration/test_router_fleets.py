@@ -21,8 +21,8 @@ from evenkeel_contract.routerconfig import (
     StateConfig,
     TenancyConfig,
     TenantConfig,
-    dump_router_config,
 )
+from evenkeel_contract.routerdocument import dump_router_config
 
 from tests.integration.test_router_process import Running, router, simulator
 from tests.support.ports import free_ports

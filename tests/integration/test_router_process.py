@@ -15,12 +15,8 @@ from typing import Any
 
 import httpx
 from evenkeel_contract.adminstate import RouterState, decode_state
-from evenkeel_contract.routerconfig import (
-    ListenConfig,
-    ReplicaConfig,
-    RouterConfig,
-    dump_router_config,
-)
+from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config
 
 from tests.support.nasty import EVENT, Asked, Behaviour, nasty
 from tests.support.routers import KEY, MODEL, PATIENCE_S, config_for, sha256, tenancy, until

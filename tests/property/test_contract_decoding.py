@@ -6,11 +6,8 @@ import json
 from typing import Any
 
 from evenkeel_contract.decode import Shape, decode, fields_of, salvage, shape_of, to_plain
-from evenkeel_contract.routerconfig import (
-    RouterConfig,
-    dump_router_config,
-    parse_router_config,
-)
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config, parse_router_config
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.validate import parse_service, parse_tenant
 from hypothesis import given, settings

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.observe import Observer

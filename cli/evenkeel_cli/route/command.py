@@ -13,12 +13,8 @@ from typing import Annotated, Any
 import typer
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import (
-    Anonymous,
-    ListenConfig,
-    RouterConfig,
-    check_router_config,
-)
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig, RouterConfig
+from evenkeel_contract.routerdocument import check_router_config
 from evenkeel_contract.values import Fault
 from evenkeel_router.cluster.config_watch import FileSource, Loaded
 from evenkeel_router.process import run, serve

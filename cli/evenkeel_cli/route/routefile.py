@@ -32,8 +32,8 @@ from evenkeel_contract.routerconfig import (
     TenantLimits,
     TracingConfig,
     Weight,
-    check_router_config,
 )
+from evenkeel_contract.routerdocument import check_router_config
 from evenkeel_contract.values import PRINTABLE, Cidr, Fault, Length, UniqueBy, Url, without_echoes
 
 from evenkeel_cli.route.models import ModelNames

@@ -16,8 +16,8 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
-    dump_router_config,
 )
+from evenkeel_contract.routerdocument import dump_router_config
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports

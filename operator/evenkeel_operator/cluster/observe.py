@@ -16,7 +16,8 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.spec.parts import SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import KubeClient

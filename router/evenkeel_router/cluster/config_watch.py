@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.values import Fault
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from random import Random
 
 import msgspec
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.values import Fault
 from evenkeel_kube.cache import Metadata
 from evenkeel_kube.client import KubeClient

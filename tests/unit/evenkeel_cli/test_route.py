@@ -28,9 +28,8 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
-    dump_router_config,
-    parse_router_config,
 )
+from evenkeel_contract.routerdocument import dump_router_config, parse_router_config
 from typer.testing import CliRunner
 
 from tests.support.nasty import fine, nasty

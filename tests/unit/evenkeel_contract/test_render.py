@@ -15,6 +15,8 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     ReplicaConfig,
     RouterConfig,
+)
+from evenkeel_contract.routerdocument import (
     check_router_config,
     dump_router_config,
     parse_router_config,

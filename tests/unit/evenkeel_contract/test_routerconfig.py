@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import (
-    MAX_CONFIG_BYTES,
     Anonymous,
     ApiKeyConfig,
     ClientConfig,
@@ -27,6 +26,9 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
     TenantLimits,
+)
+from evenkeel_contract.routerdocument import (
+    MAX_CONFIG_BYTES,
     dump_router_config,
     parse_router_config,
 )

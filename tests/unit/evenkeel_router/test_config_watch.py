@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from evenkeel_contract.routerconfig import RouterConfig, dump_router_config
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_router.cluster.config_watch import FileSource, load
 
 from tests.support.routers import config_for, until

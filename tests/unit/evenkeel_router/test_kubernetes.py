@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
-from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
+from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import CredentialsError, in_pod, namespace_of_pod
 from evenkeel_kube.watch import Selection, Watcher
