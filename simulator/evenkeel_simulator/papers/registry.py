@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from evenkeel_simulator.papers import andes, dlpm, vtc
+from evenkeel_simulator.papers import andes, dlpm, vtc, vtc_figures
 from evenkeel_simulator.papers.results import Table, page
 from evenkeel_simulator.papers.runs import Context
 
 EXPERIMENTS: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(
-    {**vtc.EXPERIMENTS, **dlpm.EXPERIMENTS, **andes.EXPERIMENTS}
+    {**vtc.TABLES, **vtc_figures.FIGURES, **dlpm.EXPERIMENTS, **andes.EXPERIMENTS}
 )
 """The name of an experiment begins with that of its paper."""
 PAPERS: Final[Mapping[str, str]] = MappingProxyType(
