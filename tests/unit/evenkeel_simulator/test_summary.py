@@ -6,7 +6,7 @@ import pytest
 from evenkeel_simulator.experiments.plots import REST, client_colours, plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.summary import (
-    _completion,
+    completion,
     program_latencies,
     summarise,
 )
@@ -138,7 +138,7 @@ def test_the_tables_windows_follow_the_arrivals() -> None:
         for n, t in enumerate(range(0, 310, 10))
     ]
     rejected = replace(ended("last", "rejected"), arrival_s=600.0)
-    of_600_s = service_difference([_completion(record) for record in served])
+    of_600_s = service_difference([completion(record) for record in served])
     for summary in (
         summarise([*served, rejected], 610.0),
         summarise(served, 610.0, duration_s=600.0),
