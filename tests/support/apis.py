@@ -76,10 +76,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": MESSAGES,
     "/v1/responses": RESPONSES,
 }
-FIRST_COUNTED = {"/v1/chat/completions": 0, "/v1/completions": 0, "/generate": 0}
-"""The first event of a stream that counts as output, where it is not the second. Of a chat it is that of the role:
-without a usage, the router counts events.
-"""
+FIRST_COUNTED = {"/v1/completions": 0, "/generate": 0}
+"""The first event of a stream that counts as output, where it is not the second."""
 EARLY_USAGE = ("/v1/messages", "/generate")
 """Streams that report the input before their end."""
 
