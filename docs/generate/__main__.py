@@ -10,6 +10,7 @@ from docs.generate import (
     commandline,
     conditions,
     errors,
+    failuremodes,
     metrics,
     openapi,
     pictures,
@@ -28,6 +29,7 @@ _SOURCES: Final = (
     errors,
     conditions,
     alerts,
+    failuremodes,
 )
 
 

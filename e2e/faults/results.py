@@ -48,14 +48,15 @@ class Row:
 
 def written(row: Row, path: Path = RESULTS) -> None:
     """Replace the row of the same name, and keep the others."""
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {one["name"]: one for one in before} | {row.name: asdict(row)}
+    before = json.loads(path.read_text()) if path.exists() else {"rows": [], "remarks": []}
+    found = {one["name"]: one for one in before["rows"]} | {row.name: asdict(row)}
     git = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     plain = {
         "command": "make chaos-cluster",
         "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
+        "remarks": before["remarks"],  # written by hand, about single rows
         "rows": list(found.values()),
     }
     path.write_text(json.dumps(plain, indent=1) + "\n")
