@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from math import inf
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,7 @@ BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
+QUIET_S: Final = 0.5  # without a request, before the router ends: clients are about to send on connections that they keep
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
@@ -81,11 +83,17 @@ class Router:
         return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
 
     async def drain(self) -> None:
-        """Refuse new requests, let those in flight finish, and end the rest with an error (DESIGN section 5)."""
+        """Refuse new connections, serve those that clients keep once more, and end what lasts too long (DESIGN section 5).
+
+        A client that keeps a connection does not know that the router leaves, and many do not repeat a request.
+        """
         intake = self.rooms.intake
         intake.draining = True
+        intake.refuses_from_s = asyncio.get_running_loop().time()
         _log.info("draining: %d requests in flight", intake.admission.running)
-        if not await _until_idle(intake, self.rooms.settings.config.drain_timeout_s):
+        timeout_s = self.rooms.settings.config.drain_timeout_s
+        if not await _until_idle(intake, timeout_s, quiet_s=min(QUIET_S, timeout_s)):
+            intake.refuses_from_s = -inf
             for request_state in list(intake.active_requests):
                 request_state.interrupt()
             await _until_idle(intake, LAST_WORDS_S)
@@ -397,12 +405,15 @@ def _report_failure(task: asyncio.Task[None]) -> None:
         _log.critical("a background task failed", exc_info=task.exception())
 
 
-async def _until_idle(intake: Intake, timeout_s: float) -> bool:
-    """Whether nothing is in flight any more, within the time."""
+async def _until_idle(intake: Intake, timeout_s: float, *, quiet_s: float = 0.0) -> bool:
+    """Whether nothing was in flight for `quiet_s`, within the time."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + timeout_s
-    while intake.admission.running:
-        if loop.time() >= deadline_s:
-            return False
+    busy_s = loop.time()
+    deadline_s = busy_s + timeout_s
+    while intake.admission.running or loop.time() < busy_s + quiet_s:
+        if intake.admission.running:
+            busy_s = loop.time()
+            if busy_s >= deadline_s:
+                return False
         await asyncio.sleep(0.02)
     return True

@@ -248,6 +248,29 @@ async def test_sigterm_lets_what_runs_finish_and_refuses_what_is_new(tmp_path: P
             assert await running.process.wait() == 0
 
 
+async def test_a_kept_connection_is_served_once_more_while_the_router_drains(
+    tmp_path: Path,
+) -> None:
+    """Its client does not know that the router leaves, and would lose the request (P4)."""
+    body = {"model": MODEL, "prompt": "x"}
+    async with (
+        behind(Asked.answer, path=tmp_path / "router.json") as running,
+        httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as kept,
+        httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as new,
+    ):
+        first = await kept.post("/v1/completions", json=body)
+        assert "connection" not in first.headers
+        running.process.send_signal(signal.SIGTERM)
+        await running.line("draining")
+        refused, served = await asyncio.gather(
+            new.post("/v1/completions", json=body), kept.post("/v1/completions", json=body)
+        )
+        assert (refused.status_code, served.status_code) == (503, 200)
+        assert served.headers["connection"] == refused.headers["connection"] == "close"
+        async with asyncio.timeout(PATIENCE_S):
+            assert await running.process.wait() == 0
+
+
 async def test_what_runs_longer_than_the_drain_ends_with_an_error(tmp_path: Path) -> None:
     async def begins(asked: Asked) -> None:
         if b'"stream"' in asked.body:

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS, REQUEST_ID_HEADER
+from evenkeel_contract.names import GUARDED_HEADERS, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
@@ -32,7 +32,7 @@ from evenkeel_router.api.endpoints import (
     parse,
 )
 from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body
-from evenkeel_router.api.identity import KEY_HEADERS, Claims, Client
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
@@ -44,7 +44,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
-from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.intake import Intake, claims_of
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import RequestTracer, Step
 from evenkeel_router.request.tenant_console import TenantConsole
@@ -69,10 +69,7 @@ _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a lab
 INTERNAL: Final = "internal"
 """The label of a fault of this program, which is none of the outcomes."""
 
-_AUTHORIZATION = istr("Authorization")
 _CONTENT_TYPE = istr("Content-Type")
-_KEYS = tuple(map(istr, KEY_HEADERS))
-_IDENTITY = tuple((name, istr(name)) for name in CLIENT_HEADERS)
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
 """What `stripped` counts for an identity header from a peer that may not send one."""
@@ -140,8 +137,7 @@ class Pipeline:
             request_state.path, request.method, request.headers
         )
         try:
-            if self._intake.draining:
-                raise own_answers.shutting_down()
+            self._intake.let_in(request)
             if endpoint is not None and request.method == "POST":
                 return await self.infer(request_state, request, endpoint)
             if is_stored_response(path):
@@ -167,7 +163,7 @@ class Pipeline:
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
             )
         if self._console.serves(request, path):
-            return await self._console.handle(request, path, _claims(request))
+            return await self._console.handle(request, path, claims_of(request))
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
@@ -187,7 +183,7 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = _claims(request)
+        claims = claims_of(request)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
         client = self._intake.directory.identify(claims)
@@ -445,21 +441,6 @@ class Pipeline:
     def _next_id(self) -> str:
         """A request id: unique among routers by its prefix, within one by its number."""
         return f"{self._id_prefix}-{next(self._ids):x}"
-
-
-def _claims(request: Request) -> Claims:
-    """The headers that identify the sender."""
-    headers = request.headers
-    named: list[tuple[str, str]] = []
-    for name, key in _IDENTITY:
-        if key in headers:
-            named.extend((name, value) for value in headers.getall(key))
-    peer = request.remote if named else None  # it matters only where a header names a client
-    keys: list[str] = []
-    for key_header in _KEYS:
-        if key_header in headers:
-            keys += headers.getall(key_header)
-    return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
 
 
 def _path(request: Request) -> str:

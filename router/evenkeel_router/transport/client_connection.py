@@ -48,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
         "_arriving", "_closing", "_current", "_drained", "_fd", "_head_bytes", "_headers",
         "_idle_since_s", "_idle_timer", "_in_head", "_loop", "_owner", "_parser", "_paused_for_body",
         "_pipelined", "_reading_ended", "_resumes_body", "_target", "_task", "_unparsed", "on_full",
-        "peer", "transport", "writing_paused",
+        "opened_s", "peer", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, owner: TrafficServer) -> None:
@@ -56,6 +56,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.peer: str | None = None
+        self.opened_s = self._loop.time()
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = False
         self._resumes_body = False

@@ -143,6 +143,11 @@ class Request:
         return self.connection.peer
 
     @property
+    def opened_s(self) -> float:
+        """When its connection was opened, by the loop's clock."""
+        return self.connection.opened_s
+
+    @property
     def content_length(self) -> int | None:
         """The length of the body, if the head states it."""
         length = self.headers.get(_CONTENT_LENGTH)
