@@ -107,20 +107,18 @@ async def running(
     """
     rooms = Rooms.make(config, timing=timing)
     settings, service_ledger = rooms.settings, rooms.service_ledger
-    discovery = _discovery(config, service_ledger, api)
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
+    discovery = _discovery(config, service_ledger, api)
     router = Router(rooms, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
         await _read_store(stack, settings, service_ledger, store)
-
         # 2. The way to replicas.
         connections = Connections(lambda: settings.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        health = HealthMonitor(
-            settings, rooms.replicas, service_ledger, prober or HttpProber(session)
-        )
+        probe = prober or HttpProber(session)
+        health = HealthMonitor(settings, rooms.replicas, service_ledger, probe)
         stack.enter_context(tokenising)
         await tokenising.load()
 
@@ -130,16 +128,15 @@ async def running(
         limits = _limit_exchange(rooms, peers, session)
         works = [part.run() for part in (log, discovery, peers, limits, tokenising, console)]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
-        works += _ledger_work(rooms, peers)
         if source is not None:
             works.append(_watch_config(rooms, discovery, source, tokenising))
-        for work in works:
+        for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        sending = upstream or connections
-        pipeline = _pipeline(rooms, tokenising, sending, health, limits, log, console)
+        sender = upstream or connections
+        pipeline = _pipeline(rooms, tokenising, sender, health, limits, log, console)
         await _open_ports(stack, router, pipeline, log, console)
         yield router
 
