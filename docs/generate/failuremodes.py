@@ -85,7 +85,7 @@ def pages() -> Iterator[tuple[str, str]]:
                 ),
             ),
             "## Who does what",
-            "Where no administrator is named, nobody has to do anything.",
+            "Where no administrator is named, no action is needed.",
             bullets(
                 f"**{row['name']}.** Users: {row['users']}. Evenkeel: {row['system']}."
                 + (f" An administrator {row['human']}." if row["human"] != "nothing" else "")

@@ -14,12 +14,17 @@ from docs.generate.pages import bounds, code, codes, entry, page
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Path and text of the page."""
+    """Path and text of the pages."""
     intro = (
         "After this page you can read the configuration of a router. It is a JSON document, which the operator and "
         "`evenkeel up` write. Durations are seconds, and sizes are bytes. The router reloads the document after a change."
     )
-    yield "reference/router-config.md", page("RouterConfig", intro, *_fields(RouterConfig, ""))
+    fields = list(_fields(RouterConfig, ""))
+    tenancy = [field for field in fields if field.startswith("## `tenancy.")]
+    rest = [field for field in fields if field not in tenancy]
+    yield "reference/router-config.md", page("RouterConfig", intro, *rest)
+    intro = "After this page you can read the tenants in the [configuration of a router](router-config.md)."
+    yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
 
 
 def _fields(cls: type, path: str) -> Iterator[str]:

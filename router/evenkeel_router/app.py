@@ -118,20 +118,18 @@ async def running(
     """
     rooms = Rooms.make(config, timing=timing)
     settings, service_ledger = rooms.settings, rooms.service_ledger
-    discovery = _discovery(config, service_ledger, api)
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
+    discovery = _discovery(config, service_ledger, api)
     router = Router(rooms, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
         await _read_store(stack, settings, service_ledger, store)
-
         # 2. The way to replicas.
         connections = Connections(lambda: settings.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        health = HealthMonitor(
-            settings, rooms.replicas, service_ledger, prober or HttpProber(session)
-        )
+        probe = prober or HttpProber(session)
+        health = HealthMonitor(settings, rooms.replicas, service_ledger, probe)
         stack.enter_context(tokenising)
         await tokenising.load()
 
@@ -144,24 +142,15 @@ async def running(
         parts = (log, recorder, discovery, peers, limits, tokenising, console)
         works = [part.run() for part in parts]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
-        works += _ledger_work(rooms, peers)
         if source is not None:
             works.append(_watch_config(rooms, discovery, source, tokenising, tracing))
-        for work in works:
+        for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        pipeline = _pipeline(
-            rooms,
-            tokenising,
-            upstream or connections,
-            health,
-            limits,
-            console,
-            tracing,
-            (log.add, recorder.add),
-        )
+        sender, sinks = upstream or connections, (log.add, recorder.add)
+        pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
         await _open_ports(stack, router, pipeline, log, admin=admin_app(rooms, console, recorder))
         yield router
 
