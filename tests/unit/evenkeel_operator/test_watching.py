@@ -31,7 +31,7 @@ class Deaf:
 
 
 def settings() -> Settings:
-    images = [f"--{name}-image=x" for name in ("router", "sglang", "simulator")]
+    images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator")]
     return parse_arguments(images, {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"})
 
 
