@@ -86,8 +86,11 @@ def test_kubectl_scale_reaches_the_engines(kubectl: Kubectl, namespace: str, one
     wait_until(lambda: engines() == 4, "four engines")
     kubectl("-n", namespace, "scale", "deploy/simulated-engine", "--replicas=9")
     wait_until(lambda: engines() == 4, "the foreign change to be put back")
-    reasons = kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
-    assert "Reverted" in reasons.split()
+
+    def reasons() -> str:
+        return kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
+
+    wait_until(lambda: "Reverted" in reasons().split(), "an event of it")
 
 
 FOREIGN = {
