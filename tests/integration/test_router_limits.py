@@ -179,17 +179,19 @@ async def test_concurrent_requests_count_over_all_routers() -> None:
                 lambda: one.rooms.intake.limit_parts.epoch == two.rooms.intake.limit_parts.epoch,
                 "one epoch",
             )
-            ones = [asyncio.create_task(complete(first, tokens=2000)) for _ in range(2)]
-            await until(lambda: one.rooms.intake.admission.running == 2, "two requests")
-            twos = [asyncio.create_task(complete(second, tokens=2000))]
-            await until(lambda: two.rooms.intake.admission.running == 1, "a third one, elsewhere")
-            for client in (first, second):
-                response = await complete(client)
-                assert response.status_code == 429
-                assert response.json()["error"]["code"] == "max_concurrent"
-            for task in (*ones, *twos):
-                task.cancel()
-            await asyncio.gather(*ones, *twos, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                ones = [group.create_task(complete(first, tokens=2000)) for _ in range(2)]
+                await until(lambda: one.rooms.intake.admission.running == 2, "two requests")
+                twos = [group.create_task(complete(second, tokens=2000))]
+                await until(
+                    lambda: two.rooms.intake.admission.running == 1, "a third one, elsewhere"
+                )
+                for client in (first, second):
+                    response = await complete(client)
+                    assert response.status_code == 429
+                    assert response.json()["error"]["code"] == "max_concurrent"
+                for task in (*ones, *twos):
+                    task.cancel()
             await until(lambda: not one.rooms.intake.admission.running, "the end of two requests")
             assert (await complete(second)).status_code == 200
 

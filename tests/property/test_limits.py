@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from evenkeel_router.request.admission import admit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +225,28 @@ def test_two_routers_that_did_not_know_each_other_agree_when_they_meet() -> None
         )
         assert world.part_of("r0") + world.part_of("r1") == pytest.approx(1.0)
         assert world.part_of("r0") == pytest.approx(0.5, abs=0.15)
+        await world.stop()
+
+    run_virtually(scene())
+
+
+def test_a_request_asks_a_router_that_was_listed_since_the_last_round() -> None:
+    world, who = world_of(2, 5), tenant(max_concurrent=3)
+
+    async def scene() -> None:
+        now = asyncio.get_running_loop().time
+        world.unlisted = {("r0", "r1"), ("r1", "r0")}
+        first = world.start("r0")
+        await asyncio.sleep(0.5)  # so that rounds of r1 are in the middle between those of r0
+        second = world.start("r1")
+        await asyncio.sleep(9.4)
+        world.unlisted = set()
+        await asyncio.sleep(0.2)  # r0 counted all parts, and r1 has asked none so far
+        assert first.parts.epoch == second.parts.epoch
+        for _ in range(2):
+            await admit(first.admission, first.exchange.top_up, who, 1, now)
+        assert world.part_of("r0", "concurrent") == 1.0
+        assert await world.request("r1", who)
         await world.stop()
 
     run_virtually(scene())

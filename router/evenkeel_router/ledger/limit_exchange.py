@@ -188,7 +188,7 @@ class LimitExchange:
 
         After True the part may still be too small: another request may have used what came.
         """
-        if self._now() < self._paused_until_s.get(limit.name, 0.0) or not self._others():
+        if self._now() < self._paused_until_s.get(limit.name, 0.0) or not self._may_give():
             return False
         if self._batch is None:
             self._batch = {}
@@ -218,7 +218,12 @@ class LimitExchange:
     async def _gather(self, batch: Mapping[str, _Need]) -> None:
         needs = {name: need.amount / need.limit.size for name, need in batch.items()}
         ask = self._parts.ask(self._now(), needs)
-        await asyncio.gather(*(self._ask(peer, ask) for peer in self._others()))
+        await asyncio.gather(*(self._ask(peer, ask) for peer in self._may_give()))
+
+    def _may_give(self) -> list[Peer]:
+        """The routers that answer, and those on the list that were not asked yet: a request asks them before the next round."""
+        new = [peer for peer in self._peers() or () if peer not in self._standings]
+        return self._others() + new
 
     def _lacking(self, batch: Mapping[str, _Need]) -> dict[str, _Need]:
         """Limits of which not even one request, or token, is free."""
