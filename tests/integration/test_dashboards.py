@@ -70,7 +70,7 @@ def scrapes(up: Up) -> list[dict[str, Any]]:
 
 
 async def load(up: Up, client: httpx.AsyncClient) -> None:
-    """Requests of every kind: faulty, aborted, and for the engine itself."""
+    """Requests of every kind, until the fleet ends: faulty, aborted, and for the engine itself."""
     body = {
         "model": "m",
         "prompt": "word " * 300,
@@ -82,7 +82,7 @@ async def load(up: Up, client: httpx.AsyncClient) -> None:
     queued = body | {"stream": True}  # the second fleet does not wait as long for a first token
     headers = {"Authorization": "Bearer sk-chat"}
     engine = configs(up)[0].replicas[0].url
-    while True:
+    while up.process.poll() is None:
         await asyncio.gather(
             client.post(f"{up.url}/v1/completions", json=long, headers=headers, timeout=0.2),
             client.post(f"{engine}/v1/completions", json=body, headers={"x-smg-routing-key": "?"}),
@@ -127,9 +127,9 @@ async def test_every_query_of_every_dashboard_finds_data(tmp_path: Path) -> None
             try:
                 await until_each(api, wanted, patience_s=120)
             finally:
-                for task in loads:
-                    task.cancel()
-                await asyncio.gather(*loads, return_exceptions=True)
+                for up in ups:
+                    up.process.kill()  # its processes end, too, and with them all requests
+                await asyncio.gather(*loads)
     finally:
         for up in ups:
             up.process.kill()
