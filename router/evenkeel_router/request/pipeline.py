@@ -98,7 +98,7 @@ class Pipeline:
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`log` takes every request that is over."""
+        """`sinks` take every request that is over; more of them may be added later."""
         self._settings = settings
         self._intake = intake
         self._replicas = replicas
@@ -133,9 +133,8 @@ class Pipeline:
                 headers = cors.preflight(origin)
                 return CompleteReply(request, status=200, body=b"", headers=headers)
             request_state.reply_headers += cors.headers(origin)
-        request_state.trace = self._tracer.begin(
-            request_state.path, request.method, request.headers
-        )
+        if (spans := self._tracer.spans) is not None:
+            request_state.trace = spans.begin(request_state.path, request.method, request.headers)
         try:
             self._intake.let_in(request)
             if endpoint is not None and request.method == "POST":
