@@ -32,7 +32,7 @@ from evenkeel_router.api.endpoints import (
     parse,
 )
 from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body
-from evenkeel_router.api.identity import Client
+from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
@@ -44,7 +44,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
-from evenkeel_router.request.intake import Intake, claims_of
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import RequestTracer, Step
 from evenkeel_router.request.tenant_console import TenantConsole
@@ -136,7 +136,8 @@ class Pipeline:
         if (spans := self._tracer.spans) is not None:
             request_state.trace = spans.begin(request_state.path, request.method, request.headers)
         try:
-            self._intake.let_in(request)
+            if self._intake.draining:
+                self._intake.let_in(request)
             if endpoint is not None and request.method == "POST":
                 return await self.infer(request_state, request, endpoint)
             if is_stored_response(path):
