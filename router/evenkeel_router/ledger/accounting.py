@@ -13,6 +13,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
@@ -96,6 +97,8 @@ class Accounting:
         self.ledger = ledger
         self.cost = cost
         self._return_s = return_s
+        self.queue = QueueOwner.AUTO
+        """What orders the replicas' queues, as configured."""
         self.alive: frozenset[str] = frozenset()
         """Incarnations that this router or a peer takes for alive."""
         self._at: dict[str, str] = {}
@@ -150,6 +153,12 @@ class Accounting:
         """The name under which this router accounts for a replica without reports; empty: it reports, or is unknown."""
         name = self.incarnation(replica)
         return name if name.startswith(UNREPORTED) else ""
+
+    def orders_queue(self, replica: str) -> bool:
+        """Whether this router orders the queue of a replica (R12). `Auto`: of one without reports."""
+        if self.queue is QueueOwner.AUTO:
+            return bool(self.unreported(replica))
+        return self.queue is QueueOwner.ROUTER
 
     def unreported_elsewhere(self, replica: str, router: str) -> str:
         """As `unreported`, at another router; empty: that router does not use the replica, or gets its reports."""

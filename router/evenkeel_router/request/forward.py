@@ -237,6 +237,8 @@ class Forwarder:
         history: _History,
     ) -> bool:
         """Wait for the request's turn, where the router orders the replica's queue (R12). False: another replica is needed."""
+        if not self._accounting.orders_queue(attempt.replica):
+            return True
         inference = admitted.inference
         turn = attempt.turn = self._gates.enter(
             attempt.ticket,
@@ -245,8 +247,6 @@ class Forwarder:
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
         )
-        if turn is None:
-            return True
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
         try:

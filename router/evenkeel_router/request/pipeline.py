@@ -126,13 +126,8 @@ class Pipeline:
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
-        cors = self._intake.cors
-        if cors is not None and _ORIGIN in request.headers:
-            origin = request.headers[_ORIGIN]
-            if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
-                headers = cors.preflight(origin)
-                return CompleteReply(request, status=200, body=b"", headers=headers)
-            request_state.reply_headers += cors.headers(origin)
+        if (preflight := self._cross_origin(request_state, request)) is not None:
+            return preflight
         if (spans := self._tracer.spans) is not None:
             request_state.trace = spans.begin(request_state.path, request.method, request.headers)
         try:
@@ -164,6 +159,18 @@ class Pipeline:
             )
         if self._console.serves(request, path):
             return await self._console.handle(request, path, claims_of(request))
+        return None
+
+    def _cross_origin(self, request_state: RequestState, request: Request) -> Answer | None:
+        """Set the answer's headers for a page of another origin; the answer to its browser's check (CORS)."""
+        cors = self._intake.cors
+        if cors is None or _ORIGIN not in request.headers:
+            return None
+        origin = request.headers[_ORIGIN]
+        if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+            headers = cors.preflight(origin)
+            return CompleteReply(request, status=200, body=b"", headers=headers)
+        request_state.reply_headers += cors.headers(origin)
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
