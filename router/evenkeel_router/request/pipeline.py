@@ -373,14 +373,8 @@ class Pipeline:
         close: bool = False,
     ) -> Answer:
         request_state.outcome, request_state.status = refusal.outcome, refusal.status
-        return self._whole(
-            request_state,
-            request,
-            refusal.status,
-            error_body(refusal, dialect_of(_path(request))),
-            refusal.headers,
-            close=close,
-        )
+        status, body = refusal.status, error_body(refusal, dialect_of(_path(request)))
+        return self._whole(request_state, request, status, body, refusal.headers, close=close)
 
     def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
         """A fault of this program: the traceback goes to the log, not to the client."""
