@@ -244,9 +244,6 @@ def table_6(context: Context) -> Table:
     )
 
 
-# Figures
-
-
 TABLES: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(
     {
         "vtc-table2": table_2,
