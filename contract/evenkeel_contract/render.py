@@ -36,8 +36,10 @@ from evenkeel_contract.spec.resources import (
     FairInferenceService,
     InferenceTenant,
     LabelSelector,
+    Scheduling,
     SelectorOperator,
     ServiceSpec,
+    Tenancy,
     TenantRateLimits,
 )
 
@@ -74,30 +76,12 @@ def router_config(
         adapters=tuple(sorted(adapter.name for adapter in spec.model.adapters)),
         adapters_per_batch=spec.model.adapters_per_batch,
         listen=listen,
-        scheduling=SchedulingConfig(
-            fleet_policy=spec.scheduling.fleet_policy,
-            queue=spec.scheduling.queue,
-            replica_policy=spec.scheduling.replica_policy,
-            rejoin=spec.scheduling.rejoin,
-            input_token_weight=spec.scheduling.input_token_weight,
-            output_token_weight=spec.scheduling.output_token_weight,
-            kv_time=spec.scheduling.cost.kv_time,
-            worker_quantum=spec.scheduling.worker_quantum.tokens,
-            client_quantum=spec.scheduling.client_quantum.tokens,
-        ),
+        scheduling=_scheduling(spec.scheduling),
         prefix=PrefixConfig(
             mode=spec.router.prefix.mode, text_block_bytes=spec.router.prefix.text_block_bytes
         ),
         limits=_limits(service),
-        tenancy=TenancyConfig(
-            anonymous=spec.tenancy.anonymous,
-            trusted_proxies=spec.tenancy.trusted_proxies,
-            cache_sharing=spec.tenancy.cache_sharing,
-            tenants=tuple(
-                _tenant(tenant, key_hashes)
-                for tenant in sorted(selected, key=lambda tenant: tenant.metadata.name)
-            ),
-        ),
+        tenancy=_tenancy(spec.tenancy, selected, key_hashes),
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
@@ -133,6 +117,34 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
         if not holds[term.operator]:
             return False
     return True
+
+
+def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
+    return SchedulingConfig(
+        fleet_policy=scheduling.fleet_policy,
+        queue=scheduling.queue,
+        replica_policy=scheduling.replica_policy,
+        rejoin=scheduling.rejoin,
+        input_token_weight=scheduling.input_token_weight,
+        output_token_weight=scheduling.output_token_weight,
+        kv_time=scheduling.cost.kv_time,
+        worker_quantum=scheduling.worker_quantum.tokens,
+        client_quantum=scheduling.client_quantum.tokens,
+    )
+
+
+def _tenancy(
+    tenancy: Tenancy, tenants: Iterable[InferenceTenant], key_hashes: KeyHashes
+) -> TenancyConfig:
+    return TenancyConfig(
+        anonymous=tenancy.anonymous,
+        trusted_proxies=tenancy.trusted_proxies,
+        cache_sharing=tenancy.cache_sharing,
+        tenants=tuple(
+            _tenant(tenant, key_hashes)
+            for tenant in sorted(tenants, key=lambda tenant: tenant.metadata.name)
+        ),
+    )
 
 
 def _at_zero(spec: ServiceSpec, *, scaled: bool) -> AtZero:

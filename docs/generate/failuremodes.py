@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from docs.generate.pages import bullets, code, page, table
 
 RESULTS: Final = Path(__file__).parents[2] / "bench" / "results" / "faults.json"
 Row = Mapping[str, Any]
+_LOST: Final = ("requests", "lost", "not_begun")
+_NAMED: Final = ("name", "condition", "condition_s", "alert", "alert_s", "alert_for")
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -38,32 +40,12 @@ def pages() -> Iterator[tuple[str, str]]:
             "## Planned changes",
             table(
                 ("change", "requests", "lost", "not begun", "lasted", "rest"),
-                (
-                    (
-                        row["name"],
-                        str(row["requests"]),
-                        str(row["lost"]),
-                        str(row["not_begun"]),
-                        _s(row["lasted_s"]),
-                        _s(row["rest_s"]),
-                    )
-                    for row in planned
-                ),
+                _cells(planned, "name", *_LOST, "lasted_s", "rest_s"),
             ),
             "## Faults",
             table(
                 ("fault", "requests", "lost", "not begun", "elsewhere", "rest"),
-                (
-                    (
-                        row["name"],
-                        str(row["requests"]),
-                        str(row["lost"]),
-                        str(row["not_begun"]),
-                        str(row["elsewhere"]),
-                        _s(row["rest_s"]),
-                    )
-                    for row in faults
-                ),
+                _cells(faults, "name", *_LOST, "elsewhere", "rest_s"),
             ),
             "*Elsewhere* are lost requests that were on no process which the fault ended or cut off: there must be none.",
             bullets(found["remarks"]),
@@ -71,18 +53,7 @@ def pages() -> Iterator[tuple[str, str]]:
             "An alert fires once its rule has been true for the time in the last column. The other faults end by themselves.",
             table(
                 ("fault", "condition", "after", "alert", "true after", "fires after"),
-                (
-                    (
-                        row["name"],
-                        code(row["condition"]) if row["condition"] else "",
-                        _s(row["condition_s"]),
-                        code(row["alert"]) if row["alert"] else "",
-                        _s(row["alert_s"]),
-                        row["alert_for"],
-                    )
-                    for row in faults
-                    if row["condition"] or row["alert"]
-                ),
+                _cells((row for row in faults if row["condition"] or row["alert"]), *_NAMED),
             ),
             "## Who does what",
             "Where no administrator is named, no action is needed.",
@@ -95,5 +66,14 @@ def pages() -> Iterator[tuple[str, str]]:
     )
 
 
-def _s(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.0f} s"
+def _cells(rows: Iterable[Row], *columns: str) -> Iterator[tuple[str, ...]]:
+    return (tuple(_cell(row[column], column) for column in columns) for row in rows)
+
+
+def _cell(value: Any, column: str) -> str:
+    """Columns of seconds end in `_s`; a condition or an alert is a name in the code."""
+    if column.endswith("_s"):
+        return "" if value is None else f"{value:.0f} s"
+    if column in ("condition", "alert"):
+        return code(value) if value else ""
+    return str(value)

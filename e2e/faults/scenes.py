@@ -39,6 +39,64 @@ class Scene:
     """Only with `EVENKEEL_SLOW_FAULTS=1`."""
 
 
+def _without_api(lasting: str, hold_s: float, *, slow: bool = False) -> Scene:
+    return Scene(
+        name=f"API server gone for {lasting}",
+        do=act.kill_api,
+        hold_s=hold_s,
+        undo=act.start_api,
+        users="nothing",
+        system="routers keep what they know; no change is applied",
+        slow=slow,
+    )
+
+
+def _without_figures(
+    how: str,
+    do: Action,
+    *,
+    undo: Callable[[Stage], None] = act.good_figures,
+    reason: str,
+    human: str,
+) -> Scene:
+    return Scene(
+        name=f"Prometheus {how}",
+        do=do,
+        undo=undo,
+        condition=("ScalingActive", reason),
+        alert="EvenkeelScalingInactive",
+        users="nothing",
+        system="the number of replicas stays",
+        human=human,
+    )
+
+
+def _stuck_rollout(
+    name: str, do: Action, undo: Callable[[Stage], None], *, system: str, human: str
+) -> Scene:
+    return Scene(
+        name=name,
+        do=do,
+        undo=undo,
+        condition=("Progressing", "RolloutStuck"),
+        alert="EvenkeelRolloutStuck",
+        users="nothing",
+        system=f"old replicas serve; {system}",
+        human=human,
+    )
+
+
+def _other_chart(what: str, do: Action) -> Scene:
+    return Scene(
+        name=f"{what} during a rollout",
+        planned=True,
+        do=do,
+        undo=act.rollout_is_over,
+        users="nothing",
+        system="operator and routers are replaced; the rollout continues",
+    )
+
+
 SCENES: Final = (
     Scene(
         name="operator killed",
@@ -101,23 +159,8 @@ SCENES: Final = (
         users="requests on this node end; new ones fail until Kubernetes notices",
         system="uses the other node; counts again what the cut replicas served",
     ),
-    Scene(
-        name="API server gone for 30 s",
-        do=act.kill_api,
-        hold_s=30,
-        undo=act.start_api,
-        users="nothing",
-        system="routers keep what they know; no change is applied",
-    ),
-    Scene(
-        name="API server gone for 5 min",
-        do=act.kill_api,
-        hold_s=300,
-        undo=act.start_api,
-        users="nothing",
-        system="routers keep what they know; no change is applied",
-        slow=True,
-    ),
+    _without_api("30 s", 30),
+    _without_api("5 min", 300, slow=True),
     Scene(
         name="etcd restarted",
         do=act.restart_etcd,
@@ -150,44 +193,29 @@ SCENES: Final = (
         system="the router keeps the ledger in memory",
         human="makes room on the volume",
     ),
-    Scene(
-        name="Prometheus gone",
-        do=act.stop_figures,
+    _without_figures(
+        "gone",
+        act.stop_figures,
         undo=act.start_figures,
-        condition=("ScalingActive", "PrometheusUnreachable"),
-        alert="EvenkeelScalingInactive",
-        users="nothing",
-        system="the number of replicas stays",
+        reason="PrometheusUnreachable",
         human="restores Prometheus",
     ),
-    Scene(
-        name="Prometheus slow",
-        do=act.slow_figures,
-        undo=act.good_figures,
-        condition=("ScalingActive", "PrometheusUnreachable"),
-        alert="EvenkeelScalingInactive",
-        users="nothing",
-        system="the number of replicas stays",
+    _without_figures(
+        "slow",
+        act.slow_figures,
+        reason="PrometheusUnreachable",
         human="gives Prometheus more capacity",
     ),
-    Scene(
-        name="Prometheus stale",
-        do=act.stale_figures,
-        undo=act.good_figures,
-        condition=("ScalingActive", "DataStale"),
-        alert="EvenkeelScalingInactive",
-        users="nothing",
-        system="the number of replicas stays",
+    _without_figures(
+        "stale",
+        act.stale_figures,
+        reason="DataStale",
         human="repairs the scraping of the routers",
     ),
-    Scene(
-        name="Prometheus answers NaN",
-        do=act.nan_figures,
-        undo=act.good_figures,
-        condition=("ScalingActive", "NotANumber"),
-        alert="EvenkeelScalingInactive",
-        users="nothing",
-        system="the number of replicas stays",
+    _without_figures(
+        "answers NaN",
+        act.nan_figures,
+        reason="NotANumber",
         human="repairs the rules or the storage of Prometheus",
     ),
     Scene(
@@ -198,34 +226,25 @@ SCENES: Final = (
         users="nothing",
         system="durations use the monotonic clock",
     ),
-    Scene(
-        name="bad image",
-        do=act.bad_image,
-        undo=act.good_image,
-        condition=("Progressing", "RolloutStuck"),
-        alert="EvenkeelRolloutStuck",
-        users="nothing",
-        system="old replicas serve; the rollout stops",
+    _stuck_rollout(
+        "bad image",
+        act.bad_image,
+        act.good_image,
+        system="the rollout stops",
         human="sets the right image",
     ),
-    Scene(
-        name="image registry gone",
-        do=act.registry_gone,
-        undo=act.registry_back,
-        condition=("Progressing", "RolloutStuck"),
-        alert="EvenkeelRolloutStuck",
-        users="nothing",
-        system="old replicas serve; the rollout continues once images come",
+    _stuck_rollout(
+        "image registry gone",
+        act.registry_gone,
+        act.registry_back,
+        system="the rollout continues once images come",
         human="restores the registry",
     ),
-    Scene(
-        name="bad flag",
-        do=act.bad_flag,
-        undo=act.good_flag,
-        condition=("Progressing", "RolloutStuck"),
-        alert="EvenkeelRolloutStuck",
-        users="nothing",
-        system="old replicas serve; the rollout stops, with the engine's last words",
+    _stuck_rollout(
+        "bad flag",
+        act.bad_flag,
+        act.good_flag,
+        system="the rollout stops, with the engine's last words",
         human="corrects the flag",
     ),
     Scene(
@@ -274,20 +293,6 @@ SCENES: Final = (
         users="nothing",
         system="engines roll out; routers have both keys until the last",
     ),
-    Scene(
-        name="return to the previous chart during a rollout",
-        planned=True,
-        do=act.previous_chart,
-        undo=act.rollout_is_over,
-        users="nothing",
-        system="operator and routers are replaced; the rollout continues",
-    ),
-    Scene(
-        name="upgrade of the chart during a rollout",
-        planned=True,
-        do=act.present_chart,
-        undo=act.rollout_is_over,
-        users="nothing",
-        system="operator and routers are replaced; the rollout continues",
-    ),
+    _other_chart("return to the previous chart", act.previous_chart),
+    _other_chart("upgrade of the chart", act.present_chart),
 )

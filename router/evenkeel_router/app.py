@@ -135,7 +135,9 @@ async def running(
 
         # 3. What runs beside the requests.
         console = Console(rooms)
-        log, recorder, tracing = RequestLog(log_output), Recorder(rooms), Tracing(config)
+        log, tracing = RequestLog(log_output), Tracing(config)
+        sinks: list[RequestSink] = [log.add]
+        recorder = Recorder(rooms, sinks)
         stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
@@ -149,7 +151,7 @@ async def running(
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        sender, sinks = upstream or connections, (log.add, recorder.add)
+        sender = upstream or connections
         pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
         await _open_ports(stack, router, pipeline, log, admin=admin_app(rooms, console, recorder))
         yield router

@@ -45,7 +45,7 @@ def traceparent(*, sampled: bool) -> dict[str, str]:
 
 
 def begun(tracing: Tracing) -> RequestTrace | None:
-    return tracing.begin("/v1/completions", "POST", CIMultiDict())
+    return tracing.spans and tracing.spans.begin("/v1/completions", "POST", CIMultiDict())
 
 
 async def arrived(collected: Collector, root: str = "POST /v1/completions") -> None:

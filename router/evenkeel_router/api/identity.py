@@ -14,11 +14,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
-from evenkeel_contract.names import OTHER_CLIENTS
+from evenkeel_contract.names import CLIENT_HEADERS, OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
 from evenkeel_contract.routerconfig import (
     Anonymous,
@@ -29,6 +29,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import Weights
+from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 
@@ -47,6 +48,9 @@ WHOLE: Final = 2**31
 
 KEY_HEADERS: Final = ("x-api-key", "api-key")
 """Where Anthropic's and Azure's clients send their key."""
+_AUTHORIZATION: Final = istr("Authorization")
+_KEYS: Final = tuple(map(istr, KEY_HEADERS))
+_IDENTITY: Final = tuple((name, istr(name)) for name in CLIENT_HEADERS)
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
 DEFAULT_CLIENT: Final = "default"
@@ -99,6 +103,31 @@ class Claims(NamedTuple):
     """Every identity header, name and value."""
     peer: str
     """The address of the other end; empty if it has none."""
+
+
+class Sent(Protocol):
+    """What a request shows of its sender."""
+
+    @property
+    def headers(self) -> CIMultiDict[str]: ...
+
+    @property
+    def remote(self) -> str | None: ...
+
+
+def claims_of(request: Sent) -> Claims:
+    """The headers that identify the sender."""
+    headers = request.headers
+    named: list[tuple[str, str]] = []
+    for name, key in _IDENTITY:
+        if key in headers:
+            named.extend((name, value) for value in headers.getall(key))
+    peer = request.remote if named else None  # it matters only where a header names a client
+    keys: list[str] = []
+    for key_header in _KEYS:
+        if key_header in headers:
+            keys += headers.getall(key_header)
+    return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
 
 
 class Directory:

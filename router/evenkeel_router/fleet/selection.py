@@ -141,6 +141,12 @@ class Match(NamedTuple):
     """None: it was matched by its text."""
     adapter: str | None = None
 
+    def estimate(self, output_tokens: int) -> Usage:
+        """The usage of a request that a replica computed and did not report."""
+        dispatch = self.dispatch
+        cached = min(dispatch.matched_tokens, dispatch.input_tokens)
+        return Usage(dispatch.input_tokens, cached, output_tokens)
+
 
 class Prediction(NamedTuple):
     """How many tokens of its prompt a request should find cached at the replica chosen for it."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
@@ -122,13 +121,11 @@ class Gates:
 
     def enter(
         self, ticket: Ticket, client: Client, *, streams: bool, max_output_tokens: int, paid: Paid
-    ) -> Turn | None:
-        """A request was selected for a replica: it waits there. None: the engine orders its queue.
+    ) -> Turn:
+        """A request was selected for a replica whose queue is ordered here: it waits there.
 
         `paid`: what replicas charged for it before (R11).
         """
-        if not self._orders(ticket.member.name):
-            return None
         now_s = asyncio.get_running_loop().time()
         place = self._place(ticket.member, ticket.slot)
         seed = self._service_ledger.accounting.seed(client, place.incarnation, now_s=now_s)
@@ -181,11 +178,11 @@ class Gates:
 
     def in_use(self) -> list[str]:
         """The replicas whose queues are ordered here."""
-        process_of = self._service_ledger.accounting.unreported
+        accounting = self._service_ledger.accounting
         return [
             name
             for name, place in self._places.items()
-            if self._orders(name) and place.incarnation == process_of(name)
+            if accounting.orders_queue(name) and place.incarnation == accounting.unreported(name)
         ]
 
     def read(self, replica: str, load: EngineLoad | None) -> None:
@@ -198,7 +195,7 @@ class Gates:
     def hand_back(self) -> None:
         """Let waiting requests go to engines that order their own queue by now."""
         for name, place in self._places.items():
-            if len(place.gate) and not self._orders(name):
+            if len(place.gate) and not self._service_ledger.accounting.orders_queue(name):
                 _send_away(place)
 
     def publish(self, replica: str) -> None:
@@ -256,15 +253,10 @@ class Gates:
         """Fill replicas where nothing waits with requests that wait elsewhere."""
         self._crowded = any(len(place.gate) for place in self._places.values())
         if self._crowded:
+            orders_queue = self._service_ledger.accounting.orders_queue
             for member in self._replicas.fleet:
-                if member.routable and member.slot is not None and self._orders(member.name):
+                if member.routable and member.slot is not None and orders_queue(member.name):
                     self._invite(self._place(member, member.slot))
-
-    def _orders(self, replica: str) -> bool:
-        queue = self._settings.config.scheduling.queue
-        if queue is QueueOwner.AUTO:
-            return bool(self._service_ledger.accounting.unreported(replica))
-        return queue is QueueOwner.ROUTER
 
     def _place(self, member: Member, slot: int) -> _Place:
         """The gate of the process in a slot; a new one for a new process."""

@@ -52,6 +52,7 @@ class ServiceLedger:
         self.accounting = Accounting(
             self.ledger, cost=cost_of(config.scheduling), return_s=settings.timing.return_s
         )
+        self.accounting.queue = config.scheduling.queue
         self.fairness = Fairness(self.ledger)
         self.demand = DemandMeter()
         self.peers: tuple[Peer, ...] | None = None
@@ -112,6 +113,7 @@ class ServiceLedger:
             self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
             self.accounting.cost = cost_of(config.scheduling)
+            self.accounting.queue = config.scheduling.queue
             self._update_rules()
 
     def _update_rules(self) -> None:

@@ -34,7 +34,7 @@ from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import Match, Ticket
+from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
@@ -143,13 +143,13 @@ class Forwarder:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
                 request_state.attempt_failed("relocated")
-                history.paid = await attempt.relocated(estimate(admitted.match, 0))
+                history.paid = await attempt.relocated(admitted.match.estimate(0))
                 history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
                 request_state.attempt_failed("replica_failed")
-                ran, history.paid = attempt.failed(estimate(admitted.match, 0))
+                ran, history.paid = attempt.failed(admitted.match.estimate(0))
                 self._replicas.totals[attempt.replica].failures += 1
                 history.failed += (ticket,)
                 if failed.unanswered and not ran:
@@ -237,6 +237,8 @@ class Forwarder:
         history: _History,
     ) -> bool:
         """Wait for the request's turn, where the router orders the replica's queue (R12). False: another replica is needed."""
+        if not self._accounting.orders_queue(attempt.replica):
+            return True
         inference = admitted.inference
         turn = attempt.turn = self._gates.enter(
             attempt.ticket,
@@ -245,8 +247,6 @@ class Forwarder:
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
         )
-        if turn is None:
-            return True
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
         try:
@@ -336,7 +336,7 @@ class Relay:
         scan = self.scan
         if scan.failed and not scan.events:
             return NOTHING
-        return scan.usage or estimate(self._match, scan.output_tokens)
+        return scan.usage or self._match.estimate(scan.output_tokens)
 
     def end(self, refusal: Refusal) -> Answer:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
@@ -419,7 +419,7 @@ def relay_whole(
         except GarbageError as error:
             raise FailedAttempt(str(error)) from error
         state.usage_reported = reported is not None
-        state.usage = (reported or estimate(admitted.match, 0)) if api.computes else NOTHING
+        state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
     else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
         content = reply.content_type or "no content type"
         raise FailedAttempt(f"the replica answered {status} with {content}")
@@ -432,13 +432,6 @@ def relay_whole(
         headers=state.reply_headers,
         close=close,
     )
-
-
-def estimate(match: Match, output_tokens: int) -> Usage:
-    """The usage of a request that a replica computed and did not report."""
-    dispatch = match.dispatch
-    cached = min(dispatch.matched_tokens, dispatch.input_tokens)
-    return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
 async def _drain(stream: Stream, idle_s: float) -> None:

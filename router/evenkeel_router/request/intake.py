@@ -6,12 +6,10 @@ import time
 from math import inf
 from typing import Final
 
-from evenkeel_contract.names import CLIENT_HEADERS
 from evenkeel_contract.routerconfig import RouterConfig
-from multidict import istr
 
 from evenkeel_router.api.cors import Cors
-from evenkeel_router.api.identity import KEY_HEADERS, Claims, Directory
+from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
@@ -20,9 +18,6 @@ from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Request
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
-_AUTHORIZATION: Final = istr("Authorization")
-_KEYS: Final = tuple(map(istr, KEY_HEADERS))
-_IDENTITY: Final = tuple((name, istr(name)) for name in CLIENT_HEADERS)
 
 
 class Intake:
@@ -45,10 +40,9 @@ class Intake:
 
     def let_in(self, request: Request) -> None:
         """While the router ends, its answers close connections; raises `Refusal` where one was opened since."""
-        if self.draining:
-            request.keep_alive = False
-            if request.opened_s >= self.refuses_from_s:
-                raise own_answers.shutting_down()
+        request.keep_alive = False
+        if request.opened_s >= self.refuses_from_s:
+            raise own_answers.shutting_down()
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration."""
@@ -77,18 +71,3 @@ def _limits(config: RouterConfig) -> Limits:
         frozenset(config.adapters),
         frozenset(config.model_aliases),
     )
-
-
-def claims_of(request: Request) -> Claims:
-    """The headers that identify the sender."""
-    headers = request.headers
-    named: list[tuple[str, str]] = []
-    for name, key in _IDENTITY:
-        if key in headers:
-            named.extend((name, value) for value in headers.getall(key))
-    peer = request.remote if named else None  # it matters only where a header names a client
-    keys: list[str] = []
-    for key_header in _KEYS:
-        if key_header in headers:
-            keys += headers.getall(key_header)
-    return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")

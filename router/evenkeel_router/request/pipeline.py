@@ -32,7 +32,7 @@ from evenkeel_router.api.endpoints import (
     parse,
 )
 from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body
-from evenkeel_router.api.identity import Client
+from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
@@ -44,7 +44,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
-from evenkeel_router.request.intake import Intake, claims_of
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import RequestTracer, Step
 from evenkeel_router.request.tenant_console import TenantConsole
@@ -98,7 +98,7 @@ class Pipeline:
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`log` takes every request that is over."""
+        """`sinks` take every request that is over; more of them may be added later."""
         self._settings = settings
         self._intake = intake
         self._replicas = replicas
@@ -126,18 +126,13 @@ class Pipeline:
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
-        cors = self._intake.cors
-        if cors is not None and _ORIGIN in request.headers:
-            origin = request.headers[_ORIGIN]
-            if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
-                headers = cors.preflight(origin)
-                return CompleteReply(request, status=200, body=b"", headers=headers)
-            request_state.reply_headers += cors.headers(origin)
-        request_state.trace = self._tracer.begin(
-            request_state.path, request.method, request.headers
-        )
+        if (preflight := self._cross_origin(request_state, request)) is not None:
+            return preflight
+        if (spans := self._tracer.spans) is not None:
+            request_state.trace = spans.begin(request_state.path, request.method, request.headers)
         try:
-            self._intake.let_in(request)
+            if self._intake.draining:
+                self._intake.let_in(request)
             if endpoint is not None and request.method == "POST":
                 return await self.infer(request_state, request, endpoint)
             if is_stored_response(path):
@@ -164,6 +159,18 @@ class Pipeline:
             )
         if self._console.serves(request, path):
             return await self._console.handle(request, path, claims_of(request))
+        return None
+
+    def _cross_origin(self, request_state: RequestState, request: Request) -> Answer | None:
+        """Set the answer's headers for a page of another origin; the answer to its browser's check (CORS)."""
+        cors = self._intake.cors
+        if cors is None or _ORIGIN not in request.headers:
+            return None
+        origin = request.headers[_ORIGIN]
+        if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+            headers = cors.preflight(origin)
+            return CompleteReply(request, status=200, body=b"", headers=headers)
+        request_state.reply_headers += cors.headers(origin)
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
@@ -366,14 +373,8 @@ class Pipeline:
         close: bool = False,
     ) -> Answer:
         request_state.outcome, request_state.status = refusal.outcome, refusal.status
-        return self._whole(
-            request_state,
-            request,
-            refusal.status,
-            error_body(refusal, dialect_of(_path(request))),
-            refusal.headers,
-            close=close,
-        )
+        status, body = refusal.status, error_body(refusal, dialect_of(_path(request)))
+        return self._whole(request_state, request, status, body, refusal.headers, close=close)
 
     def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
         """A fault of this program: the traceback goes to the log, not to the client."""

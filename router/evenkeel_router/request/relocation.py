@@ -18,15 +18,69 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
-from typing import Final
+from math import ceil
+from typing import Final, NamedTuple
 
+from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict
 from evenkeel_router.request.request_state import Attempt, RequestState
 
 _log = logging.getLogger(__name__)
 NOTICE_S: Final = 5.0
 """How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
+
+
+class TakenBack(NamedTuple):
+    """What was broken off of one client at one replica."""
+
+    before: HeldWork
+    share: float
+    """This router's part of what the replica had of the client."""
+    numbers: tuple[int, ...]
+    """Of the bookings, oldest first."""
+
+    def is_noticed(self, now: HeldWork) -> bool:
+        """Whether the replica has surely let go of what was broken off.
+
+        Other routers break off theirs at about the same time: where they have some, fewer that wait may be
+        fewer of theirs, and only an empty queue is certain.
+        """
+        others = self.before.waiting > len(self.numbers) and self.share < 1
+        left = 0.0 if others else self.before.waiting - len(self.numbers)
+        return now.waiting <= max(0.0, left)
+
+    def is_settled(self, now: HeldWork) -> bool:
+        """Whether it has said so of those that had begun, too: each that was admitted since is one, or stands for one.
+
+        A replica from before such reports says it only by having nothing of the client any more.
+        """
+        over = now.waiting + now.running == 0
+        return self.is_noticed(now) and (over or self._aborted(now) >= self._admitted(now))
+
+    def verdict(self, now: HeldWork) -> RelocationVerdict:
+        """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of.
+
+        Those that ran were broken off there, or finished before the replica noticed, and then no client received them.
+        """
+        taken, noticed = len(self.numbers), self.is_noticed(now)
+        aborted = min(ceil(self.share * self._aborted(now)), taken)
+        admitted = min(ceil(self.share * self._admitted(now)), taken) if noticed else taken
+        began = max(aborted, admitted)
+        # What other routers have there may have been admitted since, and finish for its client.
+        finished = began - aborted if self.share == 1 and noticed else 0
+        tokens = ceil(self.share * max(0, now.aborted_tokens - self.before.aborted_tokens))
+        paid = dict.fromkeys(self.numbers[:finished], Paid(True, WHOLE))
+        for place, number in enumerate(self.numbers[finished:began]):
+            # Evenly, to the token.
+            paid[number] = Paid(True, (tokens + place) // (began - finished))
+        return RelocationVerdict(paid, frozenset(self.numbers[began:]))
+
+    def _admitted(self, now: HeldWork) -> float:
+        return max(0.0, now.admitted - self.before.admitted)
+
+    def _aborted(self, now: HeldWork) -> int:
+        return max(0, now.aborted - self.before.aborted)
 
 
 class PendingVerdict:

@@ -54,8 +54,16 @@ class RequestTrace(Protocol):
         """The request is over."""
 
 
-class RequestTracer(Protocol):
+class TraceSource(Protocol):
     """Begins the traces of requests."""
 
-    def begin(self, path: str, method: str, headers: CIMultiDict[str]) -> RequestTrace | None:
-        """The trace of a new request, which continues the client's; None while tracing is off."""
+    def begin(self, path: str, method: str, headers: CIMultiDict[str]) -> RequestTrace:
+        """The trace of a new request, which continues the client's."""
+
+
+class RequestTracer(Protocol):
+    """Traces as configured."""
+
+    @property
+    def spans(self) -> TraceSource | None:
+        """None while tracing is off."""

@@ -33,6 +33,7 @@ from evenkeel_contract.recording import (
 from evenkeel_contract.routerconfig import PrefixMode, RecordingConfig, RecordingStart, RouterConfig
 from evenkeel_fairshare.fleet.contract import NOTHING
 
+from evenkeel_router.request.pipeline import RequestSink
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -50,8 +51,10 @@ Pending = tuple[RequestLine, tuple[int, ...]]
 class Recorder:
     """The recording of one router. Without `recording` in its configuration it does nothing."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, sinks: list[RequestSink]) -> None:
+        """`sinks`: what takes requests that are over; `add` is one of them from the first recording on."""
         self._rooms = rooms
+        self._sinks = sinks
         self._now = asyncio.get_running_loop().time
         self._pending: deque[Pending] = deque()
         self._pending_blocks = 0
@@ -77,10 +80,10 @@ class Recorder:
         self._pending_blocks = 0
         self._fleet = ()
         self._from_s, self._until_s = self._now(), float("inf")
-        if self._files is not None:
-            self._replaced.append(
-                self._files
-            )  # closed by the thread: a stuck disk must not stop the loop
+        if self._files is None:
+            self._sinks.append(self.add)
+        else:  # closed by the thread: a stuck disk must not stop the loop
+            self._replaced.append(self._files)
         self._files = _Files(config, _header(self._rooms, salt), salt, fresh=fresh)
         return True
 

@@ -11,9 +11,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from evenkeel_contract.routerconfig import RouterConfig
-from multidict import CIMultiDict
-
-from evenkeel_router.request.request_trace import RequestTrace
 
 if TYPE_CHECKING:
     from evenkeel_router.telemetry.spans import Spans
@@ -27,12 +24,9 @@ class Tracing:
 
     def __init__(self, config: RouterConfig) -> None:
         self._config: RouterConfig | None = None
-        self._spans: Spans | None = None
+        self.spans: Spans | None = None
+        """Where traces begin; None while tracing is off."""
         self.apply(config)
-
-    def begin(self, path: str, method: str, headers: CIMultiDict[str]) -> RequestTrace | None:
-        """The trace of a new request."""
-        return None if self._spans is None else self._spans.begin(path, method, headers)
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration. Spans that wait are still exported, by a thread."""
@@ -50,7 +44,7 @@ class Tracing:
                 error,
             )
             return
-        self._spans = Spans(config, config.tracing)
+        self.spans = Spans(config, config.tracing)
 
     async def close(self) -> None:
         """Export what waits, for a few seconds at most."""
@@ -59,10 +53,10 @@ class Tracing:
             await asyncio.to_thread(exporting.join, LAST_EXPORT_S)
 
     def _end(self) -> Thread | None:
-        if self._spans is None:
+        if self.spans is None:
             return None
         # A daemon: a collector that does not answer must not keep the process alive.
-        exporting = Thread(target=self._spans.close, daemon=True)
+        exporting = Thread(target=self.spans.close, daemon=True)
         exporting.start()
-        self._spans = None
+        self.spans = None
         return exporting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -168,15 +168,20 @@ def _outcome(
     )
 
 
-def table_2(context: Context) -> Table:
-    runs = {policy: arena(context, policy) for policy in TABLE_2}
+def _table(number: int, title: str, about: str, rows: Iterable[Outcome]) -> Table:
     return Table(
-        name="vtc-table2",
-        title="Table 2: arena trace, linear cost",
-        about=f"27 clients of Chatbot Arena on one A10G. {JUDGED}",
+        name=f"vtc-table{number}",
+        title=f"Table {number}{title}",
+        about=f"{about} {JUDGED}",
         headings=HEADINGS,
-        rows=tuple(_outcome(policy, [runs[policy]], paper) for policy, paper in TABLE_2.items()),
+        rows=tuple(rows),
     )
+
+
+def table_2(context: Context) -> Table:
+    rows = [_outcome(policy, [arena(context, policy)], paper) for policy, paper in TABLE_2.items()]
+    about = "27 clients of Chatbot Arena on one A10G."
+    return _table(2, ": arena trace, linear cost", about, rows)
 
 
 def table_3(context: Context) -> Table:
@@ -186,13 +191,8 @@ def table_3(context: Context) -> Table:
         fields = {"cost": ProfiledCost()} if counts_cost else {}
         result = arena(context, policy, **fields)
         rows.append(_outcome(policy, [result], paper, price=profiled))
-    return Table(
-        name="vtc-table3",
-        title="Table 3: arena trace, profiled cost",
-        about=f"Service by the profiled h; VTC counts it too, the others are the runs of Table 2. {JUDGED}",
-        headings=HEADINGS,
-        rows=tuple(rows),
-    )
+    about = "Service by the profiled h; VTC counts it too, the others are the runs of Table 2."
+    return _table(3, ": arena trace, profiled cost", about, rows)
 
 
 def _overload(
@@ -215,36 +215,21 @@ def _overload(
 
 
 def table_4(context: Context) -> Table:
-    return Table(
-        name="vtc-table4",
-        title="Table 4: two backlogged clients, profiled cost",
-        about=f"90 and 180 requests a minute of 256/256 tokens. {MEDIAN} {JUDGED}",
-        headings=HEADINGS,
-        rows=_overload(context, "vtc-fig3", TABLE_4, is_profiled=True),
-    )
+    rows = _overload(context, "vtc-fig3", TABLE_4, is_profiled=True)
+    about = f"90 and 180 requests a minute of 256/256 tokens. {MEDIAN}"
+    return _table(4, ": two backlogged clients, profiled cost", about, rows)
 
 
 def table_5(context: Context) -> Table:
-    return Table(
-        name="vtc-table5",
-        title="Table 5 and Fig. 19a: two backlogged clients, length prediction",
-        about=f"As Table 4, with the linear cost. {MEDIAN} {JUDGED}",
-        headings=HEADINGS,
-        rows=_overload(context, "vtc-fig3", TABLE_5),
-    )
+    rows = _overload(context, "vtc-fig3", TABLE_5)
+    about = f"As Table 4, with the linear cost. {MEDIAN}"
+    return _table(5, " and Fig. 19a: two backlogged clients, length prediction", about, rows)
 
 
 def table_6(context: Context) -> Table:
-    return Table(
-        name="vtc-table6",
-        title="Table 6 and Fig. 19b: eight backlogged clients, length prediction",
-        about=f"Three clients of 24 and five of 36 requests a minute. {MEDIAN} {JUDGED}",
-        headings=HEADINGS,
-        rows=_overload(context, "vtc-fig19", TABLE_6),
-    )
-
-
-# Figures
+    rows = _overload(context, "vtc-fig19", TABLE_6)
+    about = f"Three clients of 24 and five of 36 requests a minute. {MEDIAN}"
+    return _table(6, " and Fig. 19b: eight backlogged clients, length prediction", about, rows)
 
 
 TABLES: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(

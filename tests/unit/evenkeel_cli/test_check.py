@@ -10,23 +10,9 @@ from evenkeel_cli import main
 from evenkeel_cli.exitcode import ExitCode
 from typer.testing import CliRunner, Result
 
+from tests.support.sample_documents import SERVICE, TENANT
+
 ROOT = Path(__file__).parents[3]
-SERVICE = """\
-apiVersion: evenkeel.dev/v1alpha1
-kind: FairInferenceService
-metadata: {name: sample}
-spec:
-  model: {source: hf://org/model}
-  engine: {runtime: Simulator, replicas: 2}
-"""
-TENANT = """\
-apiVersion: evenkeel.dev/v1alpha1
-kind: InferenceTenant
-metadata: {name: ads}
-spec:
-  clients: [{name: chat}]
-  apiKeys: [{name: k, client: chat, secretRef: {name: keys, key: chat}}]
-"""
 
 
 def check(folder: Path, text: str, *options: str) -> Result:
@@ -53,7 +39,7 @@ def test_every_fault_is_reported_with_its_place_and_the_exit_code_is_that_of_inv
     assert (
         "f.yaml:6: document 1 (FairInferenceService sample) spec.engine.replicas" in result.stderr
     )
-    assert "f.yaml:13: document 2 (InferenceTenant ads) spec.apiKeys[0].secretRef" in result.stderr
+    assert "f.yaml:15: document 2 (InferenceTenant ads) spec.apiKeys[0].secretRef" in result.stderr
     assert "--cluster" in result.stderr
 
 

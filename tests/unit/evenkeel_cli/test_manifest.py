@@ -10,24 +10,8 @@ import pytest
 from evenkeel_cli.faults import ManifestFaults
 from evenkeel_cli.manifest import Manifest, load_manifest, parse_manifest
 
-SERVICE = """\
-apiVersion: evenkeel.dev/v1alpha1
-kind: FairInferenceService
-metadata: {name: sample}
-spec:
-  model: {source: hf://org/model}
-  engine: {runtime: Simulator, replicas: 2}
-"""
-TENANT = """\
-apiVersion: evenkeel.dev/v1alpha1
-kind: InferenceTenant
-metadata: {name: ads}
-spec:
-  weight: 4
-  clients: [{name: chat}]
-  apiKeys:
-    - {name: k, client: chat, secretRef: {name: keys, key: chat}}
-"""
+from tests.support.sample_documents import SERVICE, TENANT
+
 SECRET = """\
 apiVersion: v1
 kind: Secret

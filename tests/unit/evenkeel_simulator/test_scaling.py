@@ -24,19 +24,9 @@ from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.workload import Call, Program, Workload
 from typer.testing import CliRunner
 
-SERVICE = """
-apiVersion: evenkeel.dev/v1alpha1
-kind: FairInferenceService
-metadata: {name: lab}
-spec:
-  model: {source: "hf://org/model", servedName: m}
-  slo: {ttft: {threshold: 5s}}
-  autoscaling:
-    maxReplicas: 6
-    maxReplicasPerClient: 50%
-    prometheus: {url: "http://prometheus:9090"}
-    targets: {servicePerReplica: 1000, queueTime: 2s}
-"""
+from bench.scaling import MANIFEST
+
+SERVICE = MANIFEST.replace("queueTime: 1s, ttftP95: 5s", "servicePerReplica: 1000, queueTime: 2s")
 PROFILE = CostProfile(
     prefill_ms=5, prefill_token_ms=0.1, decode_ms=20, decode_request_ms=1,
     decode_kv_token_ms=0.0, kv_tokens=4000,
