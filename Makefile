@@ -64,13 +64,19 @@ mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: d
 bench-router: env $(RIVAL)/.installed  ## Compare the router with sglang-router on two cores (20 minutes; ARGS=--quick: 1 minute)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
+# Installs Debian packages, if a program or a file is missing.
+define debian
+	@for one in $(1); do command -v "$$one" >/dev/null || test -e "$$one" || missing=1; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(2) >/dev/null; \
+	then :; else echo "not installed: $(2); tests that need them are skipped"; fi
+endef
+
 # Some tests need a Redis server, libfaketime, promtool, nginx or Chromium, and are skipped without them.
 .PHONY: tools
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
-	@if command -v redis-server >/dev/null && command -v promtool >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime prometheus nginx-light chromium >/dev/null; \
-	then :; else echo "not installed: redis-server, libfaketime, prometheus, nginx, chromium; tests that need them are skipped"; fi
+	$(call debian,redis-server promtool nginx chromium $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium)
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
@@ -236,7 +242,7 @@ cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the fir
 	$(PYTHON) -m e2e.rig up
 
 .PHONY: e2e
-e2e: env cluster  ## Test on a cluster: that of `make cluster`, or E2E_KUBECONFIG
+e2e: env cluster release-tools  ## Test on a cluster: that of `make cluster`, or E2E_KUBECONFIG
 	$(BIN)/python -m pytest e2e --ignore e2e/faults
 
 .PHONY: e2e-core
@@ -257,6 +263,10 @@ $(RELEASE)/.installed: release/requirements.txt
 	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
+
+.PHONY: release-tools
+release-tools:  ## Install programs that build and test a release (as root on Debian; elsewhere only a message)
+	$(call debian,buildah runc skopeo gpg openssl docker-registry,buildah runc skopeo gnupg openssl docker-registry)
 
 REGISTRY ?= localhost:5000/evenkeel
 KEYS     ?= $(HOME)/.config/evenkeel/release-keys

@@ -1,6 +1,6 @@
 """A release in a local registry: built, signed, pushed, and installed by the commands of docs/how-to/install-a-release.md.
 
-It needs Debian's docker-registry and skopeo. Images are built for this machine's architecture only.
+It needs the Debian packages docker-registry, skopeo and gnupg. Images are built for this machine's architecture only.
 """
 
 from __future__ import annotations
@@ -13,16 +13,26 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
 
-from e2e.installed import ROOT, SYSTEM, Namespace, forget, helm, namespace, program
+from e2e.installed import ROOT, SYSTEM, Namespace, Stream, forget, helm, namespace, program
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
 from e2e.rig.images import ARCHITECTURE
 from e2e.rig.layout import HOST_IP, NODES
-from release.names import VERSION
+from release.names import CHART_ARCHIVE, VERSION
+
+CONFINED: Final = """\
+import os
+try:
+    open("/opt/evenkeel/new", "w")
+except OSError as error:
+    print(os.getuid(), error.strerror)
+"""
+"""Prints the user of a container, and why it cannot write to its image."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ def registry(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iter
         pytest.skip("the nodes of your cluster do not know the local registry")
     for name in ("docker-registry", "skopeo", "gpg"):
         if shutil.which(name) is None:
-            pytest.skip(f"no {name}: apt-get install docker-registry skopeo gpg")
+            pytest.skip(f"no {name}: apt-get install docker-registry skopeo gnupg")
     folder = tmp_path_factory.mktemp("registry")
     with socket.create_server((HOST_IP, 0)) as free:
         address = f"{HOST_IP}:{free.getsockname()[1]}"
@@ -127,21 +137,48 @@ def pulled(team: Namespace, kubectl: Kubectl) -> set[str]:
 
 
 def serves(release: Release, kubectl: Kubectl, name: str) -> None:
-    """A service answers, and all its images have the release's registry and a digest."""
+    """A service streams through the ingress, and all its images have the release's registry and a digest."""
     with namespace(kubectl, name) as team:
         team.serve("released")
         team.tenant("ads", "sk-ads")
         team.answers("released", "sk-ads", 200)
+        with team.client("released", "sk-ads") as client:
+            Stream(client, tokens=8).started().finish()
         images = pulled(team, kubectl)
         assert len(images) == 3
         for image in images:
             assert re.fullmatch(re.escape(release.registry) + r"/\w+@sha256:[0-9a-f]{64}", image)
+        for place in (team, Namespace(kubectl, SYSTEM)):
+            for pod in place.get("pods")["items"]:
+                name = pod["metadata"]["name"]
+                assert place.python(name, CONFINED) == "65532 Read-only file system", name
 
 
 def test_the_artifacts_are_as_signed(
     release: Release, kubectl: Kubectl, page: dict[str, str]
 ) -> None:
     assert ": OK" in release.run(page["Verify the files"], kubectl)
+
+
+@pytest.mark.parametrize(
+    ("name", "commands", "want"),
+    [
+        ("SHA256SUMS", "", "Verification failure"),
+        ("install.yaml", "", "install.yaml: FAILED"),
+        (CHART_ARCHIVE, "helm verify --keyring evenkeel-chart.gpg", "sha256 sum does not match"),
+    ],
+)
+def test_a_changed_byte_is_found(
+    name: str, commands: str, want: str, release: Release, kubectl: Kubectl, page: dict[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    copy = Release(tmp_path / "dist", release.registry)
+    shutil.copytree(release.folder, copy.folder)
+    data = bytearray((copy.folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy.folder / name).write_bytes(data)
+    with pytest.raises(AssertionError, match=want):
+        copy.run(f"{commands} {name}" if commands else page["Verify the files"], kubectl)
 
 
 def test_helm_installs_the_signed_chart_from_the_registry(

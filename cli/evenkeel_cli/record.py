@@ -23,6 +23,7 @@ from evenkeel_contract.recording import (
 
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
+from evenkeel_cli.status import local_admin_url
 
 _TIMEOUT_S = 30.0
 
@@ -52,7 +53,8 @@ def record(
     url: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Address of a router's admin port; repeatable. Default: http://127.0.0.1:{ADMIN_PORT}.",
+            help="Address of a router's admin port; repeatable. Default: that of the fleet that `evenkeel up` runs "
+            f"from this folder, or http://127.0.0.1:{ADMIN_PORT}.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +69,7 @@ def record(
 
     A fleet with several routers needs one --url for each of them, so that they share a salt.
     """
-    urls = url or [f"http://127.0.0.1:{ADMIN_PORT}"]
+    urls = url or [local_admin_url()]
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(headers=headers, timeout=_TIMEOUT_S, trust_env=False) as client:

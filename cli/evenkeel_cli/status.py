@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 from evenkeel_contract.adminstate import RouterState
+from evenkeel_contract.names import ADMIN_PORT
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
 from rich.console import Console
@@ -95,6 +96,16 @@ def status(
             _print(console, fleet)
     if not fleets or not all(fleet.ready for fleet in fleets):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def local_admin_url() -> str:
+    """The admin port of a fleet that runs from this folder, or the default port on this machine."""
+    for folder in sorted(path.parent for path in DEFAULT_ROOT.glob("*/state.json")):
+        record = read_record(folder)
+        if record is not None and leftovers(record):
+            for _, config in _router_configs(folder, record):
+                return _url(config, config.listen.admin_port)
+    return f"http://127.0.0.1:{ADMIN_PORT}"
 
 
 async def _read_fleets(folders: list[Path]) -> tuple[FleetStatus, ...]:

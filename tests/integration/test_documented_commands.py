@@ -95,9 +95,8 @@ def run(block: Block, fleet: Fleet) -> str:
     if block.kind == "python":
         command = [sys.executable, "-c", text]
     else:
-        admin_url = fleet.address(r"top --url (http://\S+)")
-        top = f"{shlex.join(EVENKEEL)} top --url {admin_url}"
-        command = ["bash", "-euo", "pipefail", "-c", text.replace(".venv/bin/evenkeel top", top)]
+        text = text.replace(".venv/bin/evenkeel", shlex.join(EVENKEEL))
+        command = ["bash", "-euo", "pipefail", "-c", text]
     environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
     done = subprocess.run(
         command, cwd=fleet.folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False

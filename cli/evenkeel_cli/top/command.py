@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
+from evenkeel_cli.status import local_admin_url
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
@@ -31,8 +32,13 @@ class AddressError(TopError):
 
 def top(
     url: Annotated[
-        str, typer.Option(help="Address of the router's admin port.")
-    ] = f"http://127.0.0.1:{ADMIN_PORT}",
+        str | None,
+        typer.Option(
+            help="Address of the router's admin port. Default: that of the fleet that `evenkeel up` runs from this "
+            f"folder, or http://127.0.0.1:{ADMIN_PORT}.",
+            show_default=False,
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between readings.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, then exit.")] = False,
     json: Annotated[
@@ -50,7 +56,9 @@ def top(
     """Show shares, hit rates and queues, and whether they are fair."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        asyncio.run(_top(_address(url), headers, interval, once, json, verbose))
+        asyncio.run(
+            _top(_address(url or local_admin_url()), headers, interval, once, json, verbose)
+        )
     except KeyboardInterrupt:
         if once:
             raise

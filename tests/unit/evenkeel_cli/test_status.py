@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from evenkeel_cli import main
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.status import FleetStatus, _print, make_status
+from evenkeel_cli.status import FleetStatus, _print, local_admin_url, make_status
 from evenkeel_cli.up.state import FleetRecord, ProcessRecord
 from evenkeel_contract.adminstate import STATE_VERSION, FleetState, ReplicaState, RouterState
 from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
+from evenkeel_contract.routerdocument import dump_router_config
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -160,3 +163,24 @@ def test_a_replica_that_does_not_fit_the_plug_in_is_ready_and_named(
     assert [one.inactive_reason for one in fleet.processes] == ["", "calc_priority moved", ""]
     _print(Console(width=300), fleet)
     assert "replica-0 runs without Evenkeel's replica policy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("running", "want"),
+    [(True, "http://127.0.0.1:9082"), (False, "http://127.0.0.1:8082")],
+    ids=["a fleet runs", "its processes have ended"],
+)
+def test_the_default_address_is_that_of_the_fleet_that_runs_from_this_folder(
+    running: bool, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    this = psutil.Process()
+    run = this.cmdline()[0] if running else "another run"
+    folder = tmp_path / ".evenkeel" / "default.llama"
+    folder.mkdir(parents=True)
+    record = FleetRecord(run, (ProcessRecord("router", this.pid, this.create_time()),))
+    (folder / "state.json").write_bytes(msgspec.json.encode(record))
+    listen = ListenConfig(traffic_port=9080, probe_port=9081, admin_port=9082)
+    config = replace(CONFIG, listen=listen)
+    (folder / "router.json").write_bytes(dump_router_config(config))
+    monkeypatch.chdir(tmp_path)
+    assert local_admin_url() == want
