@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 from evenkeel_simulator.experiments.traces import TraceError
+from evenkeel_simulator.papers.pictures import plot_panels
 from evenkeel_simulator.papers.registry import EXPERIMENTS, PAPERS, pages
 from evenkeel_simulator.papers.results import Table
 from evenkeel_simulator.papers.runs import Context
@@ -20,7 +21,7 @@ from rich.console import Console
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.simulate import workloads_folder
-from evenkeel_cli.simulate_options import Traces
+from evenkeel_cli.simulate_options import NoPlots, Traces
 from evenkeel_cli.trace_options import UsageError, option
 
 Only = Annotated[
@@ -38,6 +39,7 @@ def papers(
     seed: Seed = 0,
     quick: Quick = False,
     traces: Traces = Path(),
+    no_plots: NoPlots = False,
 ) -> None:
     """Run the papers' experiments, beside the published numbers."""
     progress = Console(stderr=True)
@@ -57,6 +59,8 @@ def papers(
         for number, name in enumerate(names, start=1):
             progress.print(f"{number}/{len(names)} {name}", highlight=False)
             table = _run(name, context)
+            if table.panels and not no_plots:
+                table = msgspec.structs.replace(table, picture=_drawn(table, out))
             (out / f"{name}.json").write_bytes(msgspec.json.encode(table))
             _write_pages(out, context)
             report_console().print(
@@ -90,6 +94,13 @@ def _run(name: str, context: Context) -> Table:
         ) from error
     seconds = time.process_time() - begun_s
     return msgspec.structs.replace(table, quick=context.quick, seconds=seconds)
+
+
+def _drawn(table: Table, out: Path) -> str:
+    """Draw the figure of a table; returns the name of the file."""
+    name = f"{table.name}.png"
+    plot_panels(table.panels, out / name, title=table.title)
+    return name
 
 
 def _write_pages(out: Path, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""`make reference`: writes the reference pages that are generated from the code, and the drawn pictures."""
+"""`make reference`: writes the reference pages that are generated from the code, the drawn pictures, and the example trace."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from docs.generate import (
     commandline,
     conditions,
     errors,
+    exampletrace,
     failuremodes,
     metrics,
     openapi,
@@ -30,6 +31,7 @@ _SOURCES: Final = (
     conditions,
     alerts,
     failuremodes,
+    exampletrace,
 )
 
 

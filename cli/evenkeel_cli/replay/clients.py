@@ -37,14 +37,18 @@ def read_keys(path: Path) -> dict[str, str]:
 
 
 def assign_keys(clients: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:
-    """Client → name of its key: the same name, else `…/<name>`, else the next unused key.
+    """Client → name of its key: the same name, else the key's part of it or its part of the key, else the next unused key.
 
     Raises `ClientsError` if there are too few keys, or if several keys end in a client's name.
     """
     wanted = sorted(set(clients))
     given: dict[str, str] = {}
     for client in wanted:
-        named = [client] if client in keys else [k for k in keys if k.rpartition("/")[2] == client]
+        named = (
+            [client]
+            if client in keys
+            else [k for k in keys if k.rpartition("/")[2] == client or client.endswith(f"/{k}")]
+        )
         if len(named) > 1:
             raise ClientsError(
                 f"client {client!r} may be {' or '.join(named)}; use one of these names in the trace"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from evenkeel_simulator.laboratory.qoe import Expectation
+from evenkeel_simulator.papers.panels import Panel, curves
 from evenkeel_simulator.papers.results import Table, row
 from evenkeel_simulator.papers.runs import Context, Run, run, scaled
 
@@ -95,6 +96,21 @@ def _table(workload: str, rate_per_s: float, results: Mapping[float, Mapping[str
         headings=("rate", *POLICIES, "Andes over FCFS", "throughput"),
         rows=tuple(rows),
         figure_only=True,
+        panels=_panels(rate_per_s, results),
+    )
+
+
+def _panels(rate_per_s: float, results: Mapping[float, Mapping[str, Run]]) -> tuple[Panel, ...]:
+    def over_rate(title: str, y: str, of: Callable[[Run], float]) -> Panel:
+        points = {
+            name: [(rate_per_s * load, of(by_policy[name])) for load, by_policy in results.items()]
+            for name in POLICIES
+        }
+        return curves(title, points, x="programs/s", y=y)
+
+    return (
+        over_rate("Average QoE", "", _mean),
+        over_rate("Output", "tokens/s", lambda result: result.summary.output_tokens_per_s),
     )
 
 

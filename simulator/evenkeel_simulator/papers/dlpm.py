@@ -12,6 +12,7 @@ from evenkeel_fairshare.measures import jain_index
 
 from evenkeel_simulator.experiments.generators import TreeOfThoughts
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
+from evenkeel_simulator.papers.panels import bars, curves
 from evenkeel_simulator.papers.results import Table, row
 from evenkeel_simulator.papers.runs import Context, Run, run, scaled
 
@@ -71,12 +72,14 @@ def _workload(context: Context, name: str, *, replicas: int | None = None) -> Wo
 
 def figure_7(context: Context) -> Table:
     rows = []
+    by_workload: dict[str, dict[str, Run]] = {}
     for name in LOADS:
         spec = _workload(context, name)
         results = {
             system: run(context, spec, f"{name}, {system}", setup)
             for system, setup in SYSTEMS.items()
         }
+        by_workload[name] = results
         ours = results[OURS]
         rows.append(
             row(f"{name}, {OURS}", _rate(ours), None, None, None, None, _jain(ours), met=None)
@@ -117,6 +120,21 @@ def figure_7(context: Context) -> Table:
         ),
         rows=tuple(rows),
         figure_only=True,
+        panels=tuple(
+            bars(
+                title,
+                {
+                    name: {system: of(result, name) for system, result in results.items()}
+                    for name, results in by_workload.items()
+                },
+                y=unit,
+            )
+            for title, unit, of in (
+                ("Throughput", "tokens/s", lambda result, _: _rate(result)),
+                ("Mean latency of well-behaved programs (documents: TTFT)", "s", _latency),
+                ("Jain's index of service rates", "", lambda result, _: _jain(result)),
+            )
+        ),
     )
 
 
@@ -150,17 +168,27 @@ def figure_1(context: Context) -> Table:
         headings=("system", "tokens/s", "Jain"),
         rows=tuple(rows),
         figure_only=True,
+        panels=(
+            curves(
+                "Fairness over throughput",
+                {name: [(_rate(result), _jain(result))] for name, result in results.items()},
+                x="tokens/s",
+                y="Jain's index of service rates",
+            ),
+        ),
     )
 
 
 def figure_4(context: Context) -> Table:
     rows = []
+    overheads: list[tuple[float, float]] = []
     for replicas in (1, 2, 4, 8):
         spec = _workload(context, "judge-s1", replicas=replicas)
         central = run(context, spec, f"fig4, central, D={replicas}", CENTRAL)
         decentral = run(context, spec, f"fig4, {OURS}, D={replicas}")
         busy_s = replicas * central.makespan_s - central.blocked_s
         overhead = central.blocked_s / busy_s
+        overheads.append((replicas, overhead))
         rows.append(
             row(
                 f"D={replicas}",
@@ -178,6 +206,14 @@ def figure_4(context: Context) -> Table:
         headings=("replicas", "overhead", "paper", "throughput of D2LPM + DLPM over it"),
         rows=tuple(rows),
         figure_only=True,
+        panels=(
+            curves(
+                "Overhead of the central scheduler",
+                {"central DLPM": overheads},
+                x="replicas",
+                y="time that waits over time that does not",
+            ),
+        ),
     )
 
 
@@ -214,6 +250,18 @@ def figure_8(context: Context) -> Table:
         headings=("system", "clients 0 and 1", "client 2", "client 3"),
         rows=tuple(rows),
         figure_only=True,
+        panels=(
+            bars(
+                "Mean TTFT",
+                {
+                    f"client {n}": {
+                        system: result.ttft_s(f"client-{n}") for system, result in results.items()
+                    }
+                    for n in range(4)
+                },
+                y="s",
+            ),
+        ),
     )
 
 
@@ -259,6 +307,18 @@ def figure_10(context: Context) -> Table:
         about="The verdict demands the direction: more throughput and a lower Jain index with a larger Qw, and an index of 1 where all clients are alike.",
         headings=("run", "tokens/s", "Jain", "paper"),
         rows=tuple(rows),
+        panels=tuple(
+            curves(
+                title,
+                {OURS: [(quantum, of(result)) for quantum, result in swept.items()]},
+                x="Qw, weighted tokens",
+                y=unit,
+            )
+            for title, unit, of in (
+                ("Throughput", "tokens/s", _rate),
+                ("Jain's index of service rates", "", _jain),
+            )
+        ),
     )
 
 
@@ -302,6 +362,17 @@ def figure_11(context: Context) -> Table:
             for count, got in rates.items()
         ),
         figure_only=True,
+        panels=(
+            curves(
+                "Throughput",
+                {
+                    system: [(count, got[system]) for count, got in rates.items()]
+                    for system in systems
+                },
+                x="clients",
+                y="tokens/s",
+            ),
+        ),
     )
 
 
@@ -348,6 +419,24 @@ def figure_12(context: Context) -> Table:
         ),
         rows=tuple(rows),
         figure_only=True,
+        panels=(
+            bars(
+                "Time",
+                {
+                    "total": {policy: result.makespan_s for policy, result in results.items()},
+                    "program": {policy: result.latency_s() for policy, result in results.items()},
+                },
+                y="s",
+            ),
+            bars(
+                "Mean TTFT",
+                {
+                    client: {policy: result.ttft_s(client) for policy, result in results.items()}
+                    for client in ("chat-1", "chat-2")
+                },
+                y="s",
+            ),
+        ),
     )
 
 

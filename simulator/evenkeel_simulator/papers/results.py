@@ -7,6 +7,8 @@ from enum import Enum
 
 import msgspec
 
+from evenkeel_simulator.papers.panels import Panel
+
 
 class Verdict(Enum):
     """How a row of ours compares with the paper's."""
@@ -39,6 +41,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """It was run with shorter workloads."""
     seconds: float = 0.0
     """CPU time of the run."""
+    panels: tuple[Panel, ...] = ()
+    """The figure as numbers; none for a table of the paper."""
+    picture: str | None = None
+    """File of the drawn panels, beside the page."""
 
     @property
     def met(self) -> int:
@@ -56,6 +62,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         lines.append(f"| {' | '.join((*self.headings, 'verdict'))} |")
         lines.append("|---" + "|---:" * (len(self.headings) - 1) + "|---|")
         lines += [f"| {' | '.join((*row.cells, row.verdict.value))} |" for row in self.rows]
+        if self.picture is not None:
+            lines += ["", f"![{self.title}]({self.picture})"]
         return "\n".join([*lines, ""])
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
 from evenkeel_simulator.laboratory.timeline import accumulated_difference, served
+from evenkeel_simulator.papers.panels import bars, curves, over_time, service_rates
 from evenkeel_simulator.papers.results import Table, percent, row
 from evenkeel_simulator.papers.runs import Context, Run, run
 from evenkeel_simulator.papers.vtc import THROUGHPUT, arena, setup_of
@@ -22,16 +23,23 @@ def _parts(result: Run, start_s: float, end_s: float) -> dict[str, float]:
     return {client: amount / sum(amounts.values()) for client, amount in sorted(amounts.items())}
 
 
-def _largest_gap(result: Run, until_s: float) -> float:
+def _gaps(result: Run, until_s: float) -> list[tuple[float, float]]:
+    """(time, largest difference of accumulated service)."""
     times = [until_s * tick / 60 for tick in range(1, 61)]
-    return max(accumulated_difference(result.spans(), times))
+    return list(zip(times, accumulated_difference(result.spans(), times), strict=True))
+
+
+def _largest_gap(result: Run, until_s: float) -> float:
+    return max(gap for _, gap in _gaps(result, until_s))
 
 
 def _unbounded(context: Context, workload: str, until_s: float, name: str, about: str) -> Table:
     rows = []
+    gaps: dict[str, list[tuple[float, float]]] = {}
     for policy in ("VTC", "FCFS"):
         spec = msgspec.structs.replace(context.spec(workload), duration_s=until_s)
         result = run(context, spec, f"{workload}, {policy}", setup_of(policy))
+        gaps[policy] = _gaps(result, until_s)
         half, full = (_largest_gap(result, until_s * part) for part in (0.5, 1.0))
         bounded = full < 1.5 * half
         rows.append(
@@ -52,6 +60,7 @@ def _unbounded(context: Context, workload: str, until_s: float, name: str, about
         headings=("scheduler", "largest, first half", "largest", "paper"),
         rows=tuple(rows),
         figure_only=True,
+        panels=(over_time("Accumulated difference", gaps, y="weighted tokens"),),
     )
 
 
@@ -129,6 +138,10 @@ def figures_4_to_6(context: Context) -> Table:
             ),
         ),
         figure_only=True,
+        panels=tuple(
+            service_rates(f"Fig. {number}: service rate", result)
+            for number, result in ((4, four), (5, five), (6, six))
+        ),
     )
 
 
@@ -152,9 +165,11 @@ def figures_9_and_10(context: Context) -> Table:
         )
     ]
     parts = {}
+    tens = {}
     for policy in ("VTC", "LCF"):
         ten = run(context, context.spec("vtc-fig10"), f"vtc-fig10, {policy}", setup_of(policy))
         parts[policy] = _parts(ten, 330, 570)["client-1"]
+        tens[policy] = ten
     rows += [
         row(
             "Fig. 10: client 1's part in the second phase, VTC",
@@ -176,14 +191,29 @@ def figures_9_and_10(context: Context) -> Table:
         headings=("claim", "here", "paper"),
         rows=tuple(rows),
         figure_only=True,
+        panels=(
+            over_time(
+                "Fig. 9: TTFT of each request",
+                {
+                    client: [(one.arrival_s, one.ttft_s or 0.0) for one in nine.of(client)]
+                    for client in ("client-1", "client-2")
+                },
+                y="s",
+            ),
+            *(
+                service_rates(f"Fig. 10: service rate, {policy}", ten)
+                for policy, ten in tens.items()
+            ),
+        ),
     )
 
 
 def figure_14(context: Context) -> Table:
     logged = {5: 340, 10: 532, 15: 626, 20: 694, 30: 747}
     rows = []
+    rates: dict[float, float] = {}
     for limit, paper in logged.items():
-        got = arena(context, f"RPM({limit})").summary.throughput_tokens_per_s
+        rates[limit] = got = arena(context, f"RPM({limit})").summary.throughput_tokens_per_s
         rows.append(
             row(
                 f"RPM({limit})",
@@ -199,6 +229,14 @@ def figure_14(context: Context) -> Table:
         about="The arena trace. Limits of 10 and 15 are from the artifact's logs.",
         headings=("scheduler", "tokens/s", "paper", ""),
         rows=tuple(rows),
+        panels=(
+            curves(
+                "Throughput",
+                {"here": rates.items(), "paper": logged.items()},
+                x="requests per minute",
+                y="tokens/s",
+            ),
+        ),
     )
 
 
@@ -212,10 +250,12 @@ def figure_15(context: Context) -> Table:
         (65_000, 768): (1.5, 1442),
     }
     rows = []
+    rates: dict[str, dict[str, float]] = {}
     for (pool, tokens), (rate, paper) in logged.items():
         spec = _resized(context.spec("vtc-fig15"), pool=pool, tokens=tokens, rate=rate)
         result = run(context, spec, f"vtc-fig15, {pool}, {tokens}", setup_of("VTC"))
         got = result.summary.throughput_tokens_per_s
+        rates[f"{pool // 1000}k, {tokens}"] = {"here": got, "log": paper}
         rows.append(
             row(
                 f"pool {pool:,}, {tokens}/{tokens} tokens",
@@ -236,6 +276,7 @@ def figure_15(context: Context) -> Table:
         headings=("run", "largest difference", "bound 2U", "tokens/s", "log", ""),
         rows=tuple(rows),
         figure_only=True,
+        panels=(bars("Throughput by pool and tokens of a request", rates, y="tokens/s"),),
     )
 
 
@@ -267,6 +308,7 @@ def figure_16(context: Context) -> Table:
             for weight, (client, part) in enumerate(parts.items(), start=1)
         ),
         figure_only=True,
+        panels=(service_rates("Service rate of clients of weights 1 to 4", result),),
     )
 
 

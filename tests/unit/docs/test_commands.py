@@ -1,7 +1,8 @@
 """Every block of commands names the test that runs it, and its programs, targets, options, files and values exist.
 
 The comment before a block, `<!-- test: … -->`, is `up` and `run` (tests/integration/test_documented_commands.py), or the
-path of the test that covers it, on a cluster for most. Blocks of YAML are decoded by the contract.
+path of the test that covers it, on a cluster for most. `trace` runs here, with the files of its page. Blocks of YAML are
+decoded by the contract.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -26,13 +28,16 @@ from evenkeel_contract.spec.resources import (
     ServiceSpec,
     TenantSpec,
 )
+from evenkeel_contract.validate import parse_service
+from typer.testing import CliRunner
 
 from release.names import INSTALL
 from tests.support.documents import Block, blocks, user_pages
 from tests.support.plain_words import ROOT, descriptions, tree
 
 SHELL: Final = ("sh", "bash", "console")
-RUNS: Final = ("up", "run")
+RUNS: Final = ("up", "run", "trace")
+TRACE: Final = "examples/trace.csv"
 COMMAND_BLOCKS: Final = [one for page in user_pages() for one in blocks(page) if one.kind in SHELL]
 YAML_BLOCKS: Final = [one for page in user_pages() for one in blocks(page) if one.kind == "yaml"]
 TARGETS: Final = frozenset(
@@ -140,6 +145,29 @@ def test_a_block_of_commands_says_that_it_is_one() -> None:
     assert unmarked == []
 
 
+@pytest.mark.parametrize(
+    "block", [one for one in COMMAND_BLOCKS if one.note == "test: trace"], ids=of
+)
+def test_a_command_that_reads_the_example_trace_runs_as_read(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for one in blocks(block.path):
+        if one.note.startswith("test: file "):
+            (tmp_path / one.note.split()[2]).write_text(one.text)
+    monkeypatch.chdir(tmp_path)
+    for _, *arguments in commands(block.text):
+        ran = CliRunner().invoke(build(arguments), arguments)
+        assert ran.exit_code == 0, ran.output
+        out = tmp_path / re.findall(r"written to (\S+)/", ran.output)[0]
+        assert {".json", ".png"} <= {path.suffix for path in out.iterdir()}
+
+
+def test_every_trace_in_a_command_is_the_example() -> None:
+    read = re.findall(r"--trace[ =](\S+)", "".join(one.text for one in COMMAND_BLOCKS))
+    assert set(read) == {TRACE}
+
+
 @pytest.mark.parametrize("block", YAML_BLOCKS, ids=of)
 def test_a_block_of_yaml_is_valid(block: Block) -> None:
     plain = yaml.safe_load(block.text)
@@ -149,6 +177,8 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
         case "spec FairInferenceService":
             model = {"model": {"source": "hf://org/model", "servedName": "m"}}
             _, faults = decode(ServiceSpec, model | plain)
+        case "file service.yaml":
+            _, faults = parse_service(plain)
         case "change":
             _, faults = decode(Change, plain)
         case "spec InferenceTenant":

@@ -14,6 +14,8 @@ from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.experiments.workload import Call
 
+from docs.generate.exampletrace import HABITS
+
 
 def call(input_tokens: int, *keys: int) -> Call:
     segments = tuple(Segment(key, 512) for key in keys)
@@ -153,7 +155,10 @@ def test_keys_come_from_a_mapping_or_from_an_evenkeel_file(tmp_path: Path) -> No
     (tmp_path / "keys.json").write_text('{"a": "sk-a"}')
     assert read_keys(tmp_path / "keys.json") == {"a": "sk-a"}
     quickstart = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
-    assert read_keys(quickstart)["search/rerank"] == "sk-search-rerank"
+    keys = read_keys(quickstart)
+    assert keys["search/rerank"] == "sk-search-rerank"
+    of_trace = {name.client for name in HABITS}
+    assert assign_keys(of_trace, keys) == {name: name.removeprefix("default/") for name in of_trace}
 
 
 @pytest.mark.parametrize(

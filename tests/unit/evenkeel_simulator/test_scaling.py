@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 from evenkeel_cli import autoscale
-from evenkeel_cli.main import build
 from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
 from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -22,7 +20,6 @@ from evenkeel_simulator.experiments.scaling import (
 )
 from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.workload import Call, Program, Workload
-from typer.testing import CliRunner
 
 from bench.scaling import MANIFEST
 
@@ -174,25 +171,6 @@ def test_every_scaler_serves_all_and_a_static_fleet_costs_its_size(tmp_path: Pat
     assert static.attainment == 1.0
     assert by_name["evenkeel"].starts > 0
     assert by_name["evenkeel"].gpu_s < static.gpu_s
-
-
-def test_the_command_writes_table_figures_and_plot(tmp_path: Path) -> None:
-    (tmp_path / "service.yaml").write_text(SERVICE)
-    trace = tmp_path / "trace.csv"
-    rows = (f"c{n % 3},{n / 5},100,50" for n in range(200))
-    trace.write_text("\n".join(("client,arrival_s,input_tokens,output_tokens", *rows)) + "\n")
-    arguments = [
-        "simulate", f"--trace={trace}", f"--autoscale={tmp_path / 'service.yaml'}",
-        "--profile=a10g-llama2-7b", f"--out={tmp_path / 'out'}",
-    ]  # fmt: skip
-    ran = CliRunner().invoke(build(arguments), arguments, env={"COLUMNS": "200"})
-    assert ran.exit_code == 0, ran.output
-    assert "evenkeel" in ran.output
-    figures = msgspec.json.decode(
-        (tmp_path / "out" / "scaling.json").read_bytes(), type=list[ScalingFigures]
-    )
-    assert len(figures) == 5
-    assert (tmp_path / "out" / "scaling.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
