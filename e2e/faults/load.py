@@ -32,11 +32,12 @@ _PAUSE_S: Final = 0.2
 
 @dataclass(slots=True)
 class Request:
-    """One request. Its end is a time of the monotonic clock, in seconds."""
+    """One request. Its begin and end are times of the monotonic clock, in seconds."""
 
     id: str
     tenant: str
     stream: bool
+    began_s: float = field(default_factory=time.monotonic)
     ended_s: float = 0.0
     begun: bool = False
     """Whether the client got a first token. If not, a stock client repeats it by itself."""
@@ -95,9 +96,9 @@ class Load:
             try:
                 await (_stream if stream else _unary)(client, one, prompt)
             except openai.APIStatusError as error:
-                one.fault = f"{error.status_code}"
-            except openai.APIConnectionError:
-                one.fault = "connection"
+                one.fault = f"{error.status_code} {error.code}"
+            except openai.APIConnectionError as error:
+                one.fault = f"connection: {error.__cause__ or error!r}"
             except openai.APIError as error:
                 one.fault = f"error event: {error.message}"
             except httpx2.HTTPError as error:  # of the client's transport

@@ -259,7 +259,7 @@ SCENES: Final = (
         planned=True,
         do=act.drain_first,
         undo=act.uncordon,
-        users="some get 503 from a leaving router, and stock clients repeat them",
+        users="nothing",
         system="engines and routers move one by one, after their requests",
     ),
     Scene(
@@ -267,14 +267,14 @@ SCENES: Final = (
         planned=True,
         do=act.drain_second,
         undo=act.uncordon,
-        users="some get 503 from a leaving router, and stock clients repeat them",
+        users="nothing",
         system="engines and routers move one by one, after their requests",
     ),
     Scene(
         name="eviction of a router and an engine",
         planned=True,
         do=act.evict,
-        users="some get 503 from a leaving router, and stock clients repeat them",
+        users="nothing",
         system="each finishes its requests; others replace them",
     ),
     Scene(

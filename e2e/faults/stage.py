@@ -210,7 +210,7 @@ def document(team: Namespace, scaler: Scaler) -> dict[str, Any]:
             "maxReplicas": MOST_REPLICAS,
             "targets": {"servicePerReplica": _PER_REPLICA, "utilizationPercent": 100},
             "prometheus": {"url": scaler.url},
-            "drainTimeout": "60s",
+            "drainTimeout": "120s",
         },
     )
     found["spec"]["engine"] |= {

@@ -73,6 +73,8 @@ def play(scene: Scene, on: Stage) -> Row:
     rest_s = time.monotonic()
     found = on.load.ended(after_s=began_s, before_s=rest_s)
     lost = [one for one in found if one.fault]
+    for one in lost:
+        _log.info("lost at %.1f s: %s", one.ended_s - began_s, one)
     return Row(
         name=scene.name,
         planned=scene.planned,

@@ -62,7 +62,9 @@ BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
+LATE_S: Final = 15.0  # in which a router that ends serves new connections, too: a node's proxy may not know yet that it leaves
 QUIET_S: Final = 0.5  # without a request, before the router ends: clients are about to send on connections that they keep
+QUIET_ON_CLUSTER_S: Final = 2.0  # likewise, where late proxies of nodes still send to it
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
@@ -73,6 +75,7 @@ class Router:
         self.rooms = rooms
         self.tokenising = tokenising
         self.discovery = discovery
+        self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
         self.admin_port = 0
@@ -83,16 +86,22 @@ class Router:
         return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
 
     async def drain(self) -> None:
-        """Refuse new connections, serve those that clients keep once more, and end what lasts too long (DESIGN section 5).
+        """Serve each connection once more, refuse those that come late, and end what lasts too long (DESIGN section 5).
 
-        A client that keeps a connection does not know that the router leaves, and many do not repeat a request.
+        A client with an open connection does not know that the router leaves, nor does a node's proxy that is late,
+        and many clients do not repeat a request. In the second half of the time, connections close with their current
+        answer: what they sent then could be cut.
         """
-        intake = self.rooms.intake
+        intake, config = self.rooms.intake, self.rooms.settings.config
         intake.draining = True
-        intake.refuses_from_s = asyncio.get_running_loop().time()
+        intake.refuses_from_s = asyncio.get_running_loop().time() + LATE_S
         _log.info("draining: %d requests in flight", intake.admission.running)
-        timeout_s = self.rooms.settings.config.drain_timeout_s
-        if not await _until_idle(intake, timeout_s, quiet_s=min(QUIET_S, timeout_s)):
+        half_s = config.drain_timeout_s / 2
+        quiet_s = min(QUIET_ON_CLUSTER_S if config.cluster else QUIET_S, half_s)
+        if await _until_idle(intake, half_s, quiet_s=quiet_s):
+            return
+        self.traffic.pre_shutdown()
+        if not await _until_idle(intake, half_s):
             intake.refuses_from_s = -inf
             for request_state in list(intake.active_requests):
                 request_state.interrupt()
@@ -289,7 +298,7 @@ async def _open_ports(
     probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
-    router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
+    router.traffic, router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
     ports = {
         "traffic": router.traffic_port,
         "probe": router.probe_port,
@@ -299,7 +308,9 @@ async def _open_ports(
     _log.info("serving %s on %s", rooms.settings.config.model, router.url, extra=fields)
 
 
-async def _serve_traffic(stack: AsyncExitStack, pipeline: Pipeline, settings: Settings) -> int:
+async def _serve_traffic(
+    stack: AsyncExitStack, pipeline: Pipeline, settings: Settings
+) -> tuple[TrafficServer, int]:
     listen = settings.config.listen
     server = TrafficServer(
         pipeline.handle,
@@ -314,7 +325,7 @@ async def _serve_traffic(stack: AsyncExitStack, pipeline: Pipeline, settings: Se
     stack.callback(server.pre_shutdown)  # idle connections end at once
     stack.callback(sockets.close)
     port: int = sockets.sockets[0].getsockname()[1]
-    return port
+    return server, port
 
 
 async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: int) -> int:

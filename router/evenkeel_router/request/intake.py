@@ -39,7 +39,7 @@ class Intake:
         self.started_unix = time.time()
 
     def let_in(self, request: Request) -> None:
-        """While the router ends, its answers close connections; raises `Refusal` where one was opened since."""
+        """While the router ends, its answers close connections; raises `Refusal` where one was opened late."""
         request.keep_alive = False
         if request.opened_s >= self.refuses_from_s:
             raise own_answers.shutting_down()

@@ -269,7 +269,7 @@ def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
         ("buffered_bytes", "Bytes of request bodies in memory.", rooms.intake.body_memory.used_bytes),
         ("requests_in_flight_limit", "Value of limits.maxConcurrent.",
          rooms.settings.config.limits.max_concurrent),
-        ("draining", "1 if the router is shutting down and accepts no new requests.", rooms.intake.draining),
+        ("draining", "1 if the router is shutting down.", rooms.intake.draining),
         ("config_faulty", "1 if the newest configuration is invalid and the previous one is in use.",
          bool(rooms.settings.faults)),
     ):  # fmt: skip
