@@ -169,8 +169,13 @@ async def test_what_the_fleet_served_is_in_the_metrics_and_on_the_admin_port() -
         await routable(router, 1)
         await ask(router)
         truth = router.rooms.service_ledger.fairness
-        await until(lambda: CHAT in truth.now.clients, "figures of the client")
-        want = truth.now.clients[CHAT].service
+        want = (
+            1 + 2.0 * 40
+        )  # a token of input and forty of output, of weight two; reports come while it runs
+        await until(
+            lambda: CHAT in truth.now.clients and truth.now.clients[CHAT].service == want,
+            "all service of the client",
+        )
         async with httpx.AsyncClient() as client:
             text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
             state = decode_state(

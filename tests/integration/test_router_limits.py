@@ -100,10 +100,10 @@ async def test_the_limit_counts_over_all_routers_while_one_is_killed(routers: in
             "all routers to be in one epoch",
         )
         asked = await stack.enter_async_context(clients(*all_routers))
-        admitted = 0
+        admitted = refused = 0
 
         async def flood(client: httpx.AsyncClient, pause_s: float) -> None:
-            nonlocal admitted
+            nonlocal admitted, refused
             while True:
                 try:
                     response = await complete(client)
@@ -111,6 +111,7 @@ async def test_the_limit_counts_over_all_routers_while_one_is_killed(routers: in
                     return  # this router was killed
                 admitted += response.status_code == 200
                 if response.status_code != 200:
+                    refused += 1
                     assert response.status_code == 429, response.text
                     assert int(response.headers["retry-after"]) >= 1
                 await asyncio.sleep(pause_s)
@@ -130,7 +131,7 @@ async def test_the_limit_counts_over_all_routers_while_one_is_killed(routers: in
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert admitted <= 20 + 10 * elapsed_s + 1
-        assert admitted >= 0.5 * 10 * elapsed_s
+        assert admitted >= min(0.5 * 10 * elapsed_s, 0.5 * (admitted + refused))
         left = all_routers[: max(1, routers - 1)]
         await until(  # a part may be on its way between two routers
             lambda: sum(part_of(router, "requests") for router in left) == pytest.approx(1.0),
