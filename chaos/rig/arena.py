@@ -100,10 +100,6 @@ class Router(Child):
     def admin_url(self) -> str:
         return f"http://{self.place.host}:{self.listen.admin_port}"
 
-    @property
-    def metrics_url(self) -> str:
-        return f"http://{self.place.host}:{self.listen.probe_port}/metrics"
-
 
 @dataclass(slots=True)
 class Arena:

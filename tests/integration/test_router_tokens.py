@@ -80,18 +80,18 @@ async def test_the_prediction_for_a_repeated_prompt_is_exact() -> None:
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(3):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.rooms.totals.predictions["estimated"]
+        predicted = router.rooms.totals.predictions["estimated"]
         pages = (len(encode(STORY)) - 1) // 16
-        assert foretold.predicted_tokens == foretold.reported_tokens == 2 * 16 * pages
-        assert foretold.error_tokens.total == 0
+        assert predicted.predicted_tokens == predicted.reported_tokens == 2 * 16 * pages
+        assert predicted.error_tokens.total == 0
         async with httpx.AsyncClient() as plain:
             state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
             page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
     shown = decode_state(state.content).prefix
     assert shown.mode == "Tokens"
-    assert shown.predictions["estimated"].predicted_tokens == foretold.predicted_tokens
+    assert shown.predictions["estimated"].predicted_tokens == predicted.predicted_tokens
     line = f'evenkeel_router_prefix_predicted_tokens_total{{mode="estimated",model_name="{MODEL}"}}'
-    assert f"{line} {float(foretold.predicted_tokens)}" in page
+    assert f"{line} {float(predicted.predicted_tokens)}" in page
 
 
 @pytest.mark.parametrize("mode", PrefixMode)
@@ -117,8 +117,8 @@ async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_re
         assert {r.value: n for r, n in router.rooms.prefixes.untokenised.counts.items()} == {
             "options": 2
         }
-        foretold = router.rooms.totals.predictions["text"]
-        assert foretold.predicted_tokens > 0
+        predicted = router.rooms.totals.predictions["text"]
+        assert predicted.predicted_tokens > 0
         async with httpx.AsyncClient() as plain:
             page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
     assert f'untokenised_total{{model_name="{MODEL}",reason="options"}} 2.0' in page
@@ -137,17 +137,17 @@ async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_
 async def test_replicas_are_asked_what_they_make_tokens_with() -> None:
     prefix = PrefixConfig(mode=PrefixMode.TOKENS, page_tokens=64)
     async with fleet(prefix=prefix) as (router, _), client_of(router) as client:
-        told = router.rooms.prefixes.untokenised
+        untokenised = router.rooms.prefixes.untokenised
         await until(lambda: router.tokenising.tokenizer is not None, "a tokenizer")
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.rooms.totals.predictions["estimated"]
+        predicted = router.rooms.totals.predictions["estimated"]
         pages = (
             len(encode(STORY)) - 1
         ) // 16  # as the replicas cut them, not as the configuration says
-        assert foretold.predicted_tokens == foretold.reported_tokens == 16 * pages
-        assert not told.counts
-        assert told.trouble == ""
+        assert predicted.predicted_tokens == predicted.reported_tokens == 16 * pages
+        assert not untokenised.counts
+        assert untokenised.error == ""
 
 
 async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
@@ -157,12 +157,12 @@ async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
         )
         async with router_of(config) as router, client_of(router) as client:
             await usage(client, "/v1/completions", prompt=STORY)
-            told = router.rooms.prefixes.untokenised
-            assert {reason.value: count for reason, count in told.counts.items()} == {
+            untokenised = router.rooms.prefixes.untokenised
+            assert {reason.value: count for reason, count in untokenised.counts.items()} == {
                 "no_tokenizer": 1
             }
-            await until(lambda: bool(told.trouble), "the reason")
-            assert told.trouble == "no replica has reported its tokenizer"
+            await until(lambda: bool(untokenised.error), "the reason")
+            assert untokenised.error == "no replica has reported its tokenizer"
 
 
 async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run() -> None:
@@ -193,5 +193,5 @@ async def test_limits_and_credit_count_the_tokens_that_there_are() -> None:
             dispatched(request, slot)
 
         router.rooms.replicas.fleet.policy.dispatched = watch  # type: ignore[method-assign]
-        told = await usage(client, "/v1/completions", prompt=prompt)
-    assert seen == [tokens] == [told["prompt_tokens"]]
+        reported = await usage(client, "/v1/completions", prompt=prompt)
+    assert seen == [tokens] == [reported["prompt_tokens"]]

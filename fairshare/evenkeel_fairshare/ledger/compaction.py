@@ -212,7 +212,7 @@ class Compactor:
             if now_s - since_s < rules.idle_s:
                 break
             del self._idle_since_s[client]
-            if self._is_quits(draft, client, live):
+            if self._has_waited_enough(draft, client, live):
                 draft.forget(client)
             else:
                 self._idle_since_s[client] = now_s  # checked again after the others
@@ -229,7 +229,8 @@ class Compactor:
                 del self._idle_since_s[client]
                 draft.forget(client)
 
-    def _is_quits(self, draft: Draft, client: str, live: Collection[str]) -> bool:
+    def _has_waited_enough(self, draft: Draft, client: str, live: Collection[str]) -> bool:
+        """Whether the quanta that the client missed while it was idle are at least its debt."""
         ledger, row = self._ledger, draft.client(client)
         # Up to the last version: a client without changes since then was idle at least until then.
         waited_for = draft.closed_totals.given.get(tenant_of(client), 0.0) - row.idle_level

@@ -93,7 +93,7 @@ class Accounting:
     """One router's ledger. Deterministic; times are handed in."""
 
     def __init__(self, ledger: Ledger, *, cost: Cost, return_s: float = 30.0) -> None:
-        """`return_s`: how long a replica that left the configuration may come back as if nothing had been."""
+        """`return_s`: how long a replica that left the configuration may return before its incarnation is closed."""
         self.ledger = ledger
         self.cost = cost
         self._return_s = return_s
@@ -122,14 +122,14 @@ class Accounting:
         self._latencies: dict[str, dict[str, tuple[int, float]]] = {}
         """By incarnation and client: tokens after the first, and the seconds between them. No zeros."""
 
-    # Who lives.
+    # Incarnations.
 
     def incarnation(self, replica: str) -> str:
         """The incarnation there; empty where it is unknown, and then nothing is booked."""
         return self._at.get(replica, "")
 
     def meets(self, replica: str, incarnation: str, *, policy: str, now_s: float) -> bool:
-        """A report names who answers at `replica`. Whether it is counted: not if it was closed before."""
+        """A report names the incarnation at `replica`. Whether it is counted: not if it was closed before."""
         if self._at.get(replica) != incarnation:
             self._depart(replica, now_s)
             if self.is_closed(incarnation):
@@ -169,16 +169,16 @@ class Accounting:
 
     def received(self, incarnation: str, client: str) -> float:
         """The service that this router received from an incarnation for a client, weighted tokens."""
-        page = self.ledger.replica_accounts.get(incarnation)
-        own = None if page is None else page.accounts.get(self.ledger.router)
+        account = self.ledger.replica_accounts.get(incarnation)
+        own = None if account is None else account.accounts.get(self.ledger.router)
         return 0.0 if own is None else own.clients.cell(client, SERVICE)
 
     def rows(self, incarnation: str, clients: Iterable[str]) -> dict[str, ReplicaRow]:
         """The rows of clients at an incarnation; zeros where there is none."""
-        page = self.ledger.replica_accounts.get(incarnation)
-        if page is None:
+        account = self.ledger.replica_accounts.get(incarnation)
+        if account is None:
             return {client: ReplicaRow(client) for client in clients}
-        return {client: page.row(client) for client in clients}
+        return {client: account.row(client) for client in clients}
 
     def gated(self, incarnation: str) -> None:
         """This router keeps deficits for an incarnation without reports: they start from seeds, too (R5, R12)."""
@@ -188,8 +188,8 @@ class Accounting:
         """The seed of a client at an incarnation (R5)."""
         if incarnation not in self._seeded:
             return NO_SEED
-        page = self.ledger.replica_accounts.get(incarnation)
-        if page is not None and client.identity in page.clients:
+        account = self.ledger.replica_accounts.get(incarnation)
+        if account is not None and client.identity in account.clients:
             return NO_SEED
         joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
         return promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
@@ -230,13 +230,13 @@ class Accounting:
         ledger = self.ledger
         if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
             return  # a router has not named its live incarnations yet
-        for incarnation, page in list(ledger.open_accounts()):
+        for incarnation, account in list(ledger.open_accounts()):
             if (
                 incarnation not in self.alive
                 and incarnation not in self._left_s
-                and ledger.router not in page.closed_by
+                and ledger.router not in account.closed_by
                 and incarnation not in self._open
-                and (settled or page.closed_by)
+                and (settled or account.closed_by)
             ):
                 ledger.closed(incarnation)
         self._lost = {at: lost for at, lost in self._lost.items() if at[0] in self._open}
@@ -258,8 +258,8 @@ class Accounting:
 
     def is_closed(self, incarnation: str) -> bool:
         """Whether this router closed it for good."""
-        page = self.ledger.replica_accounts.get(incarnation)
-        if page is not None and self.ledger.router in page.closed_by:
+        account = self.ledger.replica_accounts.get(incarnation)
+        if account is not None and self.ledger.router in account.closed_by:
             return True
         return incarnation in self.ledger.closed_totals.folded
 
@@ -350,10 +350,10 @@ class Accounting:
 
     def held(self, incarnation: str, client: str) -> HeldWork:
         """What a replica has of a client, by its last report."""
-        page = self.ledger.replica_accounts.get(incarnation)
-        if page is None:
+        account = self.ledger.replica_accounts.get(incarnation)
+        if account is None:
             return HeldWork(0.0, 0.0, 0.0)
-        cell = page.clients.cell
+        cell = account.clients.cell
         aborted = self._aborted.get(incarnation, {}).get(client, (0, 0))
         return HeldWork(
             cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
@@ -369,15 +369,15 @@ class Accounting:
         Requests that only waited were charged nothing there; to let them pass as paid would give as many free
         inputs as a client has requests waiting.
         """
-        page = self.ledger.replica_accounts.get(booking.incarnation)
-        if page is None or not page.head or booking.incarnation.startswith(UNREPORTED):
+        account = self.ledger.replica_accounts.get(booking.incarnation)
+        if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
             return True  # the engine never reported: rather nothing charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
-        if self._lost.get(at, (-1.0, ()))[0] != page.head:
+        if self._lost.get(at, (-1.0, ()))[0] != account.head:
             open_here = self._open[booking.incarnation][client]
             count = self.held(*at).running_here(len(open_here))
-            self._lost[at] = page.head, frozenset(islice(open_here, count))
+            self._lost[at] = account.head, frozenset(islice(open_here, count))
         return booking.number in self._lost[at][1]
 
     def _key(self, client: Client, incarnation: str, *, now_s: float, paid: Paid) -> str:

@@ -152,12 +152,12 @@ class Fairness:
                 yield
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
-        for incarnation, page in list(self._ledger.open_accounts()):
+        for incarnation, account in list(self._ledger.open_accounts()):
             if incarnation in alive:
-                names = page.clients.positive(WAITING)
+                names = account.clients.positive(WAITING)
                 waiting.update(names)
                 for name in names:
-                    queued[name] += page.clients.cell(name, WAITING)
+                    queued[name] += account.clients.cell(name, WAITING)
                 yield
         backlogs = yield from self._backlogs(waiting, alive, now_s)
         competed = self._owe(grown, backlogs, weights)
@@ -178,7 +178,7 @@ class Fairness:
         self, waiting: Collection[str], alive: Collection[str], now_s: float
     ) -> Generator[None, None, dict[str, Backlog]]:
         before, found = self._waited, {}
-        accounts = [page for name, page in self._ledger.open_accounts() if name in alive]
+        accounts = [account for name, account in self._ledger.open_accounts() if name in alive]
         for n, client in enumerate(waiting):
             found[client] = look(client, accounts, before.get(client), now_s)
             if n % STRIDE == 0:

@@ -1,7 +1,7 @@
 """Reading the ledger from its store at the start, and writing it from then on (R8).
 
 Reading comes first, however long it takes: a ledger saved before would replace the one to be read. No request waits for
-the store: while it does not answer, requests are served from what replicas and peers know; `trouble` gives the reason
+the store: while it does not answer, requests are served from what replicas and peers know; `error` gives the reason
 to the state, the metrics and the log.
 """
 
@@ -40,8 +40,8 @@ class Persistence:
         self._now = now
         self.loaded = asyncio.Event()
         """Set once the store was read."""
-        self.trouble: str | None = None
-        """Why the store is away; None while it is not."""
+        self.error: str | None = None
+        """Why the store does not answer; None while it does."""
         self.began_s = now()
         self.loaded_s: float | None = None
         """When it was read."""
@@ -108,14 +108,14 @@ class Persistence:
             self._is_well()
 
     def _complain(self, error: StoreError) -> None:
-        if self.trouble is None:
+        if self.error is None:
             _log.warning("the ledger's store is away, requests are served on: %s", error)
-        self.trouble = str(error)
+        self.error = str(error)
 
     def _is_well(self) -> None:
-        if self.trouble is not None:
+        if self.error is not None:
             _log.info("the ledger's store is back")
-        self.trouble = None
+        self.error = None
 
 
 def store_of(config: RouterConfig, now: Clock) -> LedgerStore | None:

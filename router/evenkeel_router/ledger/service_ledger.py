@@ -65,7 +65,7 @@ class ServiceLedger:
     @property
     def store_error(self) -> str:
         """Why the ledger's store does not answer; empty while it does."""
-        return (self.persistence.trouble or "") if self.persistence is not None else ""
+        return (self.persistence.error or "") if self.persistence is not None else ""
 
     def gates_of(self, replica: str, now_s: float) -> Iterator[tuple[str, str]]:
         """(router, incarnation) of each gate of a replica without reports, this router's first (R12).

@@ -110,5 +110,5 @@ class PromptFactsClient:
             del self._files[other]
         if digest and digest != current and digest in self._files:
             await self._tokenising.adopt(self._files[digest])
-        elif not digest and not current and not self._prefixes.untokenised.trouble:
+        elif not digest and not current and not self._prefixes.untokenised.error:
             self._tokenising.use(None, "no replica has reported its tokenizer")

@@ -139,7 +139,7 @@ class Tokenisation:
         self.tokenizer = tokenizer
         self._reported = pages
         self.untokenised.trust_again()
-        self.untokenised.trouble = trouble
+        self.untokenised.error = trouble
         if trouble:
             _log.warning("no tokenizer, prompts are matched by their text: %s", trouble)
 
@@ -153,7 +153,7 @@ class Tokenisation:
             return await self._of(endpoint, inference, cache_salt)
         except UntokenisedError as error:
             if self.untokenised.count(error.reason):
-                detail = error.detail or self.untokenised.trouble
+                detail = error.detail or self.untokenised.error
                 _log.warning(
                     "a prompt is matched by its text: %s%s (logged once; evenkeel_router_untokenised_total counts)",
                     error.reason.value,

@@ -70,7 +70,7 @@ class Untokenised:
 
     def __init__(self) -> None:
         self.counts: Counter[Reason] = Counter()
-        self.trouble = ""
+        self.error = ""
         """Why there is no tokenizer; empty while there is one."""
         self._wrong: Counter[str] = Counter()
 
@@ -96,7 +96,7 @@ class Untokenised:
     def trust_again(self) -> None:
         """Another tokenizer: what was wrong with the last one is no longer known."""
         self._wrong.clear()
-        self.trouble = ""
+        self.error = ""
 
 
 def most_reported(digests: Mapping[str, str], current: str) -> str:

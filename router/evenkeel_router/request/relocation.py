@@ -32,7 +32,7 @@ NOTICE_S: Final = 5.0
 
 
 class TakenBack(NamedTuple):
-    """What was broken off of one client at one replica."""
+    """The requests of one client that this router took back from one replica."""
 
     before: HeldWork
     share: float
@@ -41,25 +41,25 @@ class TakenBack(NamedTuple):
     """Of the bookings, oldest first."""
 
     def is_noticed(self, now: HeldWork) -> bool:
-        """Whether the replica has surely let go of what was broken off.
+        """Whether the replica has certainly dropped the requests.
 
-        Other routers break off theirs at about the same time: where they have some, fewer that wait may be
-        fewer of theirs, and only an empty queue is certain.
+        Other routers take back theirs at about the same time. Where they have some, fewer that wait may be fewer of
+        theirs, and only an empty queue is certain.
         """
         others = self.before.waiting > len(self.numbers) and self.share < 1
         left = 0.0 if others else self.before.waiting - len(self.numbers)
         return now.waiting <= max(0.0, left)
 
     def is_settled(self, now: HeldWork) -> bool:
-        """Whether it has said so of those that had begun, too: each that was admitted since is one, or stands for one.
+        """Whether the reports also show those that had begun: each one admitted since counts as one that was broken off.
 
-        A replica from before such reports says it only by having nothing of the client any more.
+        An older replica does not report what it broke off; then the verdict is settled once it has nothing of the client.
         """
         over = now.waiting + now.running == 0
         return self.is_noticed(now) and (over or self._aborted(now) >= self._admitted(now))
 
     def verdict(self, now: HeldWork) -> RelocationVerdict:
-        """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of.
+        """The oldest ran, as many as were admitted since; the others did not. Before the replica dropped them, all may have run.
 
         Those that ran were broken off there, or finished before the replica noticed, and then no client received them.
         """

@@ -85,7 +85,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
     totals = rooms.replicas.totals[member.name]
     seen = rooms.replicas.reports.get(member.name)
     follower = rooms.prefixes.followers.get(member.name)
-    page = _page(rooms, member)
+    account = _account(rooms, member)
     gate = rooms.gates.gate(member.name)
     return adminstate.ReplicaState(
         name=member.name,
@@ -105,8 +105,8 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
         quantum=seen.quantum if seen is not None else 0.0,
-        waiting=_sum(page, WAITING),
-        running=_sum(page, RUNNING),
+        waiting=_sum(account, WAITING),
+        running=_sum(account, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
         inactive_reason=seen.inactive if seen is not None else "",
         kv_state=follower.sync_state.value if follower is not None else "",
@@ -128,7 +128,7 @@ def _why_not_followed(rooms: Rooms, member: Member) -> str:
 def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     return adminstate.PrefixState(
         mode=rooms.settings.config.prefix.mode.value,
-        tokenizer_error=rooms.prefixes.untokenised.trouble,
+        tokenizer_error=rooms.prefixes.untokenised.error,
         untokenised={
             reason.value: count for reason, count in rooms.prefixes.untokenised.counts.items()
         },
@@ -143,8 +143,8 @@ def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     )
 
 
-def _sum(page: ReplicaAccount | None, column: int) -> int:
-    return int(sum(page.clients.column(column))) if page is not None else 0
+def _sum(account: ReplicaAccount | None, column: int) -> int:
+    return int(sum(account.clients.column(column))) if account is not None else 0
 
 
 def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
@@ -256,11 +256,11 @@ def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica
     tenant = tenant_of(identity)
     found = []
     for member in rooms.replicas.fleet:
-        page = _page(rooms, member)
+        account = _account(rooms, member)
         held = None if member.slot is None else credit.get(member.slot)
-        if held is None and (page is None or identity not in page.clients):
+        if held is None and (account is None or identity not in account.clients):
             continue
-        cell = page.clients.cell if page is not None else _nothing
+        cell = account.clients.cell if account is not None else _nothing
         accounting = rooms.service_ledger.accounting
         itl_tokens, itl_s = accounting.latency(accounting.incarnation(member.name), identity)
         found.append(
@@ -268,7 +268,7 @@ def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica
                 replica=member.name,
                 credit=held or 0.0,
                 deficit=cell(identity, DEFICIT),
-                tenant_deficit=page.tenants.cell(tenant, TENANT_DEFICIT) if page else 0.0,
+                tenant_deficit=account.tenants.cell(tenant, TENANT_DEFICIT) if account else 0.0,
                 service=cell(identity, SERVICE),
                 waiting=int(cell(identity, WAITING)),
                 running=int(cell(identity, RUNNING)),
@@ -279,7 +279,7 @@ def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica
     return tuple(found)
 
 
-def _page(rooms: Rooms, member: Member) -> ReplicaAccount | None:
+def _account(rooms: Rooms, member: Member) -> ReplicaAccount | None:
     """The ledger's account of the process that answers at a replica."""
     return rooms.service_ledger.ledger.replica_accounts.get(
         rooms.service_ledger.accounting.incarnation(member.name)

@@ -420,10 +420,10 @@ class Engine:
     def _preempt(self, now_s: float) -> list[EngineRequest]:
         """In the policy's order: the last one goes to the front of the queue."""
         running: dict[Request, EngineRequest] = {request: request for request in self._batch}
-        victims = [running[request] for request in self.policy.preempt(list(running), now_s)]
-        for victim in victims:
-            self._retract(victim, now_s)
-        return victims
+        preempted = [running[request] for request in self.policy.preempt(list(running), now_s)]
+        for request in preempted:
+            self._retract(request, now_s)
+        return preempted
 
     def _retract(self, request: EngineRequest, now_s: float) -> None:
         """Return a request to the queue. Its output stays, its KV is dropped and computed again (R11)."""
