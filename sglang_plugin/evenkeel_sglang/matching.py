@@ -6,8 +6,9 @@ costs only what changed:
 - A match **grows** when another request computes the next block that a request lacks. Requests are indexed by the hash of
   that block, which stands for the whole prefix up to it. A computed block names the requests to match again.
 - A match **shrinks** by eviction, of which there is no notice. Requests that match the same tokens form a group, and a prefix
-  that one of them matches is cached for all. So every pass matches one request of each of a few groups again, in turns. If its
-  match changed, the rest of its group is matched too. A match also counts as a use, so these prefixes are evicted last.
+  that one of them matches is cached for all. So every pass matches one request of each of a few groups again, in turns: of more
+  groups where more was computed, since only that evicts. If its match changed, the rest of its group is matched too. A match also
+  counts as a use, so these prefixes are evicted last.
 
 A stale match costs locality only: admission matches again, and that match is charged.
 
@@ -29,9 +30,14 @@ from xxhash import xxh3_64_intdigest
 from evenkeel_sglang.engine import EngineRequest, cache_namespace
 
 GROUPS: Final = 8
-"""Groups of which a pass matches a request again though nothing is known to have changed."""
+"""Groups of which a pass matches a request again at most though nothing is known to have changed."""
+TOKENS_OF_A_GROUP: Final = 64
+"""Computed tokens for which one group, besides the first one, is matched again."""
 MATCHES: Final = 128
-"""Matches in a pass, about six milliseconds at most. The others follow in the next passes."""
+"""Other matches in a pass at most, about three milliseconds. The rest follows in the next passes."""
+MATCHES_SAVED: Final = 16
+"""Matches that a pass adds to those that later passes may make; an admission adds one too. Thus a burst is matched at once, and a
+long queue that came at once within some passes, faster than requests are admitted."""
 BLOCK_TOKENS: Final = 16
 SHARED_BLOCKS: Final = 2
 """A request waits for another that computes at least this many blocks it lacks (upstream: 32 tokens)."""
@@ -56,6 +62,10 @@ class Matching:
         self._stale: dict[EngineRequest, None] = {}
         self._computing: Counter[int] = Counter()
         self._computed_by: dict[EngineRequest, tuple[int, ...]] = {}
+        self._evicting = 0
+        """Tokens that were computed and may have evicted others that no pass matched since."""
+        self._saved = MATCHES
+        """Matches that the next pass may make."""
 
     def add(self, request: EngineRequest) -> None:
         """A request waits."""
@@ -71,12 +81,17 @@ class Matching:
         """Match what is due; returns the cached tokens of each request whose match changed."""
         changed: dict[EngineRequest, int] = {}
         # A match is a use: what was computed last is evicted last. So known prefixes come first.
-        for prefix in [*islice(self._groups, GROUPS)]:
+        groups = min(GROUPS, 1 + self._evicting // TOKENS_OF_A_GROUP)
+        self._evicting = max(0, self._evicting - groups * TOKENS_OF_A_GROUP)
+        for prefix in [*islice(self._groups, groups)]:
             group = self._groups.pop(prefix)
             self._groups[prefix] = group
             if self._rematch(next(iter(group)), changed):
                 self._stale = {**self._groups.get(prefix, {}), **self._stale}
-        for request in [*islice(self._stale, MATCHES)]:
+        self._saved = min(MATCHES, self._saved + MATCHES_SAVED)
+        due = [*islice(self._stale, self._saved)]
+        self._saved -= len(due)
+        for request in due:
             del self._stale[request]
             self._rematch(request, changed)
         return changed
@@ -87,8 +102,10 @@ class Matching:
         last = -(-matched_tokens // BLOCK_TOKENS) + SHARED_BLOCKS - 1
         return last < len(blocks) and self._computing[blocks[last]] > 0
 
-    def begin(self, request: EngineRequest) -> None:
+    def begin(self, request: EngineRequest, extend_tokens: int) -> None:
         """A request was admitted: its blocks are being computed."""
+        self._evicting += extend_tokens
+        self._saved += 1
         blocks = self._computed_by[request] = self._blocks_of(request)
         self._computing.update(blocks)
         self.discard(request)
@@ -101,6 +118,10 @@ class Matching:
         self._named(blocks)
         if prefilled:
             self.end(request)
+
+    def decoded(self, requests: int) -> None:
+        """So many requests produced a token."""
+        self._evicting += requests
 
     def end(self, request: EngineRequest) -> None:
         """Nothing more of the input of a request will be computed."""

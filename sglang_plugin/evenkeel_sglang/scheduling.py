@@ -38,6 +38,10 @@ from evenkeel_sglang.reservations import Reservations
 logger = logging.getLogger(__name__)
 
 
+Pass = Generator[Request, AdmissionResult, None]
+"""A pass of the policy."""
+
+
 @dataclass(slots=True, eq=False)
 class Scheduled(Request):
     """The policy's request with the engine's behind it."""
@@ -173,6 +177,8 @@ class Scheduling:
             self._account_time(running, seconds)
             grown = self._charge(running)
             self._begin_decoding(grown)
+            if self._matching is not None:
+                self._matching.decoded(len(grown))
             for scheduled in running:
                 request = scheduled.engine
                 if request.finished():
@@ -216,7 +222,7 @@ class Scheduling:
             self._time.starts(scheduled)
         self._accounts.admitted(scheduled, charged=scheduled.charge_input)
         if self._matching is not None:
-            self._matching.begin(request)
+            self._matching.begin(request, scheduled.extend_tokens)
 
     @property
     def busy(self) -> bool:
@@ -253,20 +259,15 @@ class Scheduling:
         """One pass of the policy; adds requests that the engine took to `admitted`."""
         with self._lock:
             admissions = self.policy.admissions(self._clock())
-            wanted = next(admissions, None)
+            wanted = self._next_try(admissions, next(admissions, None))
         try:
             while wanted is not None:
-                if self._turns.must_wait(wanted):
-                    self._answer = AdmissionResult.CLIENT_LATER
-                elif self._waits_for_another(wanted):
-                    self._answer = AdmissionResult.LATER
-                else:
-                    self._answer, self._proposed = None, self._engine_of(wanted)
-                    yield self._proposed
-                    if self._answer is AdmissionResult.ADMITTED:
-                        admitted.append(wanted)
+                self._answer, self._proposed = None, wanted.engine
+                yield wanted.engine
+                if self._answer is AdmissionResult.ADMITTED:
+                    admitted.append(wanted)
                 with self._lock:
-                    wanted = self._settle(admissions, wanted)
+                    wanted = self._next_try(admissions, self._settle(admissions, wanted))
         finally:
             # The engine ended the pass; if the last request went in, charge its input.
             if wanted is not None and self._answer is AdmissionResult.ADMITTED:
@@ -274,32 +275,39 @@ class Scheduling:
                     self._settle(admissions, wanted)
             admissions.close()
 
-    def _settle(
-        self, admissions: Generator[Request, AdmissionResult, None], wanted: Request
-    ) -> Request | None:
-        """Report the result of a proposal to the policy; returns the next one."""
+    def _settle(self, admissions: Pass, tried: Scheduled) -> Request | None:
+        """Report the result of a try to the policy; returns its next proposal."""
         # No answer: the engine skipped it for a reason of its own (no slot for its adapter).
         outcome = self._answer or AdmissionResult.NO_SLOT
         self._answer = self._proposed = None
         if outcome is AdmissionResult.ADMITTED:
-            self._enter(self._waiting[self._engine_of(wanted)])
+            self._enter(tried)
         try:
             return admissions.send(outcome)
         except StopIteration:
             return None
 
-    def _waits_for_another(self, wanted: Request) -> bool:
-        if self._matching is None:
-            return False
-        return self._matching.is_being_computed(self._engine_of(wanted), wanted.matched_tokens)
+    def _next_try(self, admissions: Pass, proposed: Request | None) -> Scheduled | None:
+        """The first request, from `proposed` on, that waits neither for a turn of its client nor for another request."""
+        must_wait, matching = self._turns.must_wait, self._matching
+        try:
+            while proposed is not None:
+                assert isinstance(proposed, Scheduled)
+                if must_wait(proposed):
+                    proposed = admissions.send(AdmissionResult.CLIENT_LATER)
+                elif matching is not None and matching.is_being_computed(
+                    proposed.engine, proposed.matched_tokens
+                ):
+                    proposed = admissions.send(AdmissionResult.LATER)
+                else:
+                    return proposed
+        except StopIteration:
+            pass
+        return None
 
     def _client_of(self, request: EngineRequest) -> str | None:
         scheduled = self._running.get(request) or self._waiting.get(request)
         return None if scheduled is None else scheduled.client
-
-    def _engine_of(self, request: Request) -> EngineRequest:
-        assert isinstance(request, Scheduled)
-        return request.engine
 
     def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
         now_s = self._clock()

@@ -191,7 +191,7 @@ class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
+        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "refused", "rules", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -209,20 +209,28 @@ class DeficitLevel:
         """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
         self.last_debt = 0
         """Number of the refill after which no account that ever was here is in debt by a quantum or more."""
+        self.refused: dict[Account, int] = {}
+        """Of members, the number of their requests that the current pass refused."""
         self._departed: dict[str, Account] = {}
 
-    def knows(self, name: str) -> bool:
-        """Whether `name` was here before, as far as the level remembers."""
-        return name in self.members or name in self._departed
-
-    def join(self, name: str, *, weight: float, parent: Account | None = None) -> Account:
-        """Line 12: the account of `name`, new or with its old deficit. The newest weight counts."""
+    def join(
+        self, name: str, *, weight: float, seed: float = 0.0, parent: Account | None = None
+    ) -> Account:
+        """Line 12: the account of `name`, with its old deficit or, as far as the level remembers, new with `seed`. The newest
+        weight counts."""
         account = self.members.get(name)
+        if account is not None:
+            account.weigh(weight)
+            return account
+        account = self._departed.pop(name, None)
+        is_new = account is None
         if account is None:
-            account = self._departed.pop(name, None) or Account(name, self, parent)
-            account.come_back()
-            self.members[name] = account
+            account = Account(name, self, parent)
+        account.come_back()
+        self.members[name] = account
         account.weigh(weight)
+        if is_new:
+            account.start_from(seed)
         return account
 
     def leave_if_idle(self, account: Account) -> None:

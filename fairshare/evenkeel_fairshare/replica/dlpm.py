@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from itertools import count as serials
 from operator import itemgetter
@@ -37,16 +37,6 @@ without limit behind warmer ones. This may evict a useful prefix, with 32 at mos
 
 Entry = tuple[float, int, Request]
 """(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
-
-Member = tuple[Account, Iterator[Entry]]
-"""A queued account and its entries, the best first."""
-
-
-class Refused(defaultdict[DeficitLevel, dict[Account, int]]):
-    """Of each level, the number of requests of its members that the current pass refused."""
-
-    def __init__(self) -> None:
-        super().__init__(dict)
 
 
 class ClientQueue(OrderedDict[Request, Entry]):
@@ -141,8 +131,8 @@ class Dlpm(ReplicaPolicy):
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
-        self._refused = Refused()
-        """By the current pass."""
+        self._refusing: list[DeficitLevel] = []
+        """Levels of which the current pass refused a request."""
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
@@ -180,7 +170,9 @@ class Dlpm(ReplicaPolicy):
         measured = self._measured
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
-        self._refused = Refused()
+        for level in self._refusing:
+            level.refused.clear()
+        self._refusing.clear()
         for request in self._eligible():
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
@@ -287,9 +279,22 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
-        queues = self.client_queues.items()
-        members = ((tenant, _entries(tenant, own, self._refused)) for tenant, own in queues)
-        return map(itemgetter(2), _merge(self.tenants, members, self._refused[self.tenants]))
+        if len(self._queue) == 1:
+            return self._only()
+        entries = _entries(self.tenants, self.client_queues, self._of_tenant)
+        return map(itemgetter(2), entries)
+
+    def _only(self) -> Iterator[Request]:
+        """A single request needs no order: a router's gate has no more most of the time."""
+        for client in self._queue.values():
+            for node in client.path:
+                if node.positive_from > node.level.horizon:
+                    node.level.refill_to(node.positive_from)
+        return iter(list(self._queue))
+
+    def _of_tenant(self, tenant: Account) -> Iterator[Entry]:
+        queues = self.client_queues[tenant]
+        return _entries(tenant.children, queues, lambda client: queues[client].proposals())
 
     def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
         """Record a request, or all the others of its client too, as refused in this pass."""
@@ -300,9 +305,11 @@ class Dlpm(ReplicaPolicy):
             queue.without_slot = request
         elif outcome is AdmissionResult.CLIENT_LATER:
             queue.must_wait = True
-            requests = client.waiting - self._refused[client.level].get(client, 0)
+            requests = client.waiting - client.level.refused.get(client, 0)
         for node in client.path:
-            refused = self._refused[node.level]
+            refused = node.level.refused
+            if not refused:
+                self._refusing.append(node.level)
             refused[node] = refused.get(node, 0) + requests
 
     def _put(self, request: Request, serial: int) -> None:
@@ -347,17 +354,14 @@ class Dlpm(ReplicaPolicy):
 
     def _join(self, request: Request) -> Account:
         # R5: each level has its own seed, and the first one wins.
-        is_new = not self.tenants.knows(request.tenant)
-        tenant = self.tenants.join(request.tenant, weight=request.tenant_weight)
-        if is_new:
-            tenant.start_from(request.tenant_seed)
+        tenant = self.tenants.join(
+            request.tenant, weight=request.tenant_weight, seed=request.tenant_seed
+        )
         if not tenant.waiting:
             tenant.children.end_debts()
-        is_new = not tenant.children.knows(request.client)
-        client = tenant.children.join(request.client, weight=request.client_weight, parent=tenant)
-        if is_new:
-            client.start_from(request.seed)
-        return client
+        return tenant.children.join(
+            request.client, weight=request.client_weight, seed=request.seed, parent=tenant
+        )
 
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
@@ -369,24 +373,26 @@ class Dlpm(ReplicaPolicy):
 
 
 def _entries(
-    tenant: Account, queues: Mapping[Account, ClientQueue], refused: Refused
+    level: DeficitLevel,
+    members: Collection[Account],
+    line_of: Callable[[Account], Iterator[Entry]],
 ) -> Iterator[Entry]:
-    """Of the clients of one tenant."""
-    level = tenant.children
-    if len(queues) == 1:
-        ((client, own),) = queues.items()
-        return _merge_one(level, client, own.proposals(), refused[level])
-    members = ((client, own.proposals()) for client, own in queues.items())
-    return _merge(level, members, refused[level])
+    """The entries of the eligible members of one level; see `_merge`."""
+    if len(members) == 1:
+        (member,) = members
+        return _merge_one(level, member, line_of(member))
+    return _merge(level, members, line_of)
 
 
 def _merge(
-    level: DeficitLevel, members: Iterable[Member], refused: Mapping[Account, int]
+    level: DeficitLevel,
+    members: Iterable[Account],
+    line_of: Callable[[Account], Iterator[Entry]],
 ) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
-    `members`: the queued ones, each with its entries. The next entry of a member is taken after the previous answer, while the
-    member is eligible. `refused`: number of its requests that this pass refused, recorded before the next entry is taken.
+    `members`: the queued ones; `line_of` returns the entries of one, the best first. The next entry of a member is taken after the
+    previous answer, while the member is eligible.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
@@ -396,7 +402,9 @@ def _merge(
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
     needs a refill is considered when that refill comes, and not before.
     """
+    refused = level.refused
     due, by_refill = _by_refill(members, level.horizon)
+    lines: dict[Account, Iterator[Entry]] = {}
     heavy_yield = False
     while due or by_refill:
         if not due:
@@ -406,13 +414,7 @@ def _merge(
             if level.horizon not in by_refill:
                 return
             due = by_refill.pop(level.horizon)
-        # (is heavy, entry, member, its line); entries are unique, so members are never compared.
-        ready = [
-            (not account.is_light, entry, account, line)
-            for account, line in due
-            if (entry := next(line, None)) is not None
-        ]
-        heapify(ready)
+        ready = _ready(due, lines, line_of)
         due = []
         while ready:
             is_heavy, entry, account, line = ready[0]
@@ -422,25 +424,41 @@ def _merge(
             yield entry
             if account.waiting == waiting:
                 heavy_yield |= not is_heavy
-            if account.positive_from > level.horizon:
+            if account.waiting <= refused.get(account, 0):  # it has no other requests
                 heappop(ready)
-                if account.waiting > refused.get(account, 0):
-                    # Otherwise it has no other requests, and needs no refill.
-                    by_refill[account.positive_from].append((account, line))
+            elif account.positive_from > level.horizon:
+                heappop(ready)
+                by_refill[account.positive_from].append(account)
             elif (following := next(line, None)) is not None:
                 heapreplace(ready, (not account.is_light, following, account, line))
             else:
                 heappop(ready)
 
 
-def _merge_one(
-    level: DeficitLevel, member: Account, line: Iterator[Entry], refused: Mapping[Account, int]
-) -> Iterator[Entry]:
+def _ready(
+    due: Iterable[Account],
+    lines: dict[Account, Iterator[Entry]],
+    line_of: Callable[[Account], Iterator[Entry]],
+) -> list[tuple[bool, Entry, Account, Iterator[Entry]]]:
+    """A heap of (is heavy, next entry, member, its line). Entries are unique, so members are never compared."""
+    ready = []
+    for account in due:
+        line = lines.get(account)
+        if line is None:
+            line = lines[account] = line_of(account)
+        entry = next(line, None)
+        if entry is not None:
+            ready.append((not account.is_light, entry, account, line))
+    heapify(ready)
+    return ready
+
+
+def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
     """`_merge` of a single member, without the lists: many tenants have one client."""
     heavy_yields = False
     while True:
         if member.positive_from > level.horizon:
-            if member.waiting <= refused.get(member, 0):
+            if member.waiting <= level.refused.get(member, 0):
                 return
             level.refill_to(member.positive_from)
         entry = next(line, None)
@@ -453,12 +471,15 @@ def _merge_one(
 
 
 def _by_refill(
-    members: Iterable[Member], horizon: int
-) -> tuple[list[Member], defaultdict[int, list[Member]]]:
+    members: Iterable[Account], horizon: int
+) -> tuple[list[Account], defaultdict[int, list[Account]]]:
     """The eligible members, and the others by the refill horizon that makes them eligible."""
-    eligible: list[Member] = []
-    others: defaultdict[int, list[Member]] = defaultdict(list)
+    eligible: list[Account] = []
+    others: defaultdict[int, list[Account]] = defaultdict(list)
     for member in members:
-        needed = member[0].positive_from
-        (others[needed] if needed > horizon else eligible).append(member)
+        needed = member.positive_from
+        if needed > horizon:
+            others[needed].append(member)
+        else:
+            eligible.append(member)
     return eligible, others

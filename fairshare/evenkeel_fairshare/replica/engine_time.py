@@ -23,6 +23,7 @@ level advances by elapsed time over the weight of its active members.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from math import inf
 from operator import itemgetter
 
@@ -38,6 +39,16 @@ from evenkeel_fairshare.replica.time_levels import (
     TimeLevel,
     step_size,
 )
+
+
+class Turn(Enum):
+    """Whether a request with a prefill may go on."""
+
+    GO = "go"
+    YIELD = "yield"
+    """A client with a lag goes before it, if one can be admitted: that one may wait in the queue."""
+    WAIT = "wait"
+    """It waits while requests of other clients use the engine."""
 
 
 class EngineTime:
@@ -180,8 +191,23 @@ class EngineTime:
         """Whether prefill of a request has to wait now, while requests of other clients use the engine."""
         client = self._client(request)
         leading = client.leading
+        return leading != NOT_LEADING and self._must_wait(request, client, leading)
+
+    def turn(self, request: Request) -> Turn:
+        """Whether prefill of a request has to wait now, or a client with a lag goes first that waits in the queue."""
+        client = self._client(request)
+        leading = client.leading
         if leading == NOT_LEADING:
-            return False
+            return Turn.GO
+        if self._must_wait(request, client, leading):
+            return Turn.WAIT
+        return Turn.YIELD if self._all_lagging().has_rival(client, leading) else Turn.GO
+
+    def should_wait(self, request: Request) -> bool:
+        """Whether it is not its turn."""
+        return self.turn(request) is not Turn.GO
+
+    def _must_wait(self, request: Request, client: Member, leading: Leading) -> bool:
         if self._protected_lagging is None:
             self._protected_lagging = Clients(self._protected(self._all_lagging()))
         if self._protected_lagging.has_rival(client, leading):
@@ -197,16 +223,6 @@ class EngineTime:
             return False  # shorter than what any client tolerates, and most are
         longest_s = self._longest_step_s(client, leading)
         return longest_s == 0.0 or step_s > longest_s
-
-    def yields(self, request: Request) -> bool:
-        """Whether a client with a lag goes before a request that need not wait, if it can be admitted: it may wait in the queue."""
-        client = self._client(request)
-        leading = client.leading
-        return leading != NOT_LEADING and self._all_lagging().has_rival(client, leading)
-
-    def should_wait(self, request: Request) -> bool:
-        """`must_wait` or `yields`."""
-        return self.must_wait(request) or self.yields(request)
 
     def lags(self, request: Request) -> bool:
         """Whether the client of a request has a lag."""
@@ -309,13 +325,14 @@ class PassTurns:
         client = request.client
         if client in self._held or (self._yielding and client in self._yielded):
             return True
-        if self._time.must_wait(request):
+        turn = self._time.turn(request)
+        if turn is Turn.WAIT:
             self._held.add(client)
-            return True
-        if self._yielding and self._time.yields(request):
+        elif turn is Turn.YIELD and self._yielding:
             self._yielded.add(client)
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def must_repeat(self, admitted: Iterable[Request]) -> bool:
         """The pass ended. Whether another one has to follow in which no client yields: one did, and no client with a lag entered."""

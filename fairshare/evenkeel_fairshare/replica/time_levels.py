@@ -6,7 +6,6 @@ measured steps: a fixed time, and time per request and token of context.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -204,7 +203,9 @@ class Clients:
 
     def __init__(self, clients: Iterable[Member]) -> None:
         self._clients = list(clients)
-        self._by_tenant = Counter(client.parent for client in self._clients)
+        self._by_tenant: dict[Member | None, int] = {}
+        for client in self._clients:
+            self._by_tenant[client.parent] = self._by_tenant.get(client.parent, 0) + 1
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._clients)

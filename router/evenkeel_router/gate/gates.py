@@ -291,11 +291,7 @@ class Gates:
 
     def _admit(self, place: _Place) -> None:
         gate = place.gate
-        if not gate.has_work:
-            if self._crowded:
-                self._invite(place)
-            return
-        if len(gate.clients) > 1:  # a single client needs no order
+        if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
             self._charge_output(place)
         for request in gate.admit(asyncio.get_running_loop().time()):
             admitted = place.turns[request].admitted

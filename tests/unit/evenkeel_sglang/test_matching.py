@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenkeel_sglang.matching import BLOCK_TOKENS, GROUPS, MATCHES, Matching
+from evenkeel_sglang.matching import (
+    BLOCK_TOKENS,
+    GROUPS,
+    MATCHES,
+    MATCHES_SAVED,
+    TOKENS_OF_A_GROUP,
+    Matching,
+)
 
 
 @dataclass(eq=False)
@@ -35,8 +42,10 @@ class Cache:
         context = [*request.origin_input_ids, *request.output_ids]
         return max((common(context[:-1], held) for held in self.holds), default=0)
 
-    def refresh(self) -> list[str]:
+    def refresh(self, computed: int = GROUPS * TOKENS_OF_A_GROUP) -> list[str]:
+        """`computed`: tokens since the last pass."""
         self.asked.clear()
+        self.matching.decoded(computed)
         self.matching.refresh()
         return self.asked
 
@@ -79,6 +88,15 @@ def test_a_pass_matches_one_request_of_each_of_a_few_groups_again_in_turns() -> 
     assert len({rid for part in passes for rid in part}) == 2 * GROUPS * 3
 
 
+def test_a_pass_matches_fewer_groups_where_little_was_computed() -> None:
+    cache = Cache()
+    fill(cache, 2 * GROUPS)
+    cache.refresh()
+    computed = (0, TOKENS_OF_A_GROUP - 1, 0, 3 * TOKENS_OF_A_GROUP, 0, 11 * TOKENS_OF_A_GROUP, 0)
+    passes = [tuple(cache.refresh(tokens)) for tokens in computed]
+    assert [len(part) for part in passes] == [1, 1, 1, 4, 1, GROUPS, 4]
+
+
 def test_requests_without_a_match_are_one_group() -> None:
     cache = Cache()
     fill(cache, MATCHES, held=0)
@@ -114,6 +132,16 @@ def test_a_burst_is_matched_in_several_passes() -> None:
     assert len(cache.refresh()) == 1
 
 
+def test_a_long_queue_that_came_at_once_is_matched_little_by_little() -> None:
+    cache = Cache()
+    waiting = fill(cache, MATCHES + 4 * MATCHES_SAVED, held=0)
+    assert len(cache.refresh()) == MATCHES
+    assert len(cache.refresh()) == 1 + MATCHES_SAVED
+    for request in waiting[:3]:
+        cache.matching.begin(request, 0)
+    assert len(cache.refresh()) == 1 + MATCHES_SAVED + 3
+
+
 def test_a_refresh_returns_only_changed_matches() -> None:
     cache = Cache()
     request = req("a")
@@ -132,7 +160,7 @@ def test_requests_that_lack_a_computed_block_are_matched_in_the_next_pass() -> N
     fill(cache, 5 * GROUPS, held=0)
     cache.matching.add(follower)
     cache.refresh()
-    cache.matching.begin(maker)
+    cache.matching.begin(maker, 0)
     assert "follower" not in cache.refresh()
     cache.matching.computed(maker, prefilled=True)
     cache.holds.append(maker.origin_input_ids)
@@ -147,7 +175,7 @@ def test_a_finished_request_names_the_requests_that_lack_its_output() -> None:
     cache.matching.add(parent)
     cache.matching.add(child)
     cache.refresh()
-    cache.matching.begin(parent)
+    cache.matching.begin(parent, 0)
     parent.output_ids = list(range(32, 64))
     cache.matching.cached(parent)
     assert "child" in cache.refresh()
@@ -158,7 +186,7 @@ def test_a_request_waits_only_for_enough_that_it_lacks() -> None:
     maker, follower = req("maker"), req("follower")
     for request in (maker, follower):
         cache.matching.add(request)
-    cache.matching.begin(maker)
+    cache.matching.begin(maker, 0)
     assert cache.matching.is_being_computed(follower, 0)
     # With all but one block cached there is less to gain than to lose.
     assert not cache.matching.is_being_computed(follower, 64 - BLOCK_TOKENS)
@@ -172,7 +200,7 @@ def test_namespaces_share_nothing() -> None:
     follower.extra_key = "adapter"
     for request in (maker, follower):
         cache.matching.add(request)
-    cache.matching.begin(maker)
+    cache.matching.begin(maker, 0)
     assert not cache.matching.is_being_computed(follower, 0)
 
 
