@@ -2,7 +2,7 @@
 #
 #     docker build --file images/vllm.Dockerfile --tag registry.example.com/evenkeel/vllm:0.2.0 .
 #
-# The plug-in supports vLLM 0.32 and newer (docs/how-to/vllm.md). The base image contains CUDA.
+# The plug-in supports vLLM 0.32.0 (docs/how-to/vllm.md). The base image contains CUDA.
 ARG BASE=docker.io/vllm/vllm-openai:v0.32.0
 FROM ${BASE}
 WORKDIR /opt/evenkeel
@@ -11,12 +11,14 @@ COPY fairshare/evenkeel_fairshare evenkeel_fairshare
 COPY contract/evenkeel_contract evenkeel_contract
 COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
 COPY vllm_plugin/evenkeel_vllm evenkeel_vllm
-# The installed packages are the constraint, so none of them changes. On Debian and Ubuntu pip installs outside a virtual
-# environment only with PIP_BREAK_SYSTEM_PACKAGES.
+# The installed packages are the constraint, so none of them changes. `project.py metadata` writes the entry point by
+# which vLLM finds the plug-in's metrics. On Debian and Ubuntu pip installs outside a virtual environment only with
+# PIP_BREAK_SYSTEM_PACKAGES.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
  && python3 -m pip list --format=freeze --exclude-editable > there.txt \
  && python3 project.py requirements vllm > wanted.txt \
  && python3 -m pip install --quiet --no-cache-dir --constraint=there.txt --requirement=wanted.txt \
+ && python3 project.py metadata /opt/evenkeel \
  && rm there.txt wanted.txt project.py pyproject.toml
 ENV PYTHONPATH=/opt/evenkeel HOME=/tmp
 USER 65532:65532

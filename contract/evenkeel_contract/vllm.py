@@ -1,4 +1,4 @@
-"""The command line and the environment of vLLM (0.32 and newer): what `render` has for SGLang.
+"""The command line and the environment of vLLM (0.32): what `render` has for SGLang.
 
 `vllm serve` gets the model as its first argument. Each flag must also be in OWNED_FLAGS or be one of the CPU.
 """

@@ -1,4 +1,4 @@
-"""What the plug-in adds to SGLang's `/metrics` (design §8): the active policy, unreadable client keys, and requests that bypassed the policy."""
+"""What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, and requests that bypassed the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTIVE: Final = Gauge(
 )
 _INACTIVE: Final = Gauge(
     "evenkeel_engine_plugin_inactive",
-    "1 if this SGLang does not fit the plug-in, so that routers order the queue; the label has the reason.",
+    "1 if this engine does not fit the plug-in, so that routers order the queue; the label has the reason.",
     ["reason"],
     multiprocess_mode="livemax",
 )
@@ -35,7 +35,7 @@ def active(policy: str) -> None:
 
 
 def inactive(reason: str) -> None:
-    """SGLang's own order is in force."""
+    """The engine's own order is in force."""
     _ACTIVE.labels(policy="none").set(0)
     _INACTIVE.labels(reason=reason).set(1)
 

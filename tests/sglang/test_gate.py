@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.gate_sglang import SETUPS, measure
+from bench.gate import GATE, LPM, PLUG_IN, SGLANG, measure
 from tests.sglang.engine import engine_environment
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
-PLUG_IN, *GATED, _ = SETUPS
 
 
 def test_the_gate_is_as_fair_as_the_plug_in_and_keeps_the_engines_queue_short(
@@ -20,19 +19,19 @@ def test_the_gate_is_as_fair_as_the_plug_in_and_keeps_the_engines_queue_short(
     if environment is None:
         pytest.skip("the real engine is not installed: make sglang")
     found = {}
-    for setup in (PLUG_IN, *GATED):
-        folder = tmp_path / setup.name
+    for name in (PLUG_IN, GATE, LPM):
+        folder = tmp_path / name
         folder.mkdir()
-        found[setup.name] = measure(
-            setup,
-            sglang=environment,
-            model=environment / "model",
+        found[name] = measure(
+            SGLANG,
+            SGLANG.setups[name],
+            environment=environment,
             folder=folder,
             warmup_s=8.0,
             seconds=30.0,
         )
-    for setup in GATED:
-        figures = found[setup.name]
+    for name in (GATE, LPM):
+        figures = found[name]
         assert figures.light == pytest.approx(0.8, rel=0.05)
         assert figures.queue <= 2
-        assert figures.hit_rate == pytest.approx(found[PLUG_IN.name].hit_rate, abs=0.03)
+        assert figures.hit_rate == pytest.approx(found[PLUG_IN].hit_rate, abs=0.03)

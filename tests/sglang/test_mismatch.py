@@ -10,15 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from evenkeel_cli.up import ports
-from evenkeel_cli.up.sglang import find_interpreter
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.enginesettings import ON_MISMATCH_VARIABLE, REPORTS_PORT_VARIABLE
+from evenkeel_contract.enginesettings import ON_MISMATCH_VARIABLE
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_operator.manifests.monitoring import alert_groups
 
-from bench.gate_sglang import MODEL, RUNNING, Setup, observe, router
-from bench.gpu.engine import EngineError, running_engine
+from bench.gate import SGLANG, running, sglang_queue
+from bench.gate_load import Setup, observe
+from bench.gpu.engine import EngineError
 from tests.sglang.engine import ROOT, engine_environment
 from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool
@@ -30,7 +29,7 @@ CHANGED = os.pathsep.join(
         *(str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")),
     ]
 )
-GATED = Setup("mismatch", "dlpm", QueueOwner.AUTO, has_plug_in=True)
+GATED = Setup("dlpm", QueueOwner.AUTO, has_plug_in=True)
 REQUESTS = 250
 """One request more or less of one tenant is then far less than the 5 %."""
 ENGINE = 'namespace="team-ml",evenkeel_dev_service="llama",pod="e1"'
@@ -48,26 +47,22 @@ def sglang() -> Path:
 def test_an_engine_whose_seam_changed_is_gated_alerts_and_is_fair(
     sglang: Path, tmp_path: Path
 ) -> None:
-    reports_port, log = ports.free_port("127.0.0.1"), tmp_path / "engine.log"
-    with (
-        running_engine(
-            python=find_interpreter(sglang),
-            model=sglang / "model",
-            policy=GATED.policy,
-            cpu=True,
-            flags=(
-                "--max-total-tokens=16384",
-                f"--max-running-requests={RUNNING}",
-                f"--served-model-name={MODEL}",
-            ),
-            log=log,
-            settings={"PYTHONPATH": CHANGED, REPORTS_PORT_VARIABLE: str(reports_port)},
-        ) as engine,
-        router(GATED, engine, reports_port, tmp_path) as (url, admin_url),
-    ):
-        figures = asyncio.run(observe(url, engine, warmup_s=8.0, seconds=20.0, requests=REQUESTS))
-        state = decode_state(httpx.get(f"{admin_url}/v1/state").raise_for_status().content)
-        metrics = httpx.get(f"{engine}/metrics").raise_for_status().text
+    with running(
+        SGLANG, GATED, environment=sglang, folder=tmp_path, settings={"PYTHONPATH": CHANGED}
+    ) as site:
+        figures = asyncio.run(
+            observe(
+                site.url,
+                site.engine,
+                warmup_s=8.0,
+                seconds=20.0,
+                requests=REQUESTS,
+                queue=sglang_queue,
+            )
+        )
+        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
+        metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
+    log = tmp_path / "engine.log"
     assert "does not fit the plug-in" in log.read_text()
     assert figures.light == pytest.approx(0.8, rel=0.05)
     assert figures.queue <= 2
@@ -111,22 +106,10 @@ def fires(samples: Sequence[str], folder: Path) -> None:
 
 
 def test_with_refuse_it_stops_at_once(sglang: Path, tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
+    settings = {"PYTHONPATH": CHANGED, ON_MISMATCH_VARIABLE: "Refuse"}
     with (
         pytest.raises(EngineError, match="Refusing to start"),
-        running_engine(
-            python=find_interpreter(sglang),
-            model=sglang / "model",
-            policy=GATED.policy,
-            cpu=True,
-            flags=(),
-            log=log,
-            settings={
-                "PYTHONPATH": CHANGED,
-                REPORTS_PORT_VARIABLE: str(ports.free_port("127.0.0.1")),
-                ON_MISMATCH_VARIABLE: "Refuse",
-            },
-        ),
+        running(SGLANG, GATED, environment=sglang, folder=tmp_path, settings=settings),
     ):
         pass
-    assert "Load weight" not in log.read_text()
+    assert "Load weight" not in (tmp_path / "engine.log").read_text()

@@ -17,6 +17,8 @@ from tests.support.routers import MODEL
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
+UNTESTED = {"PYTHONPATH": str(ROOT / "tests/vllm/untested")}
+"""Environment of an engine whose version the plug-in was not tested with."""
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from evenkeel_contract.enginesettings import (
     INCARNATION_VARIABLE,
+    ON_MISMATCH_VARIABLE,
     POLICY_VARIABLE,
     QUANTUM_VARIABLE,
     REPORTS_PORT_VARIABLE,
@@ -28,6 +29,7 @@ from bench.gpu.engine import EngineError
 from bench.vllm_engine import running_vllm
 from tests.sglang.engine import PACE_S, SETTLE_S, clients_of, tokens, unused_port
 from tests.support.routers import until
+from tests.vllm.conftest import UNTESTED
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -50,7 +52,8 @@ class Engine:
 
     def metric(self, name: str) -> float:
         lines = httpx.get(self.url + "/metrics").raise_for_status().text.splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+        samples = (line.rsplit(" ", 1) for line in lines)
+        return sum(float(value) for key, value in samples if key.partition("{")[0] == name)
 
     async def idle(self) -> None:
         """Wait until nothing runs and nothing waits, by its reports."""
@@ -292,8 +295,11 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_preemptions_and_chun
         await found.idle()
         rows = found.clients()
         preemptions = found.metric("vllm:num_preemptions_total")
+        bypassed = found.metric("evenkeel_engine_policy_bypassed_total")
+        refused = found.metric("evenkeel_engine_client_key_refused_total")
     assert finished + aborted == 200
     assert preemptions > 0, "the cache was meant to be too small"
+    assert (bypassed, refused) == (0, 0)
     made = sum(row.output_tokens for row in rows.values())
     assert 80 * finished <= made <= 80 * 200, "each token once, also of preempted requests"
     for row in rows.values():
@@ -307,6 +313,7 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_preemptions_and_chun
         ((), {QUANTUM_VARIABLE: "-1"}, "EVENKEEL_CLIENT_QUANTUM is -1.0; it must be a positive number"),
         (("--scheduling-policy=priority",), {}, "--scheduling-policy is set; remove it"),
         ((), {POLICY_VARIABLE: "Fair"}, "no replica policy 'Fair'"),
+        ((), {**UNTESTED, ON_MISMATCH_VARIABLE: "Refuse"}, "version 0.32.0 is not tested with this plug-in"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_ends_the_start_with_a_reason(

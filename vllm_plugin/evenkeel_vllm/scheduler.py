@@ -1,6 +1,7 @@
 """vLLM's scheduler with a replica policy in charge of its waiting queue: `--scheduler-cls evenkeel_vllm.scheduler.FairScheduler`.
 
-Fails closed: an exception in the constructor ends the start of the engine.
+If vLLM does not fit the plug-in (`seams`), the engine either ends at its start or, where routers are there to order its queue,
+gets vLLM's own scheduler (R12). A setting or a mode that is refused always ends the start.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from typing import Any
 
 from evenkeel_contract.enginesettings import POLICY_VARIABLE, EngineSettings
 from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_sglang import stock
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from evenkeel_vllm import seams
+from evenkeel_vllm.metrics import of_scheduler
 from evenkeel_vllm.prompts import prompt_facts
 from evenkeel_vllm.waiting_queue import FairQueue
+
+metrics = of_scheduler()
 
 logger = logging.getLogger("vllm.evenkeel")
 """Below vLLM's logger, whose level and handlers it uses."""
@@ -32,9 +38,17 @@ logger = logging.getLogger("vllm.evenkeel")
 class FairScheduler(AsyncScheduler):
     """The environment has the policy and its settings (contract `enginesettings`)."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        for reason in seams.misfits():
+            settings = EngineSettings.from_environment(os.environ)
+            if settings.on_mismatch is OnMismatch.REFUSE or settings.reports_port is None:
+                raise seams.misfit(reason)
+            return _stock(reason, settings, *args, **kwargs)
+        return super().__new__(cls)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        seams.check(self.vllm_config)
+        seams.check_modes(self.vllm_config)
         settings = EngineSettings.from_environment(os.environ)
         self.pages = HeldPages()
         publisher: Any = self.kv_event_publisher
@@ -70,12 +84,14 @@ class FairScheduler(AsyncScheduler):
         )
         deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
         config = ReplicaPolicyConfig(cost=cost, deficits=deficits, warmup_s=settings.warmup_s)
-        return Scheduling(
+        found = Scheduling(
             make_policy(policy, config),
             Accounts(cost),
             match=self._cached_tokens,
             refused=_refused,
         )
+        found.bypassed = _bypassed
+        return found
 
     def _cached_tokens(self, one: Any) -> int:
         """Of a waiting request (`VllmRequest`)."""
@@ -94,7 +110,23 @@ class FairScheduler(AsyncScheduler):
                 port=settings.reports_port,
             )
             reports = f"reports on port {server.port} as incarnation {book.incarnation}"
+        metrics.active(policy)
         logger.info("evenkeel: policy %s orders the waiting queue; %s", policy, reports)
+
+
+def _stock(reason: str, settings: EngineSettings, *args: Any, **kwargs: Any) -> AsyncScheduler:
+    """vLLM's own scheduler; reports and metrics have the reason."""
+    scheduler = AsyncScheduler(*args, **kwargs)
+    server = stock.serve(reason, settings, host=settings.reports_host)
+    metrics.inactive(reason)
+    logger.error(
+        "evenkeel: this vLLM (%s) does not fit the plug-in: %s. The engine schedules in vLLM's own order; "
+        "routers order its queue, by the answers on port %d. EVENKEEL_ON_MISMATCH=Refuse stops it instead.",
+        seams.installed(),
+        reason,
+        server.port,
+    )
+    return scheduler
 
 
 class RecordedEvents:
@@ -117,9 +149,15 @@ _refusals: set[str] = set()
 
 def _refused(reason: str) -> None:
     """Requests of the unknown client are frequent or none: one line for each reason."""
+    metrics.refused(reason)
     if reason not in _refusals:
         _refusals.add(reason)
         logger.warning(
             "evenkeel: a request without a readable client key (%s) is the unknown client's (logged once)",
             reason,
         )
+
+
+def _bypassed() -> None:
+    metrics.bypassed()
+    logger.error("evenkeel: a request entered the batch unproposed, so it is not charged")

@@ -1,4 +1,7 @@
-"""What the plug-in relies on in vLLM, and the check that it is there. Modes in which requests bypass the policy are refused."""
+"""What the plug-in relies on in vLLM, and the check that it is there. Modes in which requests bypass the policy are refused.
+
+`scheduler` has what follows a misfit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 TESTED: Final = ("0.32.0",)
-SUPPORTED: Final = f"0.32 and newer ({', '.join(TESTED)} is tested)"
+"""The versions with which the tests pass (`make test-vllm`). Any other version is a misfit."""
+SUPPORTED: Final = ", ".join(TESTED)
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler.Scheduler"
 QUEUE: Final = "vllm.v1.core.sched.request_queue.RequestQueue"
 QUEUE_METHODS: Final = frozenset(
@@ -28,7 +32,7 @@ METHODS: Final = {
 
 
 class SeamError(Exception):
-    """This vLLM does not fit the plug-in: the engine must not start."""
+    """The engine must not start: this vLLM does not fit the plug-in, or a mode is on that bypasses the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ REFUSED: Final = (
 
 
 def misfits() -> list[str]:
-    """Each place in vLLM that is not as expected."""
+    """Each place in vLLM that is not as expected; then, if the version is not tested, that."""
     found = []
     for path, parameters in METHODS.items():
         try:
@@ -63,13 +67,13 @@ def misfits() -> list[str]:
     abstract = pkgutil.resolve_name(QUEUE).__abstractmethods__
     if abstract != QUEUE_METHODS:
         found.append(f"{QUEUE} differs by {', '.join(sorted(abstract ^ QUEUE_METHODS))}")
+    if installed() not in TESTED:
+        found.append(f"version {installed()} is not tested with this plug-in")
     return found
 
 
-def check(config: Any) -> None:
-    """Raise `SeamError` if a place does not fit, or a mode is on. `config`: `vllm.config.VllmConfig`."""
-    for reason in misfits():
-        raise misfit(reason)
+def check_modes(config: Any) -> None:
+    """Raise `SeamError` if a mode is on. `config`: `vllm.config.VllmConfig`."""
     for mode in REFUSED:
         if mode.is_on(config):
             raise misfit(f"{mode.flag} is set; remove it: {mode.reason}")
@@ -85,8 +89,8 @@ def misfit(reason: str) -> SeamError:
 
 
 def installed() -> str:
-    """The version of vLLM."""
+    """The version of vLLM, without the device that it was built for (`0.32.0+cpu`)."""
     try:
-        return version("vllm")
+        return version("vllm").partition("+")[0]
     except PackageNotFoundError:
         return "of unknown version"

@@ -8,6 +8,7 @@ back at the end of the step (`prepend_requests`). Whether a request that was tak
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from evenkeel_sglang.scheduling import Scheduling
@@ -30,6 +31,8 @@ class FairQueue(RequestQueue):
         self._proposed: VllmRequest | None = None
         self._taken: VllmRequest | None = None
         """The last one that was taken out; the policy does not know why yet."""
+        self._unproposed: AbstractSet[str] = frozenset()
+        """Ids in the last batch that the policy does not know."""
 
     # A step
 
@@ -45,6 +48,10 @@ class FairQueue(RequestQueue):
         elif self._proposed is not None:
             self._report(self._proposed, admitted=False)
         self._scheduling.end_pass()
+        unproposed = scheduled_tokens.keys() - self._running.keys()
+        for _ in unproposed - self._unproposed:
+            self._scheduling.bypassed()
+        self._unproposed = unproposed
         self._proposals = self._proposed = None
         self._in_step = False
 

@@ -19,7 +19,7 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
-from evenkeel_contract.spec.parts import Runtime, Slo, TtftObjective
+from evenkeel_contract.spec.parts import Slo, TtftObjective
 
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.recommendation import series_of
@@ -59,8 +59,6 @@ _GROUPS: Final[list[Any]] = msgspec.json.decode(
     files(__package__).joinpath("alerts.json").read_bytes()
 )["groups"]
 _TTFT_GROUP: Final = "evenkeel-ttft"
-_OF_PLUG_IN_METRICS: Final = ("EvenkeelPluginInactive", "EvenkeelPolicyBypassed")
-"""The plug-in for vLLM has no metrics, and without it a replica of runtime VLLM does not start."""
 _PLACE: Final = re.compile(r"@\{(\w+)\}")
 
 _HOUR_S: Final = 3600.0
@@ -111,14 +109,11 @@ def alert_groups(context: BuildContext) -> list[Manifest]:
         "namespace": context.namespace,
         "service": context.name,
     }
-    without = _OF_PLUG_IN_METRICS if context.spec.engine.runtime is Runtime.VLLM else ()
     groups = []
     for group in _GROUPS:
         if group["name"] == _TTFT_GROUP and slo.ttft is None:
             continue
-        rules = [
-            _filled(rule, values) for rule in group["rules"] if rule.get("alert") not in without
-        ]
+        rules = [_filled(rule, values) for rule in group["rules"]]
         for rule in rules:
             rule["labels"] = {**labels, **rule["labels"]}
         groups.append({"name": group["name"], "rules": rules})

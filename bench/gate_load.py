@@ -1,39 +1,31 @@
-"""The router's gate in front of a real SGLang without the plug-in, beside the plug-in (R12).
+"""The load for the router's gate in front of one engine, and the figures that it gives (R12). `gate` has the engines.
 
-    python -m bench.gate_sglang --sglang .venv-sglang --model .venv-sglang/model [--seconds 40] [--rounds 2]
-
-Two tenants with weights 4 and 1 keep far more streams open than the batch takes. A third one sends a request at a time. One engine
-and one router, both new for each row.
+Two tenants with weights 4 and 1 keep far more streams open than the batch takes. A third one sends a request at a time.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
-import subprocess
+import os
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import aiohttp
-import httpx
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.sglang import find_interpreter
 from evenkeel_contract import routerconfig as rc
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.enginesettings import QUANTUM_VARIABLE, REPORTS_PORT_VARIABLE
 from evenkeel_contract.queueorder import QueueOwner
 
-from bench.gpu.engine import HOST, running_engine
+from bench.gpu.engine import HOST, running_process
 
 MODEL: Final = "tiny"
 WEIGHTS: Final = {"light": 4, "heavy": 1, "single": 1}
@@ -46,7 +38,6 @@ OUTPUT_TOKENS: Final = 64
 SINGLE_OUTPUT_TOKENS: Final = 8
 SINGLE_PAUSE_S: Final = 0.25
 LOOK_S: Final = 0.1
-WITHOUT_PLUG_IN: Final = {"SGLANG_PLUGINS": "none"}
 Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
 """Asks an engine for the length of its own queue."""
 
@@ -55,19 +46,10 @@ Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
 class Setup:
     """What orders the queue."""
 
-    name: str
     policy: str
-    """`--schedule-policy`."""
+    """The engine's: `--schedule-policy` of SGLang, the name of the plug-in's policy in vLLM."""
     queue: QueueOwner
     has_plug_in: bool = False
-
-
-SETUPS: Final = (
-    Setup("plug-in", "dlpm", QueueOwner.ENGINE, has_plug_in=True),
-    Setup("gate, fcfs", "fcfs", QueueOwner.AUTO),
-    Setup("gate, lpm", "lpm", QueueOwner.AUTO),
-    Setup("fcfs alone", "fcfs", QueueOwner.ENGINE),
-)
 
 
 @dataclass(slots=True)
@@ -118,6 +100,42 @@ class Figures:
             f"| {self.output_per_s:.0f} | {self.hit_rate:.3f} | {self.queue:g} |"
         )
 
+    @classmethod
+    def median(cls, rounds: Sequence[Self]) -> Self:
+        """Of each figure over rounds."""
+        return cls(*(median(getattr(one, name.name) for one in rounds) for name in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the gate owes, and what was measured."""
+
+    name: str
+    measured: str
+    limit: str
+    met: bool
+
+    def row(self) -> str:
+        """Of the table under `PROMISES_HEAD`."""
+        return f"| {self.name} | {self.measured} | {self.limit} | {'yes' if self.met else 'no'} |"
+
+
+PROMISES_HEAD: Final = "| {} | measured | limit | met |\n|---|---:|---:|---|"
+OWED: Final = WEIGHTS["light"] / (WEIGHTS["light"] + WEIGHTS["heavy"])
+
+
+def promises(gate: Figures, plug_in: Figures) -> Iterator[Promise]:
+    """The gate's figures beside the plug-in's on the same engine."""
+    off = abs(gate.light / OWED - 1)
+    yield Promise("light's part", f"{gate.light:.3f}", f"{OWED:g} ± 5 %", off <= 0.05)
+    ttft = gate.ttft_p99_s / plug_in.ttft_p99_s
+    yield Promise("single tenant's TTFT p99 / plug-in's", f"{ttft:.2f}", "≤ 1.5", ttft <= 1.5)
+    output = gate.output_per_s / plug_in.output_per_s
+    yield Promise("output tokens/s / plug-in's", f"{output:.3f}", "≥ 0.97", output >= 0.97)
+    points = 100 * (gate.hit_rate - plug_in.hit_rate)
+    yield Promise("hit rate − plug-in's, points", f"{points:+.1f}", "± 3", abs(points) <= 3)
+    yield Promise("engine's queue, median", f"{gate.queue:g}", "≤ 2", gate.queue <= 2)
+
 
 @contextmanager
 def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterator[tuple[str, str]]:
@@ -135,16 +153,10 @@ def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterat
     )
     path = folder / "router.json"
     path.write_text(json.dumps(to_plain(config)))
-    with (folder / "router.log").open("wb") as log:
-        command = [sys.executable, "-m", "evenkeel_router", "--config", str(path)]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        url = f"http://{HOST}:{traffic}"
-        _await(f"http://{HOST}:{probes}/readyz", process, folder / "router.log")
-        yield url, f"http://{HOST}:{admin}"
-    finally:
-        process.terminate()
-        process.wait(30)
+    command = (sys.executable, "-m", "evenkeel_router", "--config", str(path))
+    ready, log = f"http://{HOST}:{probes}", folder / "router.log"
+    with running_process(command, os.environ, ready, "/readyz", log):
+        yield f"http://{HOST}:{traffic}", f"http://{HOST}:{admin}"
 
 
 def _tenant(name: str) -> rc.TenantConfig:
@@ -156,18 +168,6 @@ def _tenant(name: str) -> rc.TenantConfig:
         clients=(rc.ClientConfig(name="app"),),
         api_keys=(rc.ApiKeyConfig(name="key", client="app", sha256=digest),),
     )
-
-
-def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s and process.poll() is None:
-        try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"the router is not ready ({process.poll()}): {log.read_text()[-2000:]}")
 
 
 async def stream(
@@ -231,13 +231,6 @@ async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
         seen.ttft_s.append(ttft_s)
 
 
-async def sglang_queue(http: aiohttp.ClientSession, engine: str) -> float:
-    """The length of the engine's own queue. Its metrics show it some decode steps late."""
-    async with http.get(engine + "/v1/loads") as response:
-        loads = (await response.json())["loads"]
-    return float(sum(load["num_waiting_reqs"] for load in loads))
-
-
 async def look(engine: str, seen: Seen, queue: Queue) -> None:
     """The length of the engine's own queue, again and again."""
     async with aiohttp.ClientSession() as http:
@@ -276,7 +269,7 @@ async def observe(
     warmup_s: float,
     seconds: float,
     requests: int = 0,
-    queue: Queue = sglang_queue,
+    queue: Queue,
 ) -> Figures:
     """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants."""
     seen = Seen()
@@ -288,7 +281,7 @@ async def observe(
         while sum(seen.tenants[name].requests for name in STREAMS) < requests:  # noqa: ASYNC110 - streams come by themselves
             await asyncio.sleep(LOOK_S)
         elapsed_s = time.monotonic() - started_s
-        tenants, ttft_s, queue = seen.tenants, seen.ttft_s, seen.queue
+        tenants, ttft_s, lengths = seen.tenants, seen.ttft_s, seen.queue
     light, heavy = tenants["light"], tenants["heavy"]
     inputs = light.input_tokens + heavy.input_tokens
     return Figures(
@@ -297,65 +290,5 @@ async def observe(
         ttft_p99_s=quantiles(ttft_s, n=100, method="inclusive")[98],
         output_per_s=sum(one.output_tokens for one in tenants.values()) / elapsed_s,
         hit_rate=(light.cached_tokens + heavy.cached_tokens) / inputs,
-        queue=median(queue),
+        queue=median(lengths),
     )
-
-
-def measure(
-    setup: Setup, *, sglang: Path, model: Path, folder: Path, warmup_s: float, seconds: float
-) -> Figures:
-    """One row."""
-    reports_port = ports.free_port(HOST)
-    settings: Mapping[str, str] = WITHOUT_PLUG_IN
-    if setup.has_plug_in:
-        settings = {QUANTUM_VARIABLE: str(QUANTUM), REPORTS_PORT_VARIABLE: str(reports_port)}
-    with (
-        running_engine(
-            python=find_interpreter(sglang),
-            model=model,
-            policy=setup.policy,
-            cpu=True,
-            flags=(
-                "--max-total-tokens=16384",
-                f"--max-running-requests={RUNNING}",
-                f"--served-model-name={MODEL}",
-            ),
-            log=folder / "engine.log",
-            settings=settings,
-        ) as engine,
-        router(setup, engine, reports_port, folder) as (url, _),
-    ):
-        return asyncio.run(observe(url, engine, warmup_s=warmup_s, seconds=seconds))
-
-
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--sglang", type=Path, required=True, help="virtual environment that has SGLang")
-    add("--model", type=Path, required=True, help="a model's folder")
-    add("--seconds", type=float, default=40.0)
-    add("--warmup-s", type=float, default=8.0)
-    add("--rounds", type=int, default=1)
-    add("--setups", nargs="+", choices=[one.name for one in SETUPS])
-    options = parser.parse_args()
-    print(HEAD)
-    for _ in range(options.rounds):
-        for setup in SETUPS:
-            if options.setups and setup.name not in options.setups:
-                continue
-            with tempfile.TemporaryDirectory(prefix="gate-sglang-") as folder:
-                found = measure(
-                    setup,
-                    sglang=options.sglang,
-                    model=options.model,
-                    folder=Path(folder),
-                    warmup_s=options.warmup_s,
-                    seconds=options.seconds,
-                )
-            print(found.row(setup.name), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The scheduler's process has no HTTP server: what it counts is on the page of the process that started it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+COUNTS = """
+from evenkeel_vllm.metrics import of_scheduler, register
+register()
+metrics = of_scheduler()
+metrics.active("DLPM")
+metrics.refused("missing")
+metrics.refused("missing")
+"""
+FIRST_PROCESS = f"""
+import multiprocessing
+from evenkeel_vllm.metrics import register
+from prometheus_client import REGISTRY, generate_latest
+if __name__ == "__main__":
+    register()
+    register()
+    child = multiprocessing.get_context("spawn").Process(target=exec, args=({COUNTS!r}, {{}}))
+    child.start()
+    child.join()
+    print(generate_latest(REGISTRY).decode())
+"""
+
+
+def test_the_first_process_shows_what_the_schedulers_process_counts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_PROCESS], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines.count('evenkeel_engine_policy_active{policy="DLPM"} 1.0') == 1
+    assert 'evenkeel_engine_client_key_refused_total{reason="missing"} 2.0' in lines
+    assert "evenkeel_engine_policy_bypassed_total 0.0" in lines
+    assert any(line.startswith("process_start_time_seconds ") for line in lines)
