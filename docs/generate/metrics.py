@@ -13,6 +13,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.tracing import DroppedSpans
 from prometheus_client import Counter, Gauge
 
 from docs.generate.pages import code, codes, entry, page
@@ -136,7 +137,7 @@ def families() -> list[Family]:
 
     async def scraped() -> str:
         config = RouterConfig(namespace="team", service="service", model="model")
-        return "".join(metrics(Rooms.make(config), RequestLog(None)))
+        return "".join(metrics(Rooms.make(config), RequestLog(None), DroppedSpans()))
 
     text = asyncio.run(scraped())
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))

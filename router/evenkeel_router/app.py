@@ -162,7 +162,9 @@ async def running(
         # 4. The ports.
         sender = upstream or connections
         pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
-        await _open_ports(stack, router, pipeline, log, admin=admin_app(rooms, console, recorder))
+        probes = probe_app(rooms, lambda: metrics(rooms, log, tracing.dropped))
+        admin = admin_app(rooms, console, recorder)
+        await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router
 
 
@@ -283,8 +285,8 @@ async def _open_ports(
     stack: AsyncExitStack,
     router: Router,
     pipeline: Pipeline,
-    log: RequestLog,
     *,
+    probes: web.Application,
     admin: web.Application,
 ) -> None:
     """Probes first, so that they are answered while the rest opens."""
@@ -295,7 +297,6 @@ async def _open_ports(
             "the admin port needs no credentials: every process on this host can read the state of all clients; "
             "set adminTokenSha256 to the SHA-256 of a token"
         )
-    probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
     router.traffic, router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)

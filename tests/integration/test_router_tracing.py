@@ -11,7 +11,7 @@ from itertools import pairwise
 import httpx
 import pytest
 from evenkeel_contract.routerconfig import ClientNames, ReplicaConfig, TracingConfig
-from evenkeel_router.request.request_trace import RequestTrace
+from evenkeel_router.request.request_trace import RequestTrace, Step
 from evenkeel_router.telemetry import spans
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.upstream import BrokenError, Outgoing, UpstreamError
@@ -188,6 +188,43 @@ async def test_requests_and_the_end_of_the_router_do_not_wait_for_a_collector_th
     async with asyncio.timeout(10):
         reply, _ = await traced(lambda *_: FakeReply([OK]), nowhere, BEARER)
     assert reply.status_code == 200
+
+
+async def test_spans_beyond_the_queue_are_counted_as_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spans, "MAX_WAITING", 4)
+    monkeypatch.setattr(spans, "BATCH", 1)
+    monkeypatch.setattr(spans, "EXPORT_TIMEOUT_S", 60.0)
+    async with collector() as collected:
+        collected.answers.clear()
+        tracing = Tracing(replace(config_for(), tracing=every_request(collected)))
+        trace = begun(tracing)
+        assert trace is not None
+        trace.step(Step.PARSE)
+        await until(lambda: collected.requests == 1, "the first export")
+        for _ in range(6):  # four wait, and two of them are replaced
+            trace.step(Step.PARSE)
+        assert tracing.dropped.total == 2
+        collected.answers.set()
+        await until(lambda: len(collected.spans) == 5, "the spans that were kept")
+        await tracing.close()
+        assert tracing.dropped.total == 2
+
+
+async def test_spans_that_no_collector_receives_are_counted_as_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spans, "EXPORT_TIMEOUT_S", 0.1)
+    nowhere = Collector()
+    nowhere.url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    tracing = Tracing(replace(config_for(), tracing=every_request(nowhere)))
+    trace = begun(tracing)
+    assert trace is not None
+    trace.step(Step.PARSE)
+    trace.step(Step.ADMIT)
+    await until(lambda: tracing.dropped.total == 2, "two dropped spans")
+    await tracing.close()
 
 
 async def test_a_router_without_tracing_does_not_import_the_sdk() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,10 @@ class Collector:
         self.url = ""
         self.spans: list[Span] = []
         self.resources: list[dict[str, Any]] = []
+        self.requests = 0
+        self.answers = asyncio.Event()
+        """While it is cleared, exports wait for their answers."""
+        self.answers.set()
 
     def of(self, name: str) -> list[Span]:
         """All spans of this name."""
@@ -25,6 +30,8 @@ class Collector:
 
     async def receive(self, request: web.Request) -> web.Response:
         """One export; aiohttp decompresses it."""
+        self.requests += 1
+        await self.answers.wait()
         message = ExportTraceServiceRequest.FromString(await request.read())
         for resource in message.resource_spans:
             self.resources.append(attributes(resource.resource))

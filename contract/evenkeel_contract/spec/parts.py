@@ -149,7 +149,7 @@ class Model:
     adapters: Annotated[tuple[Adapter, ...], UniqueBy(("name",)), Length(0, 128)] = ()
     """LoRA adapters that each replica serves in addition to the model."""
     adapters_per_batch: Annotated[int, Range(1, 128)] = 8
-    """Most adapters that the requests of one batch may use. Requests for the model without an adapter count as one adapter."""
+    """Maximum number of adapters that the requests of one batch may use. Requests for the model without an adapter count as one adapter."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class External:
     port: Annotated[int, Range(1, 65535)] | None = None
     """Port of the engines' HTTP server. Set it with `selector`."""
     inference_pool: DnsName | None = None
-    """Name of an InferencePool of the namespace (inference.networking.k8s.io/v1), which has the selector and the port."""
+    """Name of an InferencePool of the namespace (inference.networking.k8s.io/v1). The service takes its selector and its port."""
     api_key_secret_ref: SecretKeyRef | None = None
     """Secret entry with the bearer key that the engines require. If not set, routers send no key."""
     scale_target_ref: ScaleTarget | None = None
@@ -240,7 +240,7 @@ class Engine:
     """Additional flags of the engine, each as one entry `--flag=value`. Flags that Evenkeel sets are refused."""
     on_mismatch: OnMismatch = OnMismatch.GATE
     """What an engine does whose version does not fit the plug-in. Gate: it starts with its own order, routers order its queue, and
-    condition PluginInactive is True. Refuse: it stops. With `scheduling.queue: Engine`, Gate is as Refuse."""
+    condition PluginInactive is True. Refuse: it stops. With `scheduling.queue: Engine`, Gate has the effect of Refuse."""
     rollout: Rollout = field(default_factory=Rollout)
     """Pace at which a rollout replaces replicas."""
     template: PodTemplate = field(default_factory=PodTemplate)
@@ -281,7 +281,7 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Where the ledger is kept when a router restarts."""
+    """Where the ledger, the record of what each client received, is kept when a router restarts."""
 
     store: StateStore = StateStore.PEERS
     """Place that keeps the ledger: the other routers (Peers), a volume (File) or a Redis server (Redis).
@@ -305,7 +305,7 @@ class RouterLimits:
     activation_timeout: Duration = Duration.from_plain("600s")
     """Longest wait of a request for the first replica of a service at zero. Then the router answers 503."""
     max_concurrent_per_client: Count = 0
-    """Most requests of one client in flight at each router. The router refuses more with status 429. 0 means no limit."""
+    """Maximum number of requests of one client in flight at each router. The router answers further requests with status 429. 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +329,7 @@ class Router:
     prefix: Prefix = field(default_factory=Prefix)
     """How the router matches prompts with cached prefixes."""
     state: State = field(default_factory=State)
-    """Where the ledger is kept when a router restarts."""
+    """Where the ledger, the record of what each client received, is kept when a router restarts."""
     limits: RouterLimits = field(default_factory=RouterLimits)
     """Limits of one request and of one client."""
     tracing: TracingConfig | None = None

@@ -141,8 +141,8 @@ class Tenancy:
     ] = ()
     """Networks (CIDR) of trusted proxies. The router accepts identity headers from these networks only."""
     cache_sharing: CacheSharing = CacheSharing.TENANT
-    """Who shares cached prefixes. A shared prefix answers sooner, so that response times show whether another request had the
-    same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all
+    """Who shares cached prefixes. A request with a cached prefix is answered sooner, so response times can show whether
+    another client sent the same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all
     prefixes: choose it if all tenants may know each other's prompts."""
 
 
@@ -219,13 +219,13 @@ class TenantRateLimits:
     """Limits of the whole tenant. They count over all routers of a service."""
 
     requests_per_minute: Count = 0
-    """Most requests per minute, over all routers. The router refuses more with status 429. 0 means no limit."""
+    """Maximum number of requests per minute, over all routers. A router answers further requests with status 429. 0 means no limit."""
     tokens_per_minute: Count = 0
-    """Most tokens per minute, input and output together, over all routers. The router refuses more with status 429. 0 means no limit."""
+    """Maximum number of tokens per minute, input and output together, over all routers. A router answers further requests with status 429. 0 means no limit."""
     max_concurrent: Count = 0
-    """Most requests in flight, over all routers. The router refuses more with status 429. 0 means no limit."""
+    """Maximum number of requests in flight, over all routers. A router answers further requests with status 429. 0 means no limit."""
     burst: CountOrPercent = CountOrPercent.from_plain("10%")
-    """Most requests, and most tokens, that the tenant may use at once after a pause. A percentage of each limit per minute, or a number. At least 1."""
+    """Requests, and tokens, that the tenant may use at once after a pause: a percentage of each limit per minute, or a number. At least 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ class Note:
 
 # Ready, EnginesReady, RouterReady
 ALL_READY: Final = "AllReady"  # every desired pod is ready
-SERVING: Final = "Serving"  # Ready: at least one engine and one router are
+SERVING: Final = "Serving"  # at least one engine and one router are ready
 STARTING: Final = "Starting"  # pods exist, and not all are ready yet
 NOT_CREATED: Final = "NotCreated"  # no object exists yet
 NO_REPLICAS: Final = "NoReplicas"  # the desired number is 0
@@ -29,10 +29,10 @@ ROUTER_NOT_READY: Final = "RouterNotReady"  # no router is ready; RouterReady ha
 UNSCHEDULABLE: Final = "Unschedulable"  # no node has enough room or GPUs
 IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"  # the message has the error of the kubelet
 CANNOT_START: Final = "CannotStart"  # a Secret or volume that a container needs is missing
-CRASHING: Final = "Crashing"  # a container ended, and is not ready again yet
-NOT_READY: Final = "NotReady"  # it was ready before
-NOT_IN_ROTATION: Final = "NotInRotation"  # its containers are ready, and no router uses it yet
-PODS_REFUSED: Final = "PodsRefused"  # by a quota or an admission webhook
+CRASHING: Final = "Crashing"  # a container exited, and is not ready again yet
+NOT_READY: Final = "NotReady"  # a pod was ready, and no longer is
+NOT_IN_ROTATION: Final = "NotInRotation"  # a pod's containers are ready, and no router uses it yet
+PODS_REFUSED: Final = "PodsRefused"  # a quota or an admission webhook refuses new pods
 ROLLOUT_STUCK: Final = "RolloutStuck"  # new pods crash, cannot start or cannot be created
 
 # Progressing
@@ -47,16 +47,16 @@ FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
 HOST_TAKEN: Final = "HostTaken"  # an older service has the same host and path
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
-CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # for one Secret
+CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # the configuration does not fit into one Secret
 SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not exist
-SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # it lacks the label evenkeel.dev/use
+SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label evenkeel.dev/use=true
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
-FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of it
-REFUSED: Final = "Refused"  # by the API server
+FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+REFUSED: Final = "Refused"  # the API server refuses an object
 
 # PluginInactive
 POLICY_ACTIVE: Final = "PolicyActive"  # no engine reports that its policy is inactive
-MISMATCH: Final = "Mismatch"  # an engine does not fit the plug-in, and routers order its queue
+MISMATCH: Final = "Mismatch"  # routers order the queue of an engine that does not fit the plug-in
 
 # SpecValid
 VALID: Final = "Valid"  # the newest spec is in use
@@ -73,16 +73,16 @@ DATA_STALE: Final = "DataStale"  # the newest sample is too old
 DATA_PARTIAL: Final = "DataPartial"  # Prometheus warns that its answer is incomplete
 NOT_A_NUMBER: Final = "NotANumber"  # Prometheus answers NaN or infinity for demand
 UNREACHABLE: Final = "PrometheusUnreachable"  # Prometheus does not answer
-NO_ANSWER: Final = "PrometheusError"  # the answer is an error or not from Prometheus
-NOT_ALLOWED: Final = "PrometheusNotAllowed"  # by the operator's --allow-prometheus
+NO_ANSWER: Final = "PrometheusError"  # the answer is an error, or another server's
+NOT_ALLOWED: Final = "PrometheusNotAllowed"  # the chart's allowPrometheus lacks this address
 
 # status.scaling; the reasons of a False ScalingActive too
-DEMAND: Final = "Demand"  # the clients' demand, capped, over usable capacity
+DEMAND: Final = "Demand"  # the number follows the clients' demand
 QUEUE_TIME: Final = "QueueTime"  # targets.queueTime is exceeded
 TTFT: Final = "TtftP95"  # targets.ttftP95 is exceeded
-IN_USE: Final = "InUse"  # requests are served: at least 1
+IN_USE: Final = "InUse"  # requests are served, so at least one replica stays
 ACTIVATED: Final = "Activated"  # requests wait for the first replica
-AT_MINIMUM: Final = "AtMinimum"  # minReplicas
+AT_MINIMUM: Final = "AtMinimum"  # demand needs fewer replicas than minReplicas
 STABILIZING: Final = "Stabilizing"  # the windows of spec.autoscaling.behavior hold the number
 RATE_LIMITED: Final = "RateLimited"  # the policies of spec.autoscaling.behavior limit the change
 

@@ -61,7 +61,7 @@ class BodyMemory:
         if not may_hold_more(held_bytes, free_bytes):
             message = (
                 f"The tenant's requests already hold {held_bytes} bytes in the router; "
-                "the rest is kept free for other tenants."
+                "the router keeps the remaining memory for other tenants."
             )
             raise Refusal(Outcome.RATE_LIMITED, message, code="max_buffered", retry_after_s=1)
         self.used_bytes += size_bytes
@@ -172,7 +172,7 @@ class _Tenant:
             if self.slots.free(now_s) < 1.0 - TINY:
                 raise self._used_up(
                     self.slots,
-                    f"The tenant has as many requests in flight as it may: {limits.max_concurrent}.",
+                    f"The tenant has {limits.max_concurrent} requests in flight, which is its limit.",
                     code="max_concurrent",
                     amount=1.0,
                     now_s=now_s,
@@ -230,7 +230,7 @@ class Admission:
         held = self.running_of(client.identity)
         allowed = self.limits.max_concurrent_per_client
         if allowed and held >= allowed:
-            raise _limited(f"The client has as many requests in flight as it may: {held}.")
+            raise _limited(f"The client has {held} requests in flight, which is its limit.")
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
         if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
@@ -286,8 +286,8 @@ async def admit(
 
 def _greedy(whose: str, running: int, in_all: int) -> Refusal:
     return _limited(
-        f"The {whose} has {running} of the {in_all} requests that the router has in flight. "
-        f"The rest stays free for others."
+        f"The {whose} already has {running} of the {in_all} requests in flight at this router. "
+        f"The router keeps its remaining capacity for others."
     )
 
 

@@ -29,6 +29,7 @@ from evenkeel_router.prefix.kv_follower import Counts, Follower, SyncState
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.tracing import DroppedSpans
 
 INTERNAL: Final = "internal"
 """The label `error_code` of requests that a fault of the router ended."""
@@ -86,7 +87,7 @@ _KV_COUNTERS: Final[tuple[tuple[str, str, Callable[[Counts], float]], ...]] = (
 )  # fmt: skip
 
 
-def metrics(rooms: Rooms, log: RequestLog) -> Lines:
+def metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     """A whole scrape."""
     model = rooms.settings.config.model
     yield from client_metrics(model, rooms.totals)
@@ -98,7 +99,7 @@ def metrics(rooms: Rooms, log: RequestLog) -> Lines:
     yield from gate_metrics(model, rooms)
     yield from prediction_metrics(model, rooms.totals)
     yield from kv_metrics(model, rooms.prefixes.followers)
-    yield from router_metrics(rooms, log)
+    yield from router_metrics(rooms, log, spans)
 
 
 def client_metrics(model: str, totals: RequestTotals) -> Lines:
@@ -257,7 +258,7 @@ def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
         yield from counter(name, help_text, series)
 
 
-def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
+def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     """The router itself."""
     own = labels(model_name=rooms.settings.config.model)
     for name, help_text, value in (
@@ -283,6 +284,8 @@ def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
     )
     help_text = "Lines of the request log that were dropped, because they came too fast."
     yield from counter("log_lines_dropped", help_text, [(own, log.dropped)])
+    help_text = "Spans of traces that no collector received: too many waited, or it did not answer."
+    yield from counter("trace_spans_dropped", help_text, [(own, spans.total)])
     # Of this thread alone, which runs the event loop; tokenising has threads of its own.
     help_text = (
         "CPU time of the thread that serves requests. At 1 second per second, requests wait for it."

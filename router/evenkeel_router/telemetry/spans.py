@@ -28,8 +28,8 @@ from multidict import CIMultiDict
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import (
     Span,
@@ -48,9 +48,10 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import OURS, Outcome
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import RequestTrace, Step
+from evenkeel_router.telemetry.tracing import DroppedSpans
 
 MAX_WAITING: Final = 8192
-"""Spans in memory; the oldest are dropped, and the SDK logs that."""
+"""Spans in memory; further ones replace the oldest, which the SDK logs."""
 BATCH: Final = 256
 EXPORT_INTERVAL_MS: Final = 1000
 EXPORT_TIMEOUT_S: Final = 5.0
@@ -74,7 +75,7 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 class Spans:
     """Makes spans, and exports them in a thread of the SDK."""
 
-    def __init__(self, config: RouterConfig, tracing: TracingConfig) -> None:
+    def __init__(self, config: RouterConfig, tracing: TracingConfig, dropped: DroppedSpans) -> None:
         """Headers and certificates for the collector come from the standard variables `OTEL_EXPORTER_OTLP_*`."""
         resource = Resource.create(
             {
@@ -85,19 +86,7 @@ class Spans:
             }
         )
         self._provider = TracerProvider(ParentBased(ALWAYS_ON), resource, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(
-            f"{tracing.endpoint.rstrip('/')}/v1/traces",
-            timeout=EXPORT_TIMEOUT_S,
-            compression=Compression.Gzip,
-        )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(
-                exporter,
-                max_queue_size=MAX_WAITING,
-                schedule_delay_millis=EXPORT_INTERVAL_MS,
-                max_export_batch_size=BATCH,
-            )
-        )
+        self._provider.add_span_processor(_Queue(_Exporter(tracing.endpoint, dropped), dropped))
         self._tracer = self._provider.get_tracer("evenkeel_router")
         self._rate = tracing.sampling_rate_per_million / 1_000_000
         self._model = config.model
@@ -123,6 +112,52 @@ class Spans:
     def close(self) -> None:
         """Export what waits; spans that end later are dropped."""
         self._provider.shutdown()
+
+
+class _Exporter(OTLPSpanExporter):
+    """Counts the spans that it takes, and those that the collector did not receive."""
+
+    def __init__(self, endpoint: str, dropped: DroppedSpans) -> None:
+        super().__init__(
+            f"{endpoint.rstrip('/')}/v1/traces",
+            timeout=EXPORT_TIMEOUT_S,
+            compression=Compression.Gzip,
+        )
+        self.taken = 0
+        self._dropped = dropped
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
+        result = SpanExportResult.FAILURE
+        try:
+            result = super().export(spans)
+        finally:
+            if result is not SpanExportResult.SUCCESS:
+                self._dropped.add(len(spans))
+        return result
+
+
+class _Queue(BatchSpanProcessor):
+    """Counts the spans that the SDK drops because too many wait. It has no count of its own that can be read."""
+
+    def __init__(self, exporter: _Exporter, dropped: DroppedSpans) -> None:
+        super().__init__(
+            exporter,
+            max_queue_size=MAX_WAITING,
+            schedule_delay_millis=EXPORT_INTERVAL_MS,
+            max_export_batch_size=BATCH,
+        )
+        self._exporter = exporter
+        self._dropped = dropped
+        self._kept = 0
+        """Spans that entered the queue and were not dropped from it."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._kept - self._exporter.taken >= MAX_WAITING:
+            self._dropped.add(1)
+        else:
+            self._kept += 1
+        super().on_end(span)
 
 
 class Unsampled:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from evenkeel_contract.routerconfig import RouterConfig
@@ -19,10 +19,24 @@ _log = logging.getLogger(__name__)
 LAST_EXPORT_S: Final = 3.0  # for the last spans, when the router ends
 
 
+class DroppedSpans:
+    """Spans that no collector received. The threads that export spans add to it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = Lock()
+
+    def add(self, count: int) -> None:
+        """Count more of them."""
+        with self._lock:
+            self.total += count
+
+
 class Tracing:
     """Traces, while the configuration in force asks for them."""
 
     def __init__(self, config: RouterConfig) -> None:
+        self.dropped = DroppedSpans()
         self._config: RouterConfig | None = None
         self.spans: Spans | None = None
         """Where traces begin; None while tracing is off."""
@@ -44,7 +58,7 @@ class Tracing:
                 error,
             )
             return
-        self.spans = Spans(config, config.tracing)
+        self.spans = Spans(config, config.tracing, self.dropped)
 
     async def close(self) -> None:
         """Export what waits, for a few seconds at most."""

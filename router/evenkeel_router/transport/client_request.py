@@ -200,7 +200,8 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
         raise invalid(message, code="body_timeout") from error
     except HttpSyntaxError as error:
         raise invalid(
-            "The body does not have the framing that its head announces.", code=INVALID_BODY
+            "The body does not match the request's headers; check Content-Length or the chunks.",
+            code=INVALID_BODY,
         ) from error
 
 

@@ -213,7 +213,7 @@ def test_a_limit_that_is_set_later_counts_the_requests_in_flight() -> None:
     gate, before, after = admission(), client(), client(max_concurrent=2)
     gate.enter(before, 1, 0.0)
     gate.enter(before, 1, 0.0)
-    assert "as many requests in flight as it may: 2" in refused(gate, after, 0.0).message
+    assert "has 2 requests in flight, which is its limit" in refused(gate, after, 0.0).message
     gate.leave(before, 0, 0.0)
     gate.enter(before, 1, 0.0)  # without a limit for a while
     refused(gate, after, 0.0)
