@@ -37,9 +37,9 @@ def plot_panels(panels: Sequence[Panel], path: Path, *, title: str) -> None:
         if panel.groups:
             turned = {"rotation": 30, "ha": "right"} if len(panel.groups) > 4 else {}
             axes.set_xticks(range(len(panel.groups)), panel.groups, **turned)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.06 * max(y for line in panel.lines for y in line.y))
     if len(names) > 1:
         figure.legend(
-            list(drawn.values()), list(drawn), loc="outside right upper", frameon=False, fontsize=8
+            list(drawn.values()), list(drawn), loc="outside right center", frameon=False, fontsize=8
         )
     figure.savefig(path, dpi=110)
