@@ -52,6 +52,7 @@ SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # it lacks the label evenkeel.dev/use
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of it
+STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # by the API server
 
 # PluginInactive
