@@ -230,6 +230,8 @@ class ReplicasState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     replicas: tuple[ReplicaState, ...] = ()
+    store_error: str = ""
+    """What the ledger's store answered last, if it fails."""
 
 
 class ActivationState(msgspec.Struct, frozen=True, kw_only=True):

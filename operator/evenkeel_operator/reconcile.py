@@ -23,6 +23,7 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import External, ScaleTarget
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import KubeClient, Refused
@@ -54,7 +55,7 @@ from evenkeel_operator.core.status import EventText, Findings, differs, events_f
 from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
 from evenkeel_operator.core.workload import TIME_FORMAT, Workload, newest_template, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
-from evenkeel_operator.plugins import Inactive, Plugins
+from evenkeel_operator.reported import Reported, Reports
 from evenkeel_operator.rotation import Attended, Rotation
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class ServicePass:
             routers=dependencies.routers,
             clock=dependencies.clock,
         )
-        self._plugins = Plugins(self._rotation.ask)
+        self._reports = Reports(self._rotation.ask)
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
@@ -140,13 +141,13 @@ class ServicePass:
         outcome.notes += await self._scale_external(key, spec_decision, scaling)
 
         # 6. Status, and events for what changed.
-        inactive = await self._plugins.look(key, seen)
-        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen, inactive)
+        reported = await self._reports.look(key, seen, has_store=_has_store(spec_decision))
+        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen, reported)
         await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         rest_s = self._rest_s(key, settled=settled)
-        due_s = (rest_s, outcome.again_s, attended.again_s, inactive.again_s)
+        due_s = (rest_s, outcome.again_s, attended.again_s, reported.again_s)
         return min(wait_s for wait_s in due_s if wait_s is not None)
 
     def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
@@ -290,7 +291,7 @@ class ServicePass:
         attended: Attended,
         outcome: ApplyResult,
         seen: Observed,
-        inactive: Inactive,
+        reported: Reported,
     ) -> Findings:
         wanted = attended.wanted
         routers = spec_decision.running.spec.router.count if spec_decision.running else 0
@@ -311,10 +312,11 @@ class ServicePass:
                 *(wanted.notes if wanted else ()),
                 *foreign_scalers(key.name, seen.scalers, _scale_target(spec_decision)),
                 *missing_pool(_external(spec_decision), seen.pools),
+                *reported.notes,
             ),
             blocked=attended.blocked,
             wakes=_wakes(spec_decision),
-            inactive=inactive.why,
+            inactive=reported.inactive,
             scaling=scaling.note,
             scales=scaling.decision is not None and scaling.decision.active,
         )
@@ -387,7 +389,7 @@ class ServicePass:
         self._deps.applier.forget(key)
         self._deps.activations.leave(key)
         self._deps.autoscaler.forget(key)
-        self._plugins.forget(key)
+        self._reports.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
@@ -424,6 +426,12 @@ def _scale_target(spec_decision: SpecDecision) -> ScaleTarget | None:
     """The object that the operator scales in place of its own Deployment."""
     external, spec = _external(spec_decision), _spec_of(spec_decision)
     return external.scale_target_ref if external and spec.autoscaling is not None else None
+
+
+def _has_store(spec_decision: SpecDecision) -> bool:
+    """Whether routers keep the ledger in a file or a server."""
+    spec = _spec_of(spec_decision)
+    return spec is not None and spec.router.state.store is not StateStore.PEERS
 
 
 def _wakes(spec_decision: SpecDecision) -> bool:

@@ -125,10 +125,11 @@ def become_ready(cluster: FakeCluster) -> list[Object]:
     return changed
 
 
-def cluster_with_the_sample() -> FakeCluster:
-    """A cluster with the simulator's sample, and no operator yet."""
+def cluster_with_the_sample(**spec: Any) -> FakeCluster:
+    """A cluster with the simulator's sample, parts of its spec exchanged, and no operator yet."""
     found = FakeCluster()
     plain = document("simulator.yaml")
+    plain["spec"] |= spec
     plain["metadata"]["generation"] = 1
     found.put(plain)
     return found

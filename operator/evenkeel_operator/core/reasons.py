@@ -52,6 +52,7 @@ SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label evenkeel.dev/use=true
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object
 
 # PluginInactive

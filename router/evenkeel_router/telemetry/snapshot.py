@@ -67,7 +67,11 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
 def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
     """The answer of `/v1/replicas`, as JSON."""
     replicas = yield from replica_states(rooms, now_s)
-    state = adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
+    state = adminstate.ReplicasState(
+        version=adminstate.STATE_VERSION,
+        replicas=replicas,
+        store_error=rooms.service_ledger.store_error,
+    )
     return adminstate.encode_state(state)
 
 

@@ -1,10 +1,11 @@
-"""Condition PluginInactive comes and goes with what routers report of engines."""
+"""Conditions that come and go with what routers report: PluginInactive, and Degraded for a store that fails."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from evenkeel_contract.adminstate import ReplicasState
+from msgspec import structs
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_routers import FakeRouters, answer, replica
@@ -64,3 +65,25 @@ async def test_without_an_answer_the_condition_stays_as_it_was() -> None:
     found = await passed(cluster, None)
     assert found["status"] == "True"
     assert "calc_priority moved" in found["message"]
+
+
+async def test_a_store_that_fails_shows_while_it_fails_and_routers_are_asked_each_minute() -> None:
+    cluster = cluster_with_the_sample(router={"state": {"store": "File"}})
+    await Operator(cluster).make_pass(KEY)
+    become_ready(cluster)
+    routers = FakeRouters(FITS)
+    operator = Operator(cluster, routers=routers)
+    assert await operator.make_pass(KEY) == 60
+    assert condition(cluster, "Degraded")["status"] == "False"
+    routers.answers = [structs.replace(FITS, store_error="/ledger cannot be written: disk full")]
+    assert await operator.make_pass(KEY) == 15
+    found = condition(cluster, "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "StoreFails")
+    assert "disk full" in found["message"]
+    routers.answers = [None]
+    await operator.make_pass(KEY)
+    assert condition(cluster, "Degraded")["reason"] == "StoreFails", "no answer says nothing new"
+    routers.answers = [FITS]
+    await operator.make_pass(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert {"StoreFails", "Healthy"} <= {event["reason"] for event in cluster.events}
