@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from evenkeel_fairshare.fleet.contract import replica_set
-from evenkeel_fairshare.prefix.index import PrefixIndex, chained_blocks
+from evenkeel_fairshare.prefix.index import PrefixIndex, token_blocks
 
 DOCUMENTS = 3000
 SHARED_BLOCKS = 5
@@ -43,7 +43,7 @@ def document(number: int) -> list[int]:
     """Block hashes of one document."""
     shared = [number // 10 * SHARED_BLOCKS + block for block in range(SHARED_BLOCKS)]
     own = [10**6 + number * OWN_BLOCKS + block for block in range(OWN_BLOCKS)]
-    return chained_blocks([*shared, *own])
+    return token_blocks([*shared, *own], block_tokens=1)
 
 
 def hit_rates(max_blocks: int, exponent: float) -> tuple[float, float]:

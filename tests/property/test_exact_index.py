@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import Match, chained_blocks
+from evenkeel_fairshare.prefix.index import Match, token_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SLOTS = 4
 EVERYONE = replica_set(range(SLOTS))
-prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(chained_blocks)
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(
+    lambda tokens: token_blocks(tokens, block_tokens=1)
+)
 slots = st.integers(0, SLOTS - 1)
 verbs = st.sampled_from(
     ["insert", "insert", "truncate", "stored", "stored", "removed", "removed-inner", "cleared",

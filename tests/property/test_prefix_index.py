@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
-from evenkeel_fairshare.prefix.index import Match, PrefixIndex, chained_blocks
+from evenkeel_fairshare.prefix.index import Match, PrefixIndex, token_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SLOTS = 5
-prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(chained_blocks)
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(
+    lambda tokens: token_blocks(tokens, block_tokens=1)
+)
 slots = st.integers(0, SLOTS - 1)
 operations = st.lists(
     st.one_of(

@@ -18,7 +18,7 @@ from evenkeel_fairshare.fleet.contract import (
     Usage,
     replica_set,
 )
-from evenkeel_fairshare.prefix.index import PrefixIndex, chained_blocks
+from evenkeel_fairshare.prefix.index import PrefixIndex, token_blocks
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 
 from tests.support.abstract_engine import AbstractEngine, Job
@@ -73,7 +73,7 @@ class AbstractFleet:
 
     def _dispatch(self, job: Job) -> tuple[Dispatch, int, list[int]]:
         """The request, its slot, and the hashes of its prompt."""
-        hashes = chained_blocks([crc32(job.prefix.encode())]) if job.prefix else []
+        hashes = token_blocks([crc32(job.prefix.encode())], block_tokens=1) if job.prefix else []
         match = self.index.match(hashes, self.everyone)
         request = Dispatch(
             client=job.client,

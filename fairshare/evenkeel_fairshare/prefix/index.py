@@ -140,17 +140,6 @@ def unsigned(hashes: Iterable[int]) -> list[int]:
     return [key & _64_BITS for key in hashes]
 
 
-def chained_blocks(blocks: Iterable[int], *, seed: int = 0) -> list[int]:
-    """Prefix hashes of blocks that are 64-bit names already (trace `hash_ids`, segments)."""
-    hashes = []
-    running = seed
-    for block in blocks:
-        name = (block & _64_BITS).to_bytes(8, "little")  # engines send some as signed integers
-        running = xxh3_64_intdigest(name, seed=running)
-        hashes.append(running)
-    return hashes
-
-
 DEFAULT_MAX_BLOCKS: Final = 2_000_000  # about 200 MB
 
 _USED = 1  # bit 0 of an entry: inserted again since the hand came by; slot s is bit s + 1

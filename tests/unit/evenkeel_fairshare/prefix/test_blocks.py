@@ -2,7 +2,6 @@
 
 import pytest
 from evenkeel_fairshare.prefix.index import (
-    chained_blocks,
     namespace_seed,
     sglang_blocks,
     text_blocks,
@@ -56,7 +55,6 @@ def test_seeds_part_equal_texts(seed: int) -> None:
     assert not set(token_blocks([1, 2], block_tokens=1)) & set(
         token_blocks([1, 2], block_tokens=1, seed=seed)
     )
-    assert not set(chained_blocks([1, 2])) & set(chained_blocks([1, 2], seed=seed))
 
 
 def test_tokens_are_hashed_as_32_bit_words() -> None:
@@ -66,22 +64,6 @@ def test_tokens_are_hashed_as_32_bit_words() -> None:
 
 def test_token_ids_may_use_all_32_bits() -> None:
     assert len(token_blocks([2**32 - 1], block_tokens=1)) == 1
-
-
-def test_named_blocks_are_chained() -> None:
-    assert chained_blocks([1, 2, 3])[:2] == chained_blocks([1, 2])
-    assert chained_blocks([1, 2, 3])[2] != chained_blocks([2, 1, 3])[2]
-    assert chained_blocks([5, 5])[0] != chained_blocks([5, 5])[1]
-
-
-def test_a_named_block_is_hashed_as_8_bytes_seeded_by_what_came_before() -> None:
-    first = xxh3_64_intdigest((1).to_bytes(8, "little"), seed=9)
-    second = xxh3_64_intdigest((258).to_bytes(8, "little"), seed=first)
-    assert chained_blocks([1, 258], seed=9) == [first, second]
-
-
-def test_signed_block_names_are_taken_modulo_64_bits() -> None:
-    assert chained_blocks([-1]) == chained_blocks([2**64 - 1])
 
 
 def test_a_block_of_no_bytes_is_refused() -> None:
