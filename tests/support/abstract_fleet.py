@@ -73,8 +73,7 @@ class AbstractFleet:
 
     def _dispatch(self, job: Job) -> tuple[Dispatch, int, list[int]]:
         """The request, its slot, and the hashes of its prompt."""
-        prefix = [crc32(job.prefix.encode())] if job.prefix else []
-        hashes = token_blocks(prefix, block_tokens=1)
+        hashes = token_blocks([crc32(job.prefix.encode())], block_tokens=1) if job.prefix else []
         match = self.index.match(hashes, self.everyone)
         request = Dispatch(
             client=job.client,

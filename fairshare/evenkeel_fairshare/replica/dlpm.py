@@ -343,11 +343,13 @@ class Dlpm(ReplicaPolicy):
             level.warming_up = True
 
     def _warm_up(self, now_s: float) -> None:
-        for level in self._levels():
-            if now_s < self._warm_at_s:
-                level.begin_pass()
-            else:
+        if now_s >= self._warm_at_s:
+            for level in self._levels():
                 level.end_warmup()
+            return
+        self.tenants.begin_pass()
+        for tenant in self.client_queues:
+            tenant.children.begin_pass()
 
     def _levels(self) -> list[DeficitLevel]:
         return [self.tenants, *(tenant.children for tenant in self.tenants.known())]
