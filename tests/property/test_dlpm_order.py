@@ -10,7 +10,7 @@ from collections.abc import Generator
 from random import Random
 
 import pytest
-from evenkeel_fairshare.replica import dlpm
+from evenkeel_fairshare.replica import order as ordering
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -103,7 +103,7 @@ class Twin:
     quantum=st.sampled_from([1, 40, 100, 1000]),
     skip_misfit=st.booleans(),
     refusing=st.sampled_from([0.0, 0.02, 0.3]),
-    max_overtaken=st.sampled_from([1, 3, dlpm.MAX_OVERTAKEN]),
+    max_overtaken=st.sampled_from([1, 3, ordering.MAX_OVERTAKEN]),
     order=st.sampled_from([least_work_for_its_match, longest_match]),
 )
 def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
@@ -122,7 +122,7 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
         assert one.held() == other.held()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dlpm, "MAX_OVERTAKEN", max_overtaken)
+        patch.setattr(ordering, "MAX_OVERTAKEN", max_overtaken)
         rng = Random(seed)
         share = -(-len(clients) // PASSES)
         for number in range(PASSES):

@@ -9,7 +9,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from evenkeel_fairshare.replica import dlpm
+from evenkeel_fairshare.replica import order as ordering
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -108,14 +108,14 @@ def test_the_oldest_of_a_client_is_overtaken_by_its_own_so_often_and_no_more():
         room=st.sampled_from([3, 40, 200]),
         refusing=st.sampled_from([0.0, 0.1]),
         disturbing=st.sampled_from([0.0, 0.05]),
-        bound=st.sampled_from([1, 8, dlpm.MAX_OVERTAKEN]),
+        bound=st.sampled_from([1, 8, ordering.MAX_OVERTAKEN]),
     )
     def check(
         chance: int, quantum: float, room: int, refusing: float, disturbing: float, bound: int
     ) -> None:
         replica = Replica(Random(chance), quantum)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dlpm, "MAX_OVERTAKEN", bound)
+            patch.setattr(ordering, "MAX_OVERTAKEN", bound)
             replica.live(room, refusing, disturbing)
         assert replica.most <= bound
         seen["reached"] += replica.most == bound

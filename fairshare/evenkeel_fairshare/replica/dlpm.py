@@ -11,13 +11,11 @@ docs/design/0001-replica-policies.md lists our decisions where the listing is op
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heapreplace
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
 from operator import itemgetter
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
@@ -29,70 +27,13 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.measured_quantum import MeasuredQuantum
-from evenkeel_fairshare.replica.order import SortKey, longest_match
-
-MAX_OVERTAKEN: Final = 32
-"""Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
-without limit behind warmer ones. This may evict a useful prefix, with 32 at most at every 33rd request."""
-
-Entry = tuple[float, int, Request]
-"""(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
-
-
-class ClientQueue(OrderedDict[Request, Entry]):
-    """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line: list[Entry] = []
-        self.overtaken = 0
-        """Number of other requests of the client admitted since the oldest one became the oldest."""
-        self.without_slot: Request | None = None
-        """The last one in this pass whose adapter has no slot."""
-        self.must_wait = False
-        """Whether none of them may enter in this pass."""
-
-    def put(self, key: float, serial: int, request: Request) -> None:
-        """`request` waits, or has another key."""
-        if request in self:
-            self._cut(request)
-        self[request] = entry = (key, serial, request)
-        insort(self.line, entry)
-
-    def take_out(self, request: Request, *, admitted: bool) -> None:
-        """`request` goes to the batch, or was aborted."""
-        if request is next(iter(self)):
-            self.overtaken = 0
-        elif admitted:
-            self.overtaken += 1
-        self._cut(request)
-        del self[request]
-
-    def proposals(self) -> Iterator[Entry]:
-        """Each once, the best first; the oldest one comes next once it was overtaken too often.
-
-        If there is no slot for its adapter then, the others wait too: their adapters would occupy the slots without limit.
-        Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
-        """
-        line, index, too_old = self.line, 0, None
-        self.without_slot, self.must_wait = None, False
-        while index < len(line) and not self.must_wait:
-            entry = line[index]
-            if entry is too_old:  # refused before
-                index += 1
-                continue
-            if self.overtaken >= MAX_OVERTAKEN:
-                oldest = next(iter(self.values()))
-                if oldest[2] is self.without_slot:
-                    return
-                if oldest > entry and oldest is not too_old:
-                    entry = too_old = oldest
-            yield entry
-            if index < len(line) and line[index] is entry:  # refused
-                index += 1
-
-    def _cut(self, request: Request) -> None:
-        del self.line[bisect_left(self.line, self[request])]
+from evenkeel_fairshare.replica.order import (
+    ClientQueue,
+    Entry,
+    SortKey,
+    eligible_entries,
+    longest_match,
+)
 
 
 class Dlpm(ReplicaPolicy):
@@ -281,7 +222,7 @@ class Dlpm(ReplicaPolicy):
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
         if len(self._queue) == 1:
             return self._only()
-        entries = _entries(self.tenants, self.client_queues, self._of_tenant)
+        entries = eligible_entries(self.tenants, self.client_queues, self._of_tenant)
         return map(itemgetter(2), entries)
 
     def _only(self) -> Iterator[Request]:
@@ -294,7 +235,7 @@ class Dlpm(ReplicaPolicy):
 
     def _of_tenant(self, tenant: Account) -> Iterator[Entry]:
         queues = self.client_queues[tenant]
-        return _entries(tenant.children, queues, lambda client: queues[client].proposals())
+        return eligible_entries(tenant.children, queues, lambda client: queues[client].proposals())
 
     def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
         """Record a request, or all the others of its client too, as refused in this pass."""
@@ -372,116 +313,3 @@ class Dlpm(ReplicaPolicy):
         self._service += cost
         for node in client.path:
             node.admit(cost)
-
-
-def _entries(
-    level: DeficitLevel,
-    members: Collection[Account],
-    line_of: Callable[[Account], Iterator[Entry]],
-) -> Iterator[Entry]:
-    """The entries of the eligible members of one level; see `_merge`."""
-    if len(members) == 1:
-        (member,) = members
-        return _merge_one(level, member, line_of(member))
-    return _merge(level, members, line_of)
-
-
-def _merge(
-    level: DeficitLevel,
-    members: Iterable[Account],
-    line_of: Callable[[Account], Iterator[Entry]],
-) -> Iterator[Entry]:
-    """The entries of the eligible members of one level, those of light ones first, the best first, each once.
-
-    `members`: the queued ones; `line_of` returns the entries of one, the best first. The next entry of a member is taken after the
-    previous answer, while the member is eligible.
-
-    Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
-    and the next one too. While a light member's request is answered `LATER`, heavy members
-    yield: the merge ends, and the next pass finds room for that request. It also ends when no entry is left, or when
-    all eligible ones were refused.
-
-    In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
-    needs a refill is considered when that refill comes, and not before.
-    """
-    refused = level.refused
-    due, by_refill = _by_refill(members, level.horizon)
-    lines: dict[Account, Iterator[Entry]] = {}
-    heavy_yield = False
-    while due or by_refill:
-        if not due:
-            # While an eligible member is refused, the others get no refill.
-            waiting_for = [account.positive_from for account in refused if account.waiting]
-            level.refill_to(min([*by_refill, *waiting_for]))
-            if level.horizon not in by_refill:
-                return
-            due = by_refill.pop(level.horizon)
-        ready = _ready(due, lines, line_of)
-        due = []
-        while ready:
-            is_heavy, entry, account, line = ready[0]
-            if is_heavy and heavy_yield:
-                return
-            waiting = account.waiting
-            yield entry
-            if account.waiting == waiting:
-                heavy_yield |= not is_heavy
-            if account.waiting <= refused.get(account, 0):  # it has no other requests
-                heappop(ready)
-            elif account.positive_from > level.horizon:
-                heappop(ready)
-                by_refill[account.positive_from].append(account)
-            elif (following := next(line, None)) is not None:
-                heapreplace(ready, (not account.is_light, following, account, line))
-            else:
-                heappop(ready)
-
-
-def _ready(
-    due: Iterable[Account],
-    lines: dict[Account, Iterator[Entry]],
-    line_of: Callable[[Account], Iterator[Entry]],
-) -> list[tuple[bool, Entry, Account, Iterator[Entry]]]:
-    """A heap of (is heavy, next entry, member, its line). Entries are unique, so members are never compared."""
-    ready = []
-    for account in due:
-        line = lines.get(account)
-        if line is None:
-            line = lines[account] = line_of(account)
-        entry = next(line, None)
-        if entry is not None:
-            ready.append((not account.is_light, entry, account, line))
-    heapify(ready)
-    return ready
-
-
-def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
-    """`_merge` of a single member, without the lists: many tenants have one client."""
-    heavy_yields = False
-    while True:
-        if member.positive_from > level.horizon:
-            if member.waiting <= level.refused.get(member, 0):
-                return
-            level.refill_to(member.positive_from)
-        entry = next(line, None)
-        is_heavy = not member.is_light
-        if entry is None or (is_heavy and heavy_yields):
-            return
-        waiting = member.waiting
-        yield entry
-        heavy_yields |= member.waiting == waiting and not is_heavy
-
-
-def _by_refill(
-    members: Iterable[Account], horizon: int
-) -> tuple[list[Account], defaultdict[int, list[Account]]]:
-    """The eligible members, and the others by the refill horizon that makes them eligible."""
-    eligible: list[Account] = []
-    others: defaultdict[int, list[Account]] = defaultdict(list)
-    for member in members:
-        needed = member.positive_from
-        if needed > horizon:
-            others[needed].append(member)
-        else:
-            eligible.append(member)
-    return eligible, others

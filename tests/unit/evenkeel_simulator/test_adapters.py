@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.dlpm import MAX_OVERTAKEN, Dlpm
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import MAX_OVERTAKEN
 from evenkeel_simulator.engine.adapters import AdapterSlots
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig

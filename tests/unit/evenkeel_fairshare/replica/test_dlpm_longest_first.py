@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules
-from evenkeel_fairshare.replica.dlpm import MAX_OVERTAKEN, Dlpm
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import MAX_OVERTAKEN
 from evenkeel_simulator.laboratory.policies import check_refill
 
 from tests.support.replica import admit, arrive, deficit, request
