@@ -315,7 +315,7 @@ class Recording:
     start: RecordingStart = RecordingStart.ON_REQUEST
     """When routers record: after `evenkeel record start` (OnRequest), or from their start (Always)."""
     max_size: Quantity = Quantity.from_plain("64Mi")
-    """Most bytes that each router keeps. The oldest requests are dropped first."""
+    """Largest size of the recording of each router, in bytes. The oldest requests are dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
