@@ -2,7 +2,7 @@
 #
 #     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.2.0 .
 #
-# The plug-in supports SGLang 0.5.21 and newer (docs/how-to/sglang.md). The base image contains CUDA.
+# docs/reference/compatibility.md has the versions that the plug-in supports. The base image contains CUDA.
 ARG BASE=docker.io/lmsysorg/sglang:v0.5.23
 FROM ${BASE}
 WORKDIR /opt/evenkeel

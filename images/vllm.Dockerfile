@@ -2,7 +2,7 @@
 #
 #     docker build --file images/vllm.Dockerfile --tag registry.example.com/evenkeel/vllm:0.2.0 .
 #
-# The plug-in supports vLLM 0.32.0 (docs/how-to/vllm.md). The base image contains CUDA.
+# docs/reference/compatibility.md has the versions that the plug-in supports. The base image contains CUDA.
 ARG BASE=docker.io/vllm/vllm-openai:v0.32.0
 FROM ${BASE}
 WORKDIR /opt/evenkeel

@@ -15,6 +15,7 @@ import msgspec
 import typer
 from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run, remove_plots
@@ -31,7 +32,6 @@ from evenkeel_simulator.experiments.workload_file import (
     workload_files,
 )
 from evenkeel_simulator.laboratory.costs import ProfiledCost
-from evenkeel_simulator.laboratory.qoe import Expectation
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table

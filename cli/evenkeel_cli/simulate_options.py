@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
+from evenkeel_fairshare.qoe import EXPECTED_TOKENS_PER_S, EXPECTED_TTFT_S
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
-from evenkeel_simulator.laboratory.qoe import EXPECTED_TOKENS_PER_S, EXPECTED_TTFT_S
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD

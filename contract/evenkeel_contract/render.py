@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
     LimitsConfig,
     ListenConfig,
     PrefixConfig,
+    QoeConfig,
     RecordingConfig,
     ReplicaConfig,
     RouterConfig,
@@ -31,7 +32,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.spec.parts import Adapter, Model, Recording
+from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
     InferenceTenant,
@@ -86,6 +87,7 @@ def router_config(
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
         recording=_recording(spec.router.recording),
+        qoe=_qoe(spec.router.qoe),
         at_zero=_at_zero(spec, scaled=cluster is not None),
         cors_origins=() if spec.exposure.cors is None else spec.exposure.cors.allow_origins,
         admin_token_sha256=admin_token_sha256,
@@ -159,6 +161,16 @@ def _recording(recording: Recording | None) -> RecordingConfig | None:
         return None
     return RecordingConfig(
         file=RECORDING_FILE, start=recording.start, max_bytes=recording.max_size.whole
+    )
+
+
+def _qoe(qoe: Qoe | None) -> QoeConfig | None:
+    if qoe is None:
+        return None
+    return QoeConfig(
+        expected_ttft_s=qoe.expected_ttft.seconds,
+        expected_itl_s=qoe.expected_itl.seconds,
+        delivery=qoe.delivery,
     )
 
 

@@ -83,6 +83,13 @@ class RecordingStart(Enum):
     ALWAYS = "Always"  # from the start of the router
 
 
+class Delivery(Enum):
+    """When the router sends a streamed token on."""
+
+    AS_GENERATED = "AsGenerated"  # at once
+    PACED = "Paced"  # at the expected speed at most
+
+
 class Anonymous(Enum):
     """Handling of a request without an identity."""
 
@@ -330,6 +337,18 @@ class RecordingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QoeConfig:
+    """What users expect of a streamed answer: its quality of experience (QoE) is measured against it."""
+
+    expected_ttft_s: Seconds = 1.0
+    """Time in which users expect the first token."""
+    expected_itl_s: Annotated[float, Range(1e-9, 7 * 24 * 3600)] = 0.2
+    """Time in which users read one token."""
+    delivery: Delivery = Delivery.AS_GENERATED
+    """When the router sends a token: at once (AsGenerated), or not before the previous one is read (Paced)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """The configuration of a router."""
 
@@ -358,6 +377,8 @@ class RouterConfig:
     """Handling of a request while no replica exists or starts."""
     recording: RecordingConfig | None = None
     """Recording of traffic. None: the router records nothing, and cannot be asked to."""
+    qoe: QoeConfig | None = None
+    """Quality of experience of streams. None: it is not measured, and streams are not paced."""
     cors_origins: Annotated[tuple[Annotated[str, ORIGIN], ...], Length(0, 64)] = ()
     """Origins of web pages that may send requests; `*` allows all. Empty: the router sends no CORS headers."""
     admin_token_sha256: Annotated[str, SHA256] | None = None

@@ -297,18 +297,20 @@ def exposure_takes_what_is_ours(service: FairInferenceService) -> Iterator[Fault
 
 
 def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
-    limits = service.spec.router.limits
+    limits, qoe = service.spec.router.limits, service.spec.router.qoe
     if limits.max_body_size.whole > 1024**3:
         path = "spec.router.limits.maxBodySize"
         yield Fault(path, "must be at most 1Gi, since routers keep a request in memory")
-    timeouts = {
-        "queueTimeout": limits.queue_timeout,
-        "firstTokenTimeout": limits.first_token_timeout,
-        "activationTimeout": limits.activation_timeout,
+    times = {
+        "limits.queueTimeout": limits.queue_timeout,
+        "limits.firstTokenTimeout": limits.first_token_timeout,
+        "limits.activationTimeout": limits.activation_timeout,
     }
-    for name, timeout in timeouts.items():
-        if timeout.seconds > 7 * 24 * 3600:
-            yield Fault(f"spec.router.limits.{name}", f"must be at most 168h, not {timeout.text}")
+    if qoe is not None:
+        times |= {"qoe.expectedTtft": qoe.expected_ttft, "qoe.expectedItl": qoe.expected_itl}
+    for name, time in times.items():
+        if time.seconds > 7 * 24 * 3600:
+            yield Fault(f"spec.router.{name}", f"must be at most 168h, not {time.text}")
 
 
 def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:

@@ -58,13 +58,16 @@ def qoe(made_s: Sequence[float], *, arrival_s: float, expectation: Expectation) 
     1 if every token is shown in time. A late token can be made up for by earlier ones that came before they were due.
     """
     shown = shown_times(made_s, expectation.gap_s)
-    tau_s = shown[-1]
-    expected = area(
-        arrival_s + expectation.ttft_s, expectation.gap_s, tau_s, most_tokens=len(shown)
-    )
+    late_s = shown[-1] - arrival_s - expectation.ttft_s
+    return _finished(len(shown) * shown[-1] - sum(shown), len(shown), late_s, expectation.gap_s)
+
+
+def _finished(actual: float, tokens: int, late_s: float, gap_s: float) -> float:
+    """`actual`: area under the actual timeline; `late_s`: from when the first token is due until the last one is shown."""
+    expected = area(0.0, gap_s, late_s, most_tokens=tokens)
     if expected <= 0:
         return 1.0  # also the only token of an answer, if it is in time
-    return max(0.0, min(1.0, (len(shown) * tau_s - sum(shown)) / expected))
+    return max(0.0, min(1.0, actual / expected))
 
 
 def area(first_s: float, gap_s: float, until_s: float, *, most_tokens: float = inf) -> float:
@@ -92,9 +95,23 @@ class Delivery:
     def add(self, tokens: int, now_s: float) -> None:
         """The server made so many more tokens at `now_s`."""
         for _ in range(tokens):
-            self.last_s = max(now_s, self.last_s + self.expectation.gap_s)
+            self.last_s = self.next_s(now_s)
             self.shown_sum_s += self.last_s - self.arrival_s
         self.tokens += tokens
+
+    def next_s(self, now_s: float) -> float:
+        """When the client shows the next token, if the server makes it at `now_s`."""
+        return max(now_s, self.last_s + self.expectation.gap_s)
+
+    def qoe(self) -> float:
+        """Of the finished answer, which has at least one token; as the function `qoe`."""
+        whole_s = self.last_s - self.arrival_s
+        return _finished(
+            self.tokens * whole_s - self.shown_sum_s,
+            self.tokens,
+            whole_s - self.expectation.ttft_s,
+            self.expectation.gap_s,
+        )
 
     def if_waiting(self, until_s: float) -> float:
         """QoE at `until_s`, not before the newest token was made, if the server makes no more by then."""

@@ -37,7 +37,7 @@ from evenkeel_contract.reports import (
 )
 
 ROOT = Path(__file__).parents[2]
-READY_S = 300.0
+READY_S = 900.0
 STOP_S = 5.0
 """How long an engine may take to end by itself: it has nothing to finish, and some wait for a minute."""
 # A stopped scheduler tells nothing of its queue. So requests are sent one by one, with enough time in between that they

@@ -20,6 +20,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_sglang.hooks import FLAGS
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
@@ -144,8 +145,7 @@ def policy_of(flag: str, quantum: float) -> ReplicaPolicy:
     """The simulator's policy for a `--schedule-policy`; DLPM with the plug-in's defaults."""
     if flag in UPSTREAM:
         return UPSTREAM[flag]()
-    name = flag.removeprefix("evenkeel-").upper()
-    return make_policy(name, ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
+    return make_policy(FLAGS[flag], ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
 
 
 def simulated_passes(

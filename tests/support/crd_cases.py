@@ -217,13 +217,19 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
     **{
         f"a {name} of more than a week": Pair(
-            path=f"spec.router.limits.{name}",
-            message=f"{name} must be at most 168h",
+            path=f"spec.router.{name}",
+            message=f"{name.partition('.')[2]} must be at most 168h",
             base=SERVICE,
-            good={f"spec.router.limits.{name}": "168h"},
-            bad={f"spec.router.limits.{name}": "168h1ms"},
+            good={f"spec.router.{name}": "168h"},
+            bad={f"spec.router.{name}": "168h1ms"},
         )
-        for name in ("queueTimeout", "firstTokenTimeout", "activationTimeout")
+        for name in (
+            "limits.queueTimeout",
+            "limits.firstTokenTimeout",
+            "limits.activationTimeout",
+            "qoe.expectedTtft",
+            "qoe.expectedItl",
+        )
     },
     "crossed bounds": Pair(
         path="spec.autoscaling.minReplicas",

@@ -72,6 +72,7 @@ SERVICE: Final[Document] = {
                 "clientNames": "Hashed",
             },
             "recording": {"start": "OnRequest", "maxSize": "64Mi"},
+            "qoe": {"expectedTtft": "1s", "expectedItl": "200ms", "delivery": "AsGenerated"},
         },
         "slo": {
             "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},

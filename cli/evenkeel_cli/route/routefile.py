@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     Name,
     PrefixConfig,
+    QoeConfig,
     RecordingConfig,
     ReplicaConfig,
     RouterConfig,
@@ -116,6 +117,8 @@ class RouteFile:
     tracing: TracingConfig | None = None
     """Traces of requests. If not set, there are none."""
     recording: RecordingConfig | None = None
+    qoe: QoeConfig | None = None
+    """Quality of experience of streams. If not set, it is not measured, and streams are not paced."""
 
 
 Read = tuple[RouteFile | None, tuple[Fault, ...]]
@@ -177,6 +180,7 @@ def router_config_of(
         ),
         state=route.state,
         recording=route.recording,
+        qoe=route.qoe,
         replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
         admin_token_sha256=admin_token_sha256,
         tracing=route.tracing,

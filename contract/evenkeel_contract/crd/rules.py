@@ -22,6 +22,7 @@ from evenkeel_contract.spec.parts import (
     FileState,
     Model,
     PodSelector,
+    Qoe,
     Rollout,
     Router,
     RouterLimits,
@@ -77,6 +78,16 @@ _SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to
     "'^(0*([0-9]{1,6}([.][0-9]+)?h|[0-5]?[0-9]{1,7}([.][0-9]+)?m|[0-3]?[0-9]{1,9}([.][0-9]+)?s|"
     "[0-3]?[0-9]{1,12}([.][0-9]+)?ms))+$'"
 )
+
+
+def _within_a_week(name: str) -> Rule:
+    return Rule(
+        mirrors="limits_are_beyond_reason",
+        rule=f"!self.{name}.matches({_SHORT_DURATION}) || "
+        f"duration(self.{name}) <= duration('168h')",
+        message=f"{name} must be at most 168h",
+        field=name,
+    )
 
 
 def _unless_no_quantity(value: str, rule: str) -> str:
@@ -339,17 +350,9 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             message="maxBodySize must be at most 1Gi, since routers keep a request in memory",
             field="maxBodySize",
         ),
-        *(
-            Rule(
-                mirrors="limits_are_beyond_reason",
-                rule=f"!self.{name}.matches({_SHORT_DURATION}) || "
-                f"duration(self.{name}) <= duration('168h')",
-                message=f"{name} must be at most 168h",
-                field=name,
-            )
-            for name in ("queueTimeout", "firstTokenTimeout", "activationTimeout")
-        ),
+        *map(_within_a_week, ("queueTimeout", "firstTokenTimeout", "activationTimeout")),
     ),
+    Qoe: tuple(map(_within_a_week, ("expectedTtft", "expectedItl"))),
     Autoscaling: (
         Rule(
             mirrors="scaling_bounds_are_crossed",

@@ -37,6 +37,10 @@ Schema = dict[str, Any]
 _RULES: Final = "x-kubernetes-validations"
 _INT32: Final = 2**31 - 1
 
+NOT_STORED: Final = frozenset({"clientQuantum", "workerQuantum"})
+"""Fields whose default the API server does not store. Version 0.1 takes only numbers there, and after a rollback it has to
+read services that were made with this version."""
+
 
 def object_schema(cls: type, *, defaults: bool = True) -> Schema:
     """The schema of a dataclass. Without `defaults` (a status), absent fields stay absent."""
@@ -46,6 +50,8 @@ def object_schema(cls: type, *, defaults: bool = True) -> Schema:
     if required:
         schema["required"] = required
     properties = {wire: _field(cls, field, defaults=defaults) for wire, field in fields.items()}
+    for wire in NOT_STORED & properties.keys():
+        properties[wire].pop("default", None)
     schema["properties"] = properties
     return _with_rules(schema, OBJECT_RULES.get(cls, ()))
 
@@ -82,7 +88,7 @@ def _without_empty(plain: Any) -> Any:
     if not isinstance(plain, Mapping):
         return plain
     kept = ((name, _without_empty(entry)) for name, entry in plain.items())
-    return {name: entry for name, entry in kept if entry not in ([], {})}
+    return {name: entry for name, entry in kept if entry not in ([], {}) and name not in NOT_STORED}
 
 
 def value_schema(hint: Any, *, defaults: bool) -> Schema:

@@ -113,9 +113,9 @@ class Autoscaling:
     """Lets the operator choose the number of replicas by demand, with a cap for each client."""
 
     min_replicas: Count = 1
-    """Fewest replicas. With 0 an idle service has no replica, and the next request waits for one to start."""
+    """Smallest number of replicas. With 0 an idle service has no replica, and the next request waits for one to start."""
     max_replicas: Positive
-    """Most replicas, whatever the demand."""
+    """Largest number of replicas, whatever the demand."""
     max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
     """Cap on the replicas that the demand of one client may start, as a number or a percentage of `maxReplicas`.
     The cap is multiplied by the client's relative weight. The demands of several clients add up."""

@@ -10,7 +10,13 @@ from typing import Annotated, ClassVar, Final
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.queueorder import OnMismatch
-from evenkeel_contract.routerconfig import PrefixMode, RecordingStart, StateStore, TracingConfig
+from evenkeel_contract.routerconfig import (
+    Delivery,
+    PrefixMode,
+    RecordingStart,
+    StateStore,
+    TracingConfig,
+)
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
@@ -315,7 +321,19 @@ class Recording:
     start: RecordingStart = RecordingStart.ON_REQUEST
     """When routers record: after `evenkeel record start` (OnRequest), or from their start (Always)."""
     max_size: Quantity = Quantity.from_plain("64Mi")
-    """Most bytes that each router keeps. The oldest requests are dropped first."""
+    """Largest size of the recording of each router, in bytes. The oldest requests are dropped first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qoe:
+    """What users expect of a streamed answer: its quality of experience (QoE) is measured against it."""
+
+    expected_ttft: Duration = Duration.from_plain("1s")
+    """Time in which users expect the first token."""
+    expected_itl: Duration = Duration.from_plain("200ms")
+    """Time in which users read one token."""
+    delivery: Delivery = Delivery.AS_GENERATED
+    """When routers send a token on: at once (AsGenerated), or not before the previous one is read (Paced)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +354,8 @@ class Router:
     """Traces of requests, sent to an OpenTelemetry collector. If not set, there are none."""
     recording: Recording | None = None
     """Recording of traffic for `evenkeel plan`. If not set, routers record nothing."""
+    qoe: Qoe | None = None
+    """Quality of experience of streams. If not set, it is not measured, and streams are not paced."""
 
     @property
     def count(self) -> int:

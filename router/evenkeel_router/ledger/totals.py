@@ -24,6 +24,7 @@ SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120
 ITL_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
+RATIOS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 SILENT_WINDOWS: Final = 3.0
 """Windows without a request after which a rate is 0. A twentieth of the rate is left by then; without this limit a decaying rate
 would never end, and a busy client would keep its service from scaling to zero the longest."""
@@ -60,7 +61,7 @@ class Distributions:
     """Over the requests of one tenant's clients since the router started."""
 
     __slots__ = (
-        "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "tenant", "ttft_s",
+        "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "qoe", "tenant", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, tenant: str) -> None:
@@ -71,6 +72,8 @@ class Distributions:
         self.ttft_s = Histogram(SECONDS)
         self.itl_s = Histogram(ITL_SECONDS)
         self.duration_s = Histogram(SECONDS)
+        self.qoe = Histogram(RATIOS)
+        """Empty unless QoE is measured."""
 
 
 class ClientTotals:

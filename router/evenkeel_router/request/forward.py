@@ -14,8 +14,7 @@
 | broken, garbage or silence after the first byte | one error event, and the end of the stream               |
 | 4xx of the replica, or its error as first event | passed on; the charge is taken back                      |
 
-A stream's first whole event commits the request to a replica, not its status line. Most chunks of a stream never come
-here: once the client was sent something, chunks that need no look inside pass straight through (`Reply.splice`).
+A stream's first whole event commits the request to a replica, not its status line.
 """
 
 from __future__ import annotations
@@ -24,25 +23,26 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
-from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
 
 from evenkeel_router.api.answers import GarbageError, of_reply
-from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
+from evenkeel_router.api.errors import of_status, replica_error_body
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
+from evenkeel_router.request.pacing import relay_of
+from evenkeel_router.request.relay import Begun, FailedAttempt, Relay, estimate, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.request.request_trace import Step
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
+from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -57,19 +57,6 @@ from evenkeel_router.transport.upstream import (
 EXCUSED_PER_ATTEMPT: Final = 4
 """A request that only waited where a replica was lost is excused this often for each attempt that it has. The limit
 stops a request that brings down every replica that begins it: until the next report it looks the same."""
-
-
-Begun: TypeAlias = Callable[[int], None]
-"""The client is about to be sent the first of its answer, with this status."""
-
-
-class FailedAttempt(Exception):
-    """An attempt failed before the client was sent anything."""
-
-    def __init__(self, why: str, *, unanswered: bool = False) -> None:
-        """`unanswered`: nothing of an answer came."""
-        super().__init__(why)
-        self.unanswered = unanswered
 
 
 @dataclass(slots=True)
@@ -220,11 +207,14 @@ class Forwarder:
             ) from error
         begun = partial(self._begun, request_state, attempt, history)
         if reply.status == 200 and admitted.inference.stream and reply.body is None:
-            relay = Relay(request_state, admitted, request, reply, begun)
+            config = self._settings.config
+            new_relay = Relay if config.qoe is None else relay_of(config.qoe)
+            relay = new_relay(request_state, admitted, request, reply, begun)
             if attempt.turn is not None:
                 attempt.turn.produced = relay.scan
-            idle_s = self._settings.config.limits.idle_timeout_s
-            return await relay_stream(relay, idle_s=idle_s, health=self._health)
+            return await relay_stream(
+                relay, idle_s=config.limits.idle_timeout_s, health=self._health
+            )
         return relay_whole(
             request_state, admitted, request, reply, begun, close=self._is_draining()
         )
@@ -296,106 +286,6 @@ class Forwarder:
         return min(queue_until_s, answer_by_s)
 
 
-class Relay:
-    """One request's stream."""
-
-    __slots__ = ("_begun", "_match", "reply", "request_state", "scan", "stream")
-
-    def __init__(
-        self,
-        request_state: RequestState,
-        admitted: AdmittedRequest,
-        request: Request,
-        reply: Reply,
-        begun: Begun,
-    ) -> None:
-        self.request_state = request_state
-        self.reply = reply
-        self._match = admitted.match
-        self._begun = begun
-        scan = SCANS[admitted.endpoint.api.dialect]
-        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
-        self.stream = Stream(request, headers=request_state.reply_headers)
-
-    def feed(self, data: bytes, last: bool) -> None:
-        """Pass on what is whole."""
-        scan = self.scan
-        events = scan.feed(data)
-        if events:
-            self.stream.send(events, last and scan.done)
-            if self.request_state.first_byte_s is None:
-                self._begun(200)
-                client = self.stream.client
-                if client is not None:  # from now on most chunks pass without `feed`
-                    self.reply.splice(scan.passes, client)
-        if scan.broken is not None:
-            self.reply.hold()
-
-    def usage(self) -> Usage:
-        """The usage that the replica reported, or an estimate."""
-        scan = self.scan
-        if scan.failed and not scan.events:
-            return NOTHING
-        return scan.usage or self._match.estimate(scan.output_tokens)
-
-    def end(self, refusal: Refusal) -> Answer:
-        """End a stream that has begun with an error event, if its last event was not sent yet."""
-        if not self.scan.done:
-            self.request_state.outcome = refusal.outcome
-            self.stream.send(self.scan.error_event(refusal))
-        self.stream.finish()
-        return self.stream
-
-
-async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer:
-    """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
-    state, scan, stream = relay.request_state, relay.scan, relay.stream
-    stream.when_full(relay.reply.hold)
-    try:
-        ended = False
-        while not ended and scan.broken is None:
-            if stream.full:  # perhaps of the connection's last answer
-                await _drain(stream, idle_s)
-            ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
-        scan.close()
-    except (BrokenError, SilenceError) as error:
-        if not scan.done:
-            return _break_off(relay, error, health)
-    except asyncio.CancelledError:
-        state.complete = scan.done
-        if not stream.started or not state.interrupted():
-            raise
-        return relay.end(own_answers.shutting_down())
-    finally:
-        stream.when_full(None)
-        if stream.started:
-            state.usage_reported = scan.usage is not None
-            state.usage = relay.usage()
-    if scan.broken is not None:
-        return _break_off(relay, BrokenError(scan.broken), health)
-    if scan.failed:
-        state.outcome = Outcome.REPLICA_FAILED
-    stream.finish()
-    return stream
-
-
-def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) -> Answer:
-    """The replica failed in the middle of a stream."""
-    if isinstance(error, BrokenError):
-        health.broken(relay.request_state.replica, str(error))
-    if not relay.stream.started:
-        if isinstance(error, SilenceError):
-            raise own_answers.silent(
-                "The replica did not finish its first event in time."
-            ) from error
-        raise FailedAttempt(str(error)) from error
-    if isinstance(error, SilenceError):
-        return relay.end(
-            own_answers.silent("The replica sent nothing more within the idle timeout.")
-        )
-    return relay.end(own_answers.broken_off(str(error)))
-
-
 def relay_whole(
     state: RequestState,
     admitted: AdmittedRequest,
@@ -432,13 +322,3 @@ def relay_whole(
         headers=state.reply_headers,
         close=close,
     )
-
-
-async def _drain(stream: Stream, idle_s: float) -> None:
-    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
-    try:
-        async with asyncio.timeout(idle_s):
-            await stream.drain()
-    except TimeoutError as error:
-        stream.abort()
-        raise own_answers.not_reading(idle_s) from error

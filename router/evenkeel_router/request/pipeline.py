@@ -414,6 +414,9 @@ class Pipeline:
             usage = request_state.usage
             if ttft_s is not None and usage is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
+            delivery = request_state.delivery
+            if delivery is not None and delivery.tokens and request_state.outcome is None:
+                totals.distributions.qoe.observe(delivery.qoe())
         client = request_state.client
         if (
             client is not None

@@ -28,6 +28,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.qoe import Delivery
 from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
@@ -171,7 +172,7 @@ class RequestState:
     """One request."""
 
     __slots__ = (
-        "activation_s", "attempt", "attempts", "client", "complete", "estimate_tokens", "expired", "first_byte_s",
+        "activation_s", "attempt", "attempts", "client", "complete", "delivery", "estimate_tokens", "expired", "first_byte_s",
         "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "trace",
         "usage", "usage_reported",
     )  # fmt: skip
@@ -210,6 +211,8 @@ class RequestState:
         self.status = 0
         self.complete = False
         """The client was sent the last event of its stream before it left."""
+        self.delivery: Delivery | None = None
+        """When the tokens of its stream came; None while QoE is not measured."""
         self.usage: Usage | None = None
         """Estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
         self.usage_reported = False

@@ -54,6 +54,8 @@ _TENANT_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Distributions], Histog
      lambda tenant: tenant.itl_s),
     ("request_duration_seconds", "Time from a request's head to the end of its answer.",
      lambda tenant: tenant.duration_s),
+    ("request_qoe_ratio", "Quality of experience of a stream, from 0 to 1, with router.qoe in the spec.",
+     lambda tenant: tenant.qoe),
     ("request_input_tokens", "Input tokens of a served request, cached tokens included.",
      lambda tenant: tenant.input_tokens),
     ("request_cached_tokens", "Input tokens of a served request that the replica found in its cache.",

@@ -135,7 +135,7 @@ class EngineRequest(Request):
         """Raise `RequestError` if no empty engine with that pool could serve it."""
         if self.input_tokens < 1:
             raise RequestError(f"input_tokens is {self.input_tokens}, must be at least 1")
-        if sum(segment.tokens for segment in self.prompt) > self.input_tokens:
+        if sum([segment.tokens for segment in self.prompt]) > self.input_tokens:
             raise RequestError(f"prompt is longer than input_tokens ({self.input_tokens})")
         if not 1 <= self.target_output_tokens <= self.max_output_tokens:
             raise RequestError(

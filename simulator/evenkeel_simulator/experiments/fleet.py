@@ -31,6 +31,7 @@ from evenkeel_fairshare.fleet.contract import (
     replica_set,
 )
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
+from evenkeel_fairshare.qoe import Expectation, qoe
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
 
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace
@@ -43,7 +44,6 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 from evenkeel_simulator.laboratory.central_dlpm import BATCHING_STEPS, CentralDlpm
 from evenkeel_simulator.laboratory.fleet_facts import FleetFacts, InformedPolicy
-from evenkeel_simulator.laboratory.qoe import Expectation, qoe
 from evenkeel_simulator.laboratory.rpm import OpensByTime
 
 MAX_REPLICAS: Final = 1024
@@ -149,15 +149,15 @@ class Fleet:
     def _run(self, workload: Workload) -> float:
         arrivals = _in_order(workload.programs)
         upcoming = next(arrivals, None)
-        now_s = 0.0
-        while upcoming is not None or self._ends:
+        now_s, ends = 0.0, self._ends
+        while upcoming is not None or ends:
             # 1. The next instant at which anything happens.
             arrival_s = inf if upcoming is None else upcoming.arrival_s
-            end_s = self._ends[0][0] if self._ends else inf
+            end_s = ends[0][0] if ends else inf
             now_s = self._facts.now_s = min(arrival_s, end_s, self.tick_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
-            while self._ends and self._ends[0][0] <= now_s:
-                self._finish(*heappop(self._ends))
+            while ends and ends[0][0] <= now_s:
+                self._finish(*heappop(ends))
             while upcoming is not None and upcoming.arrival_s <= now_s:
                 self._begin(upcoming, workload.client(upcoming.client))
                 upcoming = next(arrivals, None)

@@ -31,7 +31,7 @@ class Record:
     output_tokens: int
     retractions: int
     qoe: float | None = None
-    """Quality of experience, from 0 to 1 (`laboratory.qoe`); None if it was not measured or not served."""
+    """Quality of experience, from 0 to 1 (`evenkeel_fairshare.qoe`); None if it was not measured or not served."""
 
     @property
     def ttft_s(self) -> float | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
 from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -28,7 +29,6 @@ from evenkeel_simulator.laboratory.policies import (
     LaboratoryFleetConfig,
     policies,
 )
-from evenkeel_simulator.laboratory.qoe import Expectation
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config

@@ -15,11 +15,11 @@ from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from evenkeel_fairshare.qoe import Delivery, Expectation
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.profiles import CostProfile
-from evenkeel_simulator.laboratory.qoe import Delivery, Expectation
 
 QUANTUM_S: Final = 0.5
 """Between two choices. The sources give no value."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from evenkeel_fairshare.fleet import registry
 from evenkeel_fairshare.fleet.contract import FleetPolicy
+from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -23,7 +24,6 @@ from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.central_dlpm import CentralDlpm, Overhead
 from evenkeel_simulator.laboratory.preble import PrebleE2
 from evenkeel_simulator.laboratory.preble_priority import PreblePriority
-from evenkeel_simulator.laboratory.qoe import Expectation
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
 from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm

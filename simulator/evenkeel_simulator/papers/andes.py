@@ -7,7 +7,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from evenkeel_simulator.laboratory.qoe import Expectation
+from evenkeel_fairshare.qoe import Expectation
+
 from evenkeel_simulator.papers.panels import Panel, curves
 from evenkeel_simulator.papers.results import Table, row
 from evenkeel_simulator.papers.runs import Context, Run, run, scaled

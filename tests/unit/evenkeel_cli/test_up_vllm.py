@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from evenkeel_cli.manifest import Manifest, parse_manifest
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.up.replicas import ReplicaAddress
 from evenkeel_cli.up.sglang import Engines
 from evenkeel_cli.up.vllm import real_vllm, vllm_replica
 from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_contract.vllm import vllm_kv_events_flag
+
+from tests.unit.evenkeel_cli.test_up_sglang import PLACE
 
 FILE = """\
 apiVersion: evenkeel.dev/v1alpha1
@@ -23,14 +24,6 @@ spec:
   engine: {runtime: VLLM, replicas: 2, gpu: {count: 2}, args: [--max-num-seqs=9]}
   scheduling: {replicaPolicy: VTC, clientQuantum: 123}
 """
-PLACE = ReplicaAddress(
-    name="replica-1",
-    host="127.0.0.1",
-    http_port=1234,
-    reports_port=5678,
-    kv_events_port=91,
-    kv_replay_port=92,
-)
 
 
 def manifest() -> Manifest:

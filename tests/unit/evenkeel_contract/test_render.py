@@ -13,6 +13,7 @@ from evenkeel_contract.routerconfig import (
     ClusterConfig,
     FleetPolicyName,
     ListenConfig,
+    QoeConfig,
     ReplicaConfig,
     RouterConfig,
 )
@@ -191,3 +192,9 @@ def test_routers_may_record_only_if_the_spec_says_so() -> None:
     assert recording is not None
     assert (recording.start.value, recording.max_bytes) == ("OnRequest", 2 * 1024**2)
     assert render().recording is None
+
+
+def test_qoe_is_measured_only_if_the_spec_says_so() -> None:
+    qoe = render(router={"qoe": {"expectedItl": "50ms"}}).qoe
+    assert qoe == QoeConfig(expected_ttft_s=1.0, expected_itl_s=0.05)
+    assert render().qoe is None

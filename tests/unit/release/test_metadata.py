@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_sglang.seams import SUPPORTED
+from evenkeel_sglang.seams import SUPPORTED, TESTED
+from evenkeel_vllm import seams as vllm_seams
 
 from e2e.rig.layout import KUBERNETES_VERSION
 from release.names import CHART, PROJECT, ROOT, VERSION
@@ -56,7 +57,14 @@ def test_the_compatibility_page_has_the_versions_of_the_tests() -> None:
     assert f"helm.sh/helm/v3 v{rows['Helm'][1]}" in pinned
     assert rows["Python"][0] == f"{PROJECT['requires-python'].lstrip('>=')} and newer"
     assert rows["SGLang with the plug-in"] == (SUPPORTED, SUPPORTED)
+    assert rows["vLLM with the plug-in"] == (vllm_seams.SUPPORTED, vllm_seams.SUPPORTED)
     assert f"Evenkeel {VERSION.rpartition('.')[0]} " in page
+    tests = {
+        cells[0]: cells[3]
+        for cells in re.findall(r"^\| (0\.5\.\d+) \| (.+) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    }
+    assert {version for version, result in tests.items() if result == "pass"} <= set(TESTED)
+    assert "fail" not in {tests[version] for version in TESTED}
 
 
 def test_all_metadata_has_the_version_of_the_project() -> None:

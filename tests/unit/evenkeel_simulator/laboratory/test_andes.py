@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from evenkeel_fairshare.qoe import Expectation
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.experiments.generators import Arrivals, Single
 from evenkeel_simulator.experiments.setup import Setup, engine_config, simulate
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from evenkeel_simulator.experiments.workload_file import ClientSpec, WorkloadSpec, make_workload
 from evenkeel_simulator.laboratory.andes import HIGH_WATERMARK, Andes
-from evenkeel_simulator.laboratory.qoe import Expectation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
