@@ -37,7 +37,7 @@ from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.pacing import relay_of
-from evenkeel_router.request.relay import Begun, FailedAttempt, Relay, estimate, relay_stream
+from evenkeel_router.request.relay import Begun, FailedAttempt, Relay, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.request.request_trace import Step

@@ -15,7 +15,6 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
-from evenkeel_router.fleet.selection import Match
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import Answer, Request, Stream
@@ -164,13 +163,6 @@ def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) 
             own_answers.silent("The replica sent nothing more within the idle timeout.")
         )
     return relay.end(own_answers.broken_off(str(error)))
-
-
-def estimate(match: Match, output_tokens: int) -> Usage:
-    """The usage of a request that a replica computed and did not report."""
-    dispatch = match.dispatch
-    cached = min(dispatch.matched_tokens, dispatch.input_tokens)
-    return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
 async def _drain(stream: Stream, idle_s: float) -> None:

@@ -212,6 +212,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Drop what arrives in every second interval of this length; 0: never."""
     start_s: Annotated[float, Meta(ge=0)] = 0.0
     stop_s: Annotated[float, Meta(gt=0)] = float("inf")
+    phase: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    """`uniform`: the part of a gap before the first one; None: random."""
 
     def __post_init__(self) -> None:
         if self.pattern not in ("gamma", "uniform", "ramp"):
@@ -227,7 +229,10 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def times(self, duration_s: float, rng: Random) -> Iterator[float]:
         """Arrival times from `start_s` to the sooner of `stop_s` and the duration, ascending."""
         stop_s = min(self.stop_s, duration_s)
-        now_s = self.start_s + (rng.random() / self.rate_per_s if self.pattern == "uniform" else 0)
+        phase = 0.0
+        if self.pattern == "uniform":
+            phase = rng.random() if self.phase is None else self.phase
+        now_s = self.start_s + phase / self.rate_per_s
         while True:
             now_s += self._gap_s(now_s, stop_s, rng)
             if now_s >= stop_s:

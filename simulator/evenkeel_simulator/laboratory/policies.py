@@ -17,6 +17,7 @@ from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.laboratory.andes import Andes
@@ -27,7 +28,12 @@ from evenkeel_simulator.laboratory.preble_priority import PreblePriority
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
 from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
-from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
+from evenkeel_simulator.laboratory.vtc_artifact import (
+    ArtifactLcf,
+    ArtifactOracle,
+    ArtifactPredict,
+    ArtifactVtc,
+)
 from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVtc
 from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD, PreemptiveVtc
@@ -154,8 +160,8 @@ def check_refill(level: DeficitLevel) -> bool:
 
 
 def policies(*, printed: bool, artifact: bool) -> Mapping[str, MakeReplicaPolicy]:
-    """By the names of the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC and LCF
-    with the accounts of the VTC paper's artifact."""
+    """By the names of the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC, with
+    and without predictions, and LCF with the accounts of the VTC paper's artifact."""
     literal: dict[str, MakeReplicaPolicy] = {}
     if printed:
         literal[Dlpm.name] = lambda config: PrintedDlpm(
@@ -167,4 +173,8 @@ def policies(*, printed: bool, artifact: bool) -> Mapping[str, MakeReplicaPolicy
     if artifact:
         literal[Vtc.name] = lambda config: ArtifactVtc(cost=config.cost)
         literal[Lcf.name] = lambda config: ArtifactLcf(cost=config.cost)
+        literal[PredictedVtc.name] = lambda config: ArtifactPredict(cost=config.cost)
+        literal[OracleVtc.name] = lambda config: ArtifactOracle(
+            cost=config.cost, error=config.prediction_error, seed=config.seed
+        )
     return {**REPLICA_POLICIES, **literal}

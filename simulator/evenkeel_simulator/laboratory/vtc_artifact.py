@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar
 
+from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
 
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.request import EngineRequest
+from evenkeel_simulator.laboratory.vtc_oracle import drawn_length
 
 
 class ArtifactVtc(Vtc):
@@ -61,6 +63,61 @@ class ArtifactLcf(ArtifactVtc):
         pass
 
 
+class ArtifactPredict(ArtifactVtc):
+    """VTC with length prediction and the artifact's accounts: a pass charges a request beyond its prediction only."""
+
+    name: ClassVar[str] = "VTCPredict"
+
+    def __init__(self, *, cost: Cost | None = None) -> None:
+        super().__init__(cost=cost)
+        self._predicted: dict[Request, int] = {}
+        """Prepaid output tokens of each running request."""
+        self._mean: dict[str, float] = {}
+        """Of each client's output lengths: the first, then four parts of the mean and one of the new length."""
+
+    def leave(self, request: Request, now_s: float) -> None:
+        counter = self._running.get(request)
+        if counter is not None:
+            self._refund(request, counter)
+            made = request.output_tokens
+            mean = self._mean.get(request.client)
+            self._mean[request.client] = made if mean is None else (4 * mean + made) / 5
+        super().leave(request, now_s)
+
+    def _admit(self, request: Request, counter: Counter) -> None:
+        super()._admit(request, counter)
+        self._predicted[request] = self._predict(request)
+        cost = self._cost.output_cost(request.input_tokens, 0, self._predicted[request])
+        self._charge(counter, cost)
+
+    def _refund(self, request: Request, counter: Counter) -> None:
+        made, predicted = request.output_tokens, self._predicted.pop(request)
+        if made < predicted:
+            self._charge(counter, -self._cost.output_cost(request.input_tokens, made, predicted))
+            if counter.waiting:
+                self._queued.add(counter)
+
+    def _token_cost(self, request: Request, number: int) -> float:
+        return super()._token_cost(request, number) if number > self._predicted[request] else 0.0
+
+    def _predict(self, request: Request) -> int:
+        return round(self._mean.get(request.client, 0.0))
+
+
+class ArtifactOracle(ArtifactPredict):
+    """The rows "oracle" and "±50 %": the true length, or one drawn around it, as `OracleVtc` draws it."""
+
+    name: ClassVar[str] = "VTCOracle"
+
+    def __init__(self, *, cost: Cost | None = None, error: float = 0.0, seed: int = 0) -> None:
+        super().__init__(cost=cost)
+        self._error = error
+        self._seed = seed
+
+    def _predict(self, request: Request) -> int:
+        return drawn_length(request, error=self._error, seed=self._seed)
+
+
 class ArtifactAdmission:
     """Admits while the peak of the batch, lengths known, stays below the pool.
 
@@ -70,6 +127,8 @@ class ArtifactAdmission:
     """
 
     ADAPTER_TOKENS = 32
+    PROMPT_TOKENS = 2
+    """The artifact's prompt of n words has n + 2 tokens: a first one, and a last for the space at the end."""
 
     def __init__(self, kv_tokens: int) -> None:
         self._kv_tokens = kv_tokens
@@ -79,21 +138,21 @@ class ArtifactAdmission:
         self._input_tokens = 0
 
     def begin(self, batch: Collection[EngineRequest]) -> None:
-        self._held = [(r.remaining_tokens, r.context_tokens) for r in batch]
+        self._held = [(r.remaining_tokens, r.context_tokens + self.PROMPT_TOKENS) for r in batch]
         self._clients = {request.client for request in batch}
         self._input_tokens = 0
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        if self._input_tokens + request.input_tokens > self._batch_max_tokens:
+        if self._input_tokens + self._prompt(request) > self._batch_max_tokens:
             return False
         clients = len(self._clients | {request.client})
         limit = self._kv_tokens - self.ADAPTER_TOKENS * clients
-        return _peak([*self._held, _newcomer(request)]) < limit
+        return _peak([*self._held, self._newcomer(request)]) < limit
 
     def admit(self, request: EngineRequest) -> None:
-        self._held.append(_newcomer(request))
+        self._held.append(self._newcomer(request))
         self._clients.add(request.client)
-        self._input_tokens += request.input_tokens
+        self._input_tokens += self._prompt(request)
 
     def decoded(self, steps: int) -> None:
         """Nothing to estimate."""
@@ -104,10 +163,12 @@ class ArtifactAdmission:
     def finished(self, request: EngineRequest) -> None:
         """Nothing to learn: lengths are known."""
 
+    def _prompt(self, request: EngineRequest) -> int:
+        return request.input_tokens + self.PROMPT_TOKENS
 
-def _newcomer(request: EngineRequest) -> tuple[int, int]:
-    """(still to come after prefill, held after prefill): prefill makes an output token, the first or after a preemption the next."""
-    return (request.remaining_tokens - 1, request.context_tokens + 1)
+    def _newcomer(self, request: EngineRequest) -> tuple[int, int]:
+        """(still to come after prefill, held after prefill): prefill makes an output token, the first or after a preemption the next."""
+        return (request.remaining_tokens - 1, request.context_tokens + self.PROMPT_TOKENS + 1)
 
 
 def _peak(held: Iterable[tuple[int, int]]) -> int:

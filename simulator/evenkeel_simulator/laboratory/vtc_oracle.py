@@ -29,10 +29,15 @@ class OracleVtc(PredictedVtc):
         self._seed = seed
 
     def _predict(self, request: Request) -> int:
-        length = request.expected_output_tokens
-        if length is None:
+        if request.expected_output_tokens is None:
             return super()._predict(request)
-        if not self._error:
-            return length
-        draw = Random(f"{self._seed}/{request.id}").uniform(1 - self._error, 1 + self._error)
-        return round(draw * length)
+        return drawn_length(request, error=self._error, seed=self._seed)
+
+
+def drawn_length(request: Request, *, error: float, seed: int) -> int:
+    """A prediction of the request's true length, which must be known; `error` as in `OracleVtc`."""
+    length = request.expected_output_tokens
+    assert length is not None
+    if not error:
+        return length
+    return round(Random(f"{seed}/{request.id}").uniform(1 - error, 1 + error) * length)

@@ -14,6 +14,8 @@ class Verdict(Enum):
     """How a row of ours compares with the paper's."""
 
     MET = "met"
+    WITHIN = "within our range"
+    """The paper's number lies between the least and the largest of our runs, but not near enough to their median."""
     NOT_MET = "not met"
     NOT_COMPARED = "–"
     """The paper has no such number."""
@@ -51,6 +53,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return sum(row.verdict is Verdict.MET for row in self.rows)
 
     @property
+    def within(self) -> int:
+        return sum(row.verdict is Verdict.WITHIN for row in self.rows)
+
+    @property
     def compared(self) -> int:
         return sum(row.verdict is not Verdict.NOT_COMPARED for row in self.rows)
 
@@ -74,9 +80,10 @@ def verdict(is_met: bool | None) -> Verdict:
     return Verdict.MET if is_met else Verdict.NOT_MET
 
 
-def row(*cells: object, met: bool | None) -> Outcome:
+def row(*cells: object, met: bool | Verdict | None) -> Outcome:
     """A row of text and numbers; numbers are rounded to what is worth reading."""
-    return Outcome(cells=tuple(map(_cell, cells)), verdict=verdict(met))
+    judged = met if isinstance(met, Verdict) else verdict(met)
+    return Outcome(cells=tuple(map(_cell, cells)), verdict=judged)
 
 
 def percent(ours: float, published: float) -> str:
@@ -87,7 +94,11 @@ def percent(ours: float, published: float) -> str:
 def page(title: str, about: Sequence[str], tables: Sequence[Table]) -> str:
     """The page of a paper, in Markdown."""
     met, compared = sum(t.met for t in tables), sum(t.compared for t in tables)
-    head = [f"# {title}", "", *about, "", f"{met} of {compared} compared rows are met.", ""]
+    within = sum(t.within for t in tables)
+    more = (
+        f"; in {within} more the paper's number lies within the range of our runs" if within else ""
+    )
+    head = [f"# {title}", "", *about, "", f"{met} of {compared} compared rows are met{more}.", ""]
     return "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
 
 

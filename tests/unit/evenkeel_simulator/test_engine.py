@@ -246,9 +246,15 @@ def test_a_request_that_could_never_run_is_refused_by_name() -> None:
 
 
 def test_the_artifact_refuses_what_no_mini_batch_takes() -> None:
+    """It holds 3072 tokens, of which two of each prompt are the tokenizer's."""
     engine = Engine(artifact_config(), Queue(), PROFILES["a10g-llama2-7b"])
     with pytest.raises(RequestError, match="no empty batch"):
-        engine.submit(make_request("r", tail=3073, output=2), 0.0)
+        engine.submit(make_request("r", tail=3071, output=2), 0.0)
+    for number in range(12):
+        engine.submit(make_request(f"r{number}", tail=256, output=256), 0.0)
+    first = engine.step(0.0)
+    assert first is not None
+    assert len(first.admitted) == 11
 
 
 def test_when_decode_runs_out_of_memory_the_least_produced_is_retracted_and_computed_again() -> (

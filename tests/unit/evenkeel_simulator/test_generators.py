@@ -84,6 +84,12 @@ def test_clients_do_not_share_what_is_their_own() -> None:
     assert mine[0] != yours[0]
 
 
+def test_a_given_phase_is_the_same_for_every_seed() -> None:
+    for seed in (0, 1):
+        times = Arrivals(rate_per_s=2, pattern="uniform", phase=0.5).times(2, Random(seed))
+        assert list(times) == [0.75, 1.25, 1.75]
+
+
 @pytest.mark.parametrize("pattern", ["gamma", "uniform"])
 def test_arrivals_keep_their_rate(pattern: str) -> None:
     times = list(Arrivals(rate_per_s=3, pattern=pattern).times(1000, Random(0)))

@@ -10,7 +10,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ClientState
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.policies import policies
+from evenkeel_simulator.laboratory.policies import LaboratoryConfig, policies
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactVtc
 
 from tests.support.costs import QuadraticCost
@@ -295,6 +295,43 @@ def test_the_artifact_takes_a_general_cost_token_by_token():
     passes(policy, batch)
     # It starts with two, h(2) - h(1), and is charged once more with three, h(3) - h(2).
     assert counters(policy) == {"a": 111 + (1 + 30) + (1 + 50)}
+
+
+def test_the_artifact_s_prediction_is_paid_first_then_what_is_beyond_it_and_the_rest_comes_back():
+    policy = policies(printed=False, artifact=True)["VTCPredict"](LaboratoryConfig())
+    paid = []
+    for length in (3, 5, 1):
+        one = request(f"of {length}")
+        one.max_output_tokens = length
+        before = counters(policy).get("a", 0)
+        arrive(policy, one)
+        admit(policy)
+        paid.append(counters(policy)["a"] - before)
+        batch = [one]
+        passes(policy, batch, prefill=True)
+        while batch:
+            passes(policy, batch)
+        paid.append(counters(policy)["a"] - before)
+    assert paid[:2] == [100, 106]  # nothing is known; two decode passes and the finish
+    assert paid[2:4] == [106, 110]  # three tokens; the fourth, and the finish with the fifth
+    assert paid[4:] == [106, 102]  # three, of which two do not come: (4 * 3 + 5) / 5 is 3.4
+
+
+def test_the_artifact_s_oracle_is_right_or_wrong_by_its_error():
+    exact, wrong = (
+        policies(printed=False, artifact=True)["VTCOracle"](
+            LaboratoryConfig(prediction_error=error)
+        )
+        for error in (0.0, 0.5)
+    )
+    for policy in (exact, wrong):
+        one = request("one")
+        one.expected_output_tokens = one.max_output_tokens = 100
+        arrive(policy, one)
+        admit(policy)
+    assert counters(exact) == {"a": 300}
+    assert 200 <= counters(wrong)["a"] <= 400
+    assert counters(wrong) != {"a": 300}
 
 
 def test_the_artifact_does_not_lift_into_an_empty_queue():

@@ -10,6 +10,7 @@ from evenkeel_simulator.papers.andes import _capacity
 from evenkeel_simulator.papers.registry import EXPERIMENTS, PAPERS, pages
 from evenkeel_simulator.papers.results import Table, Verdict, percent, row
 from evenkeel_simulator.papers.runs import Context, scaled
+from evenkeel_simulator.papers.vtc import PROFILE, STEP_SPREAD, _judged, profile_of
 
 WORKLOADS = Path(__file__).resolve().parents[4] / "bench" / "workloads"
 
@@ -18,7 +19,7 @@ def context(**fields) -> Context:
     return Context(workloads=WORKLOADS, traces=Path("/nonexistent"), quick=True, **fields)
 
 
-def table(*verdicts: bool | None) -> Table:
+def table(*verdicts: bool | Verdict | None) -> Table:
     return Table(
         name="vtc-x",
         title="X",
@@ -37,6 +38,34 @@ def test_a_table_counts_rows_that_the_paper_has_numbers_for():
         "| one | 1,234 | not met |",
         "| one | 1,234 | – |",
     ]
+
+
+def test_a_page_counts_rows_whose_number_lies_within_the_range_apart():
+    written = pages({"vtc-x": table(True, Verdict.WITHIN, False)}, seed=0)["vtc"]
+    assert "1 of 3 compared rows are met; in 1 more the paper's number lies within" in written
+
+
+@pytest.mark.parametrize(
+    ("average", "throughput", "want"),
+    [
+        (109, 102, Verdict.MET),
+        (112, 102, Verdict.WITHIN),
+        (112, 104, Verdict.NOT_MET),
+        (131, 100, Verdict.NOT_MET),
+    ],
+)
+def test_a_row_of_the_vtc_paper_is_judged_by_its_median_then_by_the_range(
+    average, throughput, want
+):
+    paper = (0.0, 100.0, 0.0, 100.0)
+    spread = (99, average) if average < 130 else (120, 140)
+    assert _judged(paper, average=average, throughput=throughput, spread=spread) is want
+
+
+def test_runs_of_one_server_differ_by_half_a_percent():
+    steps_ms = [profile_of(seed).decode_ms for seed in range(5)]
+    assert len(set(steps_ms)) == 5
+    assert all(abs(one / PROFILE.decode_ms - 1) <= STEP_SPREAD for one in steps_ms)
 
 
 def test_a_table_survives_its_file():
