@@ -48,10 +48,12 @@ VARIANTS = {
     "DLPM as printed": (LITERAL["DLPM"], LaboratoryConfig()),
     "DLPM as printed, skipping": (LITERAL["DLPM"], LaboratoryConfig(skip_misfit=True)),
     "DLPM as printed, warming up": (LITERAL["DLPM"], LaboratoryConfig(warmup_s=3.0)),
-    "VTCOracle, ±50 %": (LITERAL["VTCOracle"], LaboratoryConfig(prediction_error=0.5)),
+    "VTCOracle, ±50 %": (REPLICA_POLICIES["VTCOracle"], LaboratoryConfig(prediction_error=0.5)),
     "VTCPreempt, at once": (LITERAL["VTCPreempt"], LaboratoryConfig(preemption_lead=0)),
     "VTC, artifact": (LITERAL["VTC"], LaboratoryConfig()),
     "LCF, artifact": (LITERAL["LCF"], LaboratoryConfig()),
+    "VTCPredict, artifact": (LITERAL["VTCPredict"], LaboratoryConfig()),
+    "VTCOracle, artifact": (LITERAL["VTCOracle"], LaboratoryConfig(prediction_error=0.5)),
 }
 
 

@@ -115,7 +115,8 @@ class ArtifactOracle(ArtifactPredict):
         self._seed = seed
 
     def _predict(self, request: Request) -> int:
-        return drawn_length(request, error=self._error, seed=self._seed)
+        drawn = drawn_length(request, error=self._error, seed=self._seed)
+        return super()._predict(request) if drawn is None else drawn
 
 
 class ArtifactAdmission:

@@ -29,15 +29,13 @@ class OracleVtc(PredictedVtc):
         self._seed = seed
 
     def _predict(self, request: Request) -> int:
-        if request.expected_output_tokens is None:
-            return super()._predict(request)
-        return drawn_length(request, error=self._error, seed=self._seed)
+        drawn = drawn_length(request, error=self._error, seed=self._seed)
+        return super()._predict(request) if drawn is None else drawn
 
 
-def drawn_length(request: Request, *, error: float, seed: int) -> int:
-    """A prediction of the request's true length, which must be known; `error` as in `OracleVtc`."""
+def drawn_length(request: Request, *, error: float, seed: int) -> int | None:
+    """A prediction of the request's true length, None where that is not known; `error` as in `OracleVtc`."""
     length = request.expected_output_tokens
-    assert length is not None
-    if not error:
+    if length is None or not error:
         return length
     return round(Random(f"{seed}/{request.id}").uniform(1 - error, 1 + error) * length)
