@@ -134,11 +134,7 @@ async def running(
         # 1. What an earlier process knew.
         await _read_store(stack, settings, service_ledger, store)
         # 2. The way to replicas.
-        connections = Connections(lambda: settings.config.limits.max_concurrent)
-        stack.callback(connections.close)
-        session = await stack.enter_async_context(prober_session())
-        probe = prober or HttpProber(session)
-        health = HealthMonitor(settings, rooms.replicas, service_ledger, probe)
+        sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
         stack.enter_context(tokenising)
         await tokenising.load()
 
@@ -150,8 +146,9 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        parts = (log, recorder, discovery, peers, limits, tokenising, console)
-        works = [part.run() for part in parts]
+        works = [
+            part.run() for part in (log, recorder, discovery, peers, limits, tokenising, console)
+        ]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
             works.append(_watch_config(rooms, discovery, source, tokenising, tracing))
@@ -160,12 +157,23 @@ async def running(
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        sender = upstream or connections
         pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
         probes = probe_app(rooms, lambda: metrics(rooms, log, tracing.dropped))
         admin = admin_app(rooms, console, recorder)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router
+
+
+async def _way_to_replicas(
+    stack: AsyncExitStack, rooms: Rooms, upstream: Upstream | None, prober: Prober | None
+) -> tuple[Upstream, ClientSession, HealthMonitor]:
+    """What sends requests, the session of everything else that replicas and peers are asked, and the probes."""
+    connections = Connections(lambda: rooms.settings.config.limits.max_concurrent)
+    stack.callback(connections.close)
+    session = await stack.enter_async_context(prober_session())
+    probe = prober or HttpProber(session)
+    health = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, probe)
+    return upstream or connections, session, health
 
 
 def _limit_exchange(rooms: Rooms, peers: Peers, session: ClientSession) -> LimitExchange:

@@ -21,6 +21,7 @@ from evenkeel_contract.recording import (
 )
 from evenkeel_contract.routerconfig import PrefixConfig, RecordingConfig, RecordingStart
 from evenkeel_router.app import Router
+from evenkeel_router.telemetry.recorder import Recorder
 from typer.testing import CliRunner
 
 from tests.support.routers import KEY, MODEL, fleet, until
@@ -121,6 +122,23 @@ async def test_the_oldest_requests_go_when_the_recording_is_full(tmp_path: Path)
     assert arrivals == sorted(arrivals)
     assert 10 < len(arrivals) < 60 == state["requests"]
     assert len(data) == state["size_bytes"] <= 12_000
+
+
+async def test_a_recording_is_fetched_with_the_lines_that_are_being_written(tmp_path: Path) -> None:
+    async with fleet(1, recording=config(tmp_path)) as (router, _):
+        recorder = Recorder(router.rooms, [])
+        working = asyncio.create_task(recorder.run())  # closes the file at its end
+        recorder.start()
+        with recorder._writing:  # a disk that takes its time
+            first = asyncio.create_task(recorder.flush())
+            second = asyncio.create_task(recorder.flush())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not second.done()
+        await asyncio.gather(first, second)
+        assert [path.name for path in recorder.paths()] == ["recording"]
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 @pytest.mark.parametrize("broken", ["no folder", "a folder"])

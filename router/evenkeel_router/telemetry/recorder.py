@@ -63,6 +63,7 @@ class Recorder:
         self._from_s = self._until_s = 0.0
         """Requests that arrive in this time are recorded."""
         self._fleet: tuple[str, ...] = ()
+        self._flushing = asyncio.Lock()
         self._writing = threading.Lock()
         """Held by threads only, and by the loop when the router ends."""
 
@@ -122,7 +123,7 @@ class Recorder:
             allowed=True,
             recording=self._now() < self._until_s,
             open=sum(self._from_s <= one.started_s < self._until_s for one in active),
-            requests=files.requests + len(self._pending),
+            requests=files.requests + files.in_hand + len(self._pending),
             dropped=files.dropped,
             size_bytes=files.size_bytes,
             max_bytes=config.max_bytes,
@@ -144,12 +145,17 @@ class Recorder:
                 self._files.close()
 
     async def flush(self) -> None:
-        """Write what is over so far."""
+        """Write what is over so far; what is being written at the moment is in the files afterwards, too."""
         if self._config is None:  # no longer allowed
             self.stop()
-        files = self._files
-        if files is not None and (lines := self._taken()):
-            await asyncio.to_thread(self._write, files, lines)
+        async with self._flushing:
+            files = self._files
+            if files is not None and (lines := self._taken()):
+                files.in_hand = sum(not isinstance(line, FleetLine) for line in lines)
+                written = await asyncio.to_thread(self._write, files, lines)
+                files.requests += written
+                files.dropped += files.in_hand - written
+                files.in_hand = 0
 
     def paths(self) -> tuple[Path, ...]:
         """The files, oldest first; none if nothing was recorded."""
@@ -167,11 +173,11 @@ class Recorder:
         self._pending_blocks = 0
         return lines
 
-    def _write(self, files: _Files, lines: list[Pending | FleetLine]) -> None:
+    def _write(self, files: _Files, lines: list[Pending | FleetLine]) -> int:
         with self._writing:
             while self._replaced:
                 self._replaced.pop().close()
-            files.write(lines)
+            return files.write(lines)
 
 
 class _Files:
@@ -190,7 +196,8 @@ class _Files:
         self._output: IO[bytes] | None = None
         self._size_bytes = 0
         self._fresh = fresh
-        self.requests = self.dropped = 0
+        self.requests = self.dropped = self.in_hand = 0
+        """Written, lost, and being written by a thread."""
         self.fault = ""
 
     @property
@@ -211,27 +218,26 @@ class _Files:
             with suppress(OSError):  # what its buffer held is lost
                 output.close()
 
-    def write(self, lines: list[Pending | FleetLine]) -> None:
-        """Write lines. After a fault the rest of them is dropped and counted."""
+    def write(self, lines: list[Pending | FleetLine]) -> int:
+        """Write lines; returns the number of requests among those written. After a fault the rest of them is lost."""
         encoded = list(self._encoded(lines))
-        done = 0
+        requests = 0
         try:
             for is_request, line in encoded:
                 self._output_for(len(line)).write(line)
                 self._size_bytes += len(line)
-                self.requests += is_request
-                done += 1
+                requests += is_request
                 if not is_request:
                     self._fleet = line
             if self._output is not None:
                 self._output.flush()
             self.fault = ""
         except OSError as error:
-            self.dropped += sum(is_request for is_request, _ in encoded[done:])
             if not self.fault:
                 _log.warning("the recording %s cannot be written: %s", self._path, error)
             self.fault = f"{self._path}: {error.strerror or error}"
             self.close()
+        return requests
 
     def _encoded(self, lines: list[Pending | FleetLine]) -> Iterator[tuple[bool, bytes]]:
         for line in lines:

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 
 from evenkeel_simulator.engine.request import EngineRequest, State
+from evenkeel_simulator.engine.token_times import TokenTimes
 
 
 @runtime_checkable
@@ -27,8 +28,11 @@ class ChargesByPass(Protocol):
 class Batch:
     """Requests in state RUNNING, in the order in which they began to run."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_times: TokenTimes | None = None) -> None:
         self.requests: dict[EngineRequest, None] = {}
+        self._token_times = token_times
+        self._decoded_s = 0.0
+        """End of the last decode step."""
         self.kv_tokens = 0
         """Context tokens of all requests, which a decode step reads."""
         self._steps = 0
@@ -45,8 +49,10 @@ class Batch:
     def __iter__(self) -> Iterator[EngineRequest]:
         return iter(self.requests)
 
-    def add(self, request: EngineRequest) -> None:
+    def add(self, request: EngineRequest, now_s: float) -> None:
         """A request has produced the first token since its admission."""
+        if self._token_times is not None:
+            self._token_times.begins(request, now_s)
         self.requests[request] = None
         if request.paid_output_tokens:
             self._paid[request] = None
@@ -57,12 +63,21 @@ class Batch:
         heappush(self._ends, (self._steps + request.remaining_tokens, self._serial, request))
 
     def remove(self, request: EngineRequest) -> None:
+        """A request leaves, for good or not."""
+        self.set_token_time(request)
+        if self._token_times is not None:
+            self._token_times.pauses(request)
         del self.requests[request]
         self._paid.pop(request, None)
         self.kv_tokens -= request.context_tokens
 
-    def decode(self, steps: int) -> None:
-        """All requests produce `steps` tokens."""
+    def set_token_time(self, request: EngineRequest) -> None:
+        """Decode steps cost nothing per request, so the time of the newest token is set when it is needed."""
+        request.token_s = max(request.token_s, self._decoded_s)
+
+    def decode(self, steps: int, end_s: float) -> None:
+        """All requests produce `steps` tokens, the last ones at `end_s`."""
+        self._decoded_s = end_s
         for request in self.requests:
             request.output_tokens += steps
         self.kv_tokens += steps * len(self.requests)

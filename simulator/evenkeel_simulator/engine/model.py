@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import Final
+from sys import maxsize
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -31,8 +31,6 @@ from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
 from evenkeel_simulator.engine.time_shares import TimeShares
 from evenkeel_simulator.engine.token_times import TokenTimes
-
-_NO_LIMIT: Final = 1 << 62
 
 
 class Engine:
@@ -53,9 +51,8 @@ class Engine:
         self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
-        self.adapters = (
-            AdapterSlots(config.adapters_per_batch) if config.adapters_per_batch else None
-        )
+        slots = config.adapters_per_batch
+        self.adapters = AdapterSlots(slots) if slots else None
         self._load_ms = 0.0  # of adapters admitted since the last prefill began
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._rule_has_begun = False  # in this pass
@@ -64,13 +61,12 @@ class Engine:
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
-        self._batch = Batch()
         self._shares = TimeShares(config.isolation if policy.divides_time else None)
         self.token_times = TokenTimes() if config.token_times else None
+        self._batch = Batch(self.token_times)
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
-        self._decoded_s = 0.0  # end of the last decode step
         self._iteration: Iteration | None = None
 
     # What a driver sees
@@ -89,7 +85,7 @@ class Engine:
     def accounts(self) -> Accounts:
         """Service of every client, up to the last applied step."""
         for request in self._batch:
-            self._set_token_time(request)
+            self._batch.set_token_time(request)
             self._accounts.settle(request)
         return self._accounts
 
@@ -151,7 +147,7 @@ class Engine:
         return self.finish()
 
     def start(
-        self, now_s: float, until_s: float = inf, *, most_steps: int = _NO_LIMIT
+        self, now_s: float, until_s: float = inf, *, most_steps: int = maxsize
     ) -> float | None:
         """Begin an iteration. Returns its end; None if there is nothing to do.
 
@@ -347,10 +343,8 @@ class Engine:
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
         del self._prefilling[request]
         request.begin_output(end_s)
-        if self.token_times is not None:
-            self.token_times.begins(request, end_s)
         self.memory.settle(request, request.held_tokens)
-        self._batch.add(request)
+        self._batch.add(request, end_s)
         self._shares.decoding(request)
         if request.due_tokens(1) > 0:
             self.policy.progress(request, 1)
@@ -385,36 +379,30 @@ class Engine:
     def _decode(self, steps: int, end_s: float) -> None:
         if not steps or not self._batch:
             return
-        self._decoded_s = end_s
         self.memory.grow(steps * len(self._batch.requests))
-        self._batch.decode(steps)
+        self._batch.decode(steps, end_s)
         self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
-
-    def _set_token_time(self, request: EngineRequest) -> None:
-        """Decode steps cost nothing per request, so the time of the newest token is set when it is needed."""
-        request.token_s = max(request.token_s, self._decoded_s)
 
     # Leaving the batch
 
     def _make_room(self, now_s: float) -> list[EngineRequest]:
         """Retract until every running request can produce a token (SGLang's `retract_decode`)."""
-        if self.memory.available >= len(self._batch.requests):
+        running = self._batch.requests
+        if self.memory.available >= len(running):
             return []
         least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
         retracted: list[EngineRequest] = []
         for request in self._batch.by_cost_of_retraction():
-            if len(self._batch.requests) <= least or self.memory.available >= len(
-                self._batch.requests
-            ):
+            if len(running) <= least or self.memory.available >= len(running):
                 break
             self._retract(request, now_s)
             retracted.append(request)
             # Free the memory of the next step at once if evicting from the cache suffices.
-            room = SGLangAdmission.RETRACT_STEPS * len(self._batch.requests)
+            room = SGLangAdmission.RETRACT_STEPS * len(running)
             self.memory.make_free(min(room, self.memory.available))
-        self._rule.retracted(self._batch.requests)
+        self._rule.retracted(running)
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
@@ -452,10 +440,7 @@ class Engine:
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
         self._shares.stopped(request)
         if request.state is State.RUNNING:
-            self._set_token_time(request)
             self._batch.remove(request)
-            if self.token_times is not None:
-                self.token_times.pauses(request)
         else:
             del self._prefilling[request]
             request.pending_tokens = 0

@@ -6,12 +6,23 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from evenkeel_simulator.papers import andes, dlpm, vtc, vtc_figures
+from evenkeel_simulator.papers import andes, dlpm, dlpm_engine, vtc, vtc_figures
 from evenkeel_simulator.papers.results import Table, page
 from evenkeel_simulator.papers.runs import Context
 
 EXPERIMENTS: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(
-    {**vtc.TABLES, **vtc_figures.FIGURES, **dlpm.EXPERIMENTS, **andes.EXPERIMENTS}
+    {
+        **vtc.TABLES,
+        **vtc_figures.FIGURES,
+        "dlpm-fig1": dlpm_engine.figure_1,
+        "dlpm-fig4": dlpm.figure_4,
+        "dlpm-fig7": dlpm.figure_7,
+        "dlpm-fig8": dlpm.figure_8,
+        "dlpm-fig10": dlpm.figure_10,
+        "dlpm-fig11": dlpm_engine.figure_11,
+        "dlpm-fig12": dlpm_engine.figure_12,
+        **andes.EXPERIMENTS,
+    }
 )
 """The name of an experiment begins with that of its paper."""
 PAPERS: Final[Mapping[str, str]] = MappingProxyType(

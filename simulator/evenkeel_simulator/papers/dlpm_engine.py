@@ -1,0 +1,177 @@
+"""The figures of the DLPM paper on one engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from evenkeel_fairshare.measures import jain_index
+
+from evenkeel_simulator.experiments.generators import TreeOfThoughts
+from evenkeel_simulator.papers.dlpm import SLACK, jain, rate, workload_of
+from evenkeel_simulator.papers.panels import bars, curves
+from evenkeel_simulator.papers.results import Table, row
+from evenkeel_simulator.papers.runs import Context, Run, run
+
+
+def figure_1(context: Context) -> Table:
+    spec = workload_of(context, "tot-s1", replicas=1)
+    systems: dict[str, dict[str, Any]] = {
+        "VTC": {"replica_policy": "VTC"},
+        **{
+            f"DLPM, Q = {quantum:,}": {"replica_policy": "DLPM", "quantum": float(quantum)}
+            for quantum in (2000, 8000, 32_000)
+        },
+        "LPM": {"replica_policy": "LPM"},
+    }
+    results = {
+        name: run(context, spec, f"fig1, {name}", {"fleet_policy": "RoundRobin", **setup})
+        for name, setup in systems.items()
+    }
+    rates = [rate(result) for result in results.values()]
+    indexes = [jain(result) for result in results.values()]
+    rows = []
+    for place, (name, result) in enumerate(results.items()):
+        ordered = place == 0 or (
+            rates[place] >= rates[place - 1] * (1 - SLACK)
+            and indexes[place] <= indexes[place - 1] + SLACK
+        )
+        rows.append(row(name, rate(result), jain(result), met=ordered))
+    return Table(
+        name="dlpm-fig1",
+        title="Fig. 1: throughput and fairness over the quantum, one A10G",
+        about="Trees of thoughts (tot-s1). Each row down the table should have more throughput and a lower Jain index than the one above, within 2 %.",
+        headings=("system", "tokens/s", "Jain"),
+        rows=tuple(rows),
+        figure_only=True,
+        panels=(
+            curves(
+                "Fairness over throughput",
+                {name: [(rate(result), jain(result))] for name, result in results.items()},
+                x="tokens/s",
+                y="Jain's index of service rates",
+            ),
+        ),
+    )
+
+
+def figure_11(context: Context) -> Table:
+    systems = {"DLPM": "DLPM", "LPM": "LPM", "VTC": "VTC"}
+    counts = (5, 50) if context.quick else (5, 10, 20, 50)
+    rates: dict[int, dict[str, float]] = {}
+    for count in counts:
+        spec = workload_of(context, "tot-s1", replicas=1)
+        client = spec.clients[1]
+        arrivals = client.arrivals
+        client = msgspec.structs.replace(
+            client,
+            count=count,
+            program=TreeOfThoughts(branches=2),
+            arrivals=msgspec.structs.replace(arrivals, rate_per_s=arrivals.rate_per_s * 12 / count),
+        )
+        spec = msgspec.structs.replace(spec, clients=(client,))
+        rates[count] = {
+            system: rate(
+                run(
+                    context,
+                    spec,
+                    f"fig11, {count} clients, {system}",
+                    {"replica_policy": policy, "fleet_policy": "RoundRobin"},
+                )
+            )
+            for system, policy in systems.items()
+        }
+    return Table(
+        name="dlpm-fig11",
+        title="Fig. 11: number of clients at a constant total rate, one A10G",
+        about="Tokens/s. Paper: DLPM near LPM with a slight decline, VTC flat and lower.",
+        headings=("clients", "DLPM", "LPM", "VTC"),
+        rows=tuple(
+            row(
+                str(count),
+                *got.values(),
+                met=got["DLPM"] >= 0.9 * got["LPM"] and got["VTC"] <= got["DLPM"] * (1 + SLACK),
+            )
+            for count, got in rates.items()
+        ),
+        figure_only=True,
+        panels=(
+            curves(
+                "Throughput",
+                {
+                    system: [(count, got[system]) for count, got in rates.items()]
+                    for system in systems
+                },
+                x="clients",
+                y="tokens/s",
+            ),
+        ),
+    )
+
+
+def figure_12(context: Context) -> Table:
+    spec = workload_of(context, "mixed")
+    results = {
+        policy: run(
+            context,
+            spec,
+            f"fig12, {policy}",
+            {"replica_policy": policy, "fleet_policy": "RoundRobin"},
+        )
+        for policy in ("DLPM", "VTC", "LPM")
+    }
+    ours = results["DLPM"]
+    rows = []
+    for policy, result in results.items():
+        chat = max(result.ttft_s("chat-1"), result.ttft_s("chat-2"))
+        our_chat = max(ours.ttft_s("chat-1"), ours.ttft_s("chat-2"))
+        rows.append(
+            row(
+                policy,
+                result.makespan_s,
+                chat,
+                result.latency_s(),
+                _actual_jain(result),
+                met=None
+                if policy == "DLPM"
+                else ours.makespan_s <= result.makespan_s * (1 + SLACK)
+                and our_chat <= chat * (1 + SLACK)
+                and (policy != "VTC" or _actual_jain(result) >= _actual_jain(ours) - SLACK),
+            )
+        )
+    return Table(
+        name="dlpm-fig12",
+        title="Fig. 12: two clients with conversations, two with trees of thoughts",
+        about="Paper: DLPM has the best response and total time, VTC the most even service, and under LPM the trees hurt the conversations.",
+        headings=(
+            "scheduler",
+            "total time, s",
+            "TTFT of conversations, s",
+            "program, s",
+            "Jain of computed service",
+        ),
+        rows=tuple(rows),
+        figure_only=True,
+        panels=(
+            bars(
+                "Time",
+                {
+                    "total": {policy: result.makespan_s for policy, result in results.items()},
+                    "program": {policy: result.latency_s() for policy, result in results.items()},
+                },
+                y="s",
+            ),
+            bars(
+                "Mean TTFT",
+                {
+                    client: {policy: result.ttft_s(client) for policy, result in results.items()}
+                    for client in ("chat-1", "chat-2")
+                },
+                y="s",
+            ),
+        ),
+    )
+
+
+def _actual_jain(result: Run) -> float:
+    return jain_index([client.service for client in result.summary.clients.values()])
