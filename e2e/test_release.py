@@ -25,6 +25,7 @@ from e2e.rig.images import ARCHITECTURE
 from e2e.rig.layout import HOST_IP, NODES
 from release.names import CHART_ARCHIVE, VERSION
 
+pytestmark = pytest.mark.timeout(1800)  # the first test builds the release: minutes without a cache
 CONFINED: Final = """\
 import os
 try:
@@ -79,7 +80,8 @@ def registry(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iter
     for node in NODES:
         hosts = node.folder / "certs.d" / address / "hosts.toml"
         hosts.parent.mkdir(parents=True)
-        hosts.write_text(f'server = "http://{address}"\n')
+        # containerd 1.6 ignores a file without a table `host`.
+        hosts.write_text(f'server = "http://{address}"\n[host."http://{address}"]\n')
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             ["docker-registry", "serve", str(config)], stdout=log, stderr=log

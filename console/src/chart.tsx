@@ -2,11 +2,13 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { MISSING, clock } from "./format";
+import { MISSING, clock, count } from "./format";
 import type { Column } from "./state";
 
 const HEIGHT = 180;
 const LEAST_SPAN_S = 120;
+/** Distances between the lines of a grid of counts, so that no two lines have the same label. */
+const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(10).keys()].map((zeros) => digit * 10 ** zeros)).sort((a, b) => a - b);
 
 export interface Line {
   label: string;
@@ -101,6 +103,11 @@ function shown(value: number | null | undefined, format: (value: number) => stri
   return value === null || value === undefined ? MISSING : format(value);
 }
 
+function onlySample(values: Column): number[] | null {
+  const known = values.flatMap((value, at) => (value === null ? [] : [at]));
+  return known.length === 1 ? known : null;
+}
+
 function mean(values: Column): number | null {
   const known = values.filter((value) => value !== null);
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
@@ -165,6 +172,7 @@ function optionsOf(
         grid,
         ticks: { show: false },
         size: 62,
+        ...(format === count ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map((value) => (value === 0 ? "0" : format(value))),
       },
     ],
@@ -175,7 +183,8 @@ function optionsOf(
         return {
           stroke,
           width: stacked ? 0 : 2,
-          points: { show: false },
+          // A single sample makes no line.
+          points: { show: false, filter: () => (stacked ? null : onlySample(line.values)), size: 6, fill: stroke },
           spanGaps: !stacked,
           ...(stacked ? { fill: stroke } : {}),
           ...(line.colour === "owed" ? { dash: [6, 4] } : {}),
