@@ -182,14 +182,15 @@ chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an h
 	$(BIN)/python -m docs.generate
 
 PEERS := .venv-peers
-$(PEERS)/.installed: tests/peers/requirements.txt
+$(PEERS)/.installed: tests/peers/requirements.txt tests/peers/go.mod
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	$(PEERS)/bin/uv pip install --quiet --python $(PEERS)/bin/python --requirement $<
+	if command -v go >/dev/null; then cd tests/peers && GOBIN=$(CURDIR)/$(PEERS)/bin go install tool; fi
 	@touch $@
 
 .PHONY: test-peers
-test-peers: env $(PEERS)/.installed  ## Let checkov judge the chart and the objects of services (a minute)
+test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform judge the chart and the objects of services (a minute)
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 .PHONY: test-sglang-core

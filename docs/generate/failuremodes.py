@@ -27,7 +27,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     measured = (
         f"`{found['command']}` measured this on {found['date']} (commit {found['commit']}): a cluster of two nodes on one "
-        "machine, three simulated replicas, two routers, 23 streams and 9 other requests at a time from OpenAI's Python "
+        "machine, three simulated replicas, two routers, at least 23 streams and 9 other requests at a time from OpenAI's Python "
         "client without retries. Each request is accounted for. *Rest* is the time from the end of the fault until every "
         "part runs as its spec says. *Not begun* are lost requests without a first token, which stock clients repeat."
     )

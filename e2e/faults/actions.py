@@ -212,7 +212,7 @@ def _drain(stage: Stage, node: str) -> None:
     """All pods that a drain moves. The only router of `filed` cannot leave its disk, so it does not count."""
     selector = "evenkeel.dev/service!=filed"
     stage.team.kubectl(
-        "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=400s",
+        "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=600s",
         f"--pod-selector={selector}",
     )  # fmt: skip
     left = {**stage.pods("engine", node=node), **stage.pods("router", node=node)}

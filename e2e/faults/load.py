@@ -25,7 +25,7 @@ from e2e.installed import MODEL
 STREAM_TOKENS: Final = 50
 UNARY_TOKENS: Final = 20
 _PROMPT_WORDS: Final = 60
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 240.0
 _PAUSE_S: Final = 0.2
 """After a failure, so that a service that refuses everything is not flooded."""
 

@@ -1,7 +1,7 @@
 """The stage of all scenes: two services under load, their stores and measurements, and what counts as at rest.
 
 `one` has three replicas, two routers, store Redis and the built-in scaler. Two tenants with weights 4 and 1 always have
-waiting requests at it. `filed` has one router that keeps its ledger on a small disk.
+waiting requests at each replica. `filed` has one router that keeps its ledger on a small disk.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def document(team: Namespace, scaler: Scaler) -> dict[str, Any]:
             "maxReplicas": MOST_REPLICAS,
             "targets": {"servicePerReplica": _PER_REPLICA, "utilizationPercent": 100},
             "prometheus": {"url": scaler.url},
-            "drainTimeout": "120s",
+            "drainTimeout": "240s",  # as long as clients wait
         },
     )
     found["spec"]["engine"] |= {
@@ -249,8 +249,11 @@ def volume() -> dict[str, Any]:
 
 
 def hands(team: Namespace) -> list[Hands]:
-    """23 streams and 9 requests without streaming, all at once."""
-    counts = {GOLD: ("one", 13, 5), BRONZE: ("one", 9, 3), OTHER: ("filed", 1, 1)}
+    """43 streams and 15 requests without streaming, all at once.
+
+    Both tenants have more than each replica serves at once for them, so that both wait at every replica (theorem 2).
+    """
+    counts = {GOLD: ("one", 30, 10), BRONZE: ("one", 12, 4), OTHER: ("filed", 1, 1)}
     return [
         Hands(name, address(team, at), f"sk-{name}", streams, unary)
         for name, (at, streams, unary) in counts.items()
