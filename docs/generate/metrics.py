@@ -59,7 +59,7 @@ SERVICE: Final = ("service_namespace", "service_name")
 ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"request_error_total", ERROR),
     (r"tenant_.*", ALL_TENANTS),
-    (r"request_(ttft|itl|duration)_seconds|request_(input|cached|output)_tokens", TENANT),
+    (r"request_(ttft|itl|duration)_seconds|request_qoe_ratio|request_(input|cached|output)_tokens", TENANT),
     (r"(request|client|service)_.*|requests_in_flight|lead_seconds|backlogged", CLIENT),
     (r"replica_kv_state", Labels("State of KV events", (*REPLICA.names, "state"), "four for each replica")),
     (r"replica_.*|ledger_report_age_seconds", REPLICA),
