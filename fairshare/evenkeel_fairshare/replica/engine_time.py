@@ -77,6 +77,8 @@ class EngineTime:
         self._tolerated: list[tuple[float, Member]] | None = None
         """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed. For
         clients without a lag."""
+        self._step: tuple[int, float, float] | None = None
+        """(size, line) of a decode step of all requests in the batch; None: to be computed."""
         self._lagging: Clients | None = None
         """Clients with a lag; None: to be computed."""
         self._protected_lagging: Clients | None = None
@@ -214,11 +216,16 @@ class EngineTime:
             return True
         if not self._isolation:
             return False
-        tokens = 0 if request in self._prefilling else _context_tokens(request)
-        requests = len(self._decoding) + len(self._prefilling) + (tokens > 0)
-        context_tokens = self._context_tokens + sum(self._prefilling.values()) + tokens
-        fixed_s, slope = self._step_times.line()
-        step_s = fixed_s + slope * step_size(requests, context_tokens)
+        if self._step is None:
+            size = step_size(
+                len(self._decoding) + len(self._prefilling),
+                self._context_tokens + sum(self._prefilling.values()),
+            )
+            self._step = (size, *self._step_times.line())
+        size, fixed_s, slope = self._step
+        if request not in self._prefilling:
+            size += step_size(1, _context_tokens(request))
+        step_s = fixed_s + slope * size
         if step_s < fixed_s / self._isolation:
             return False  # shorter than what any client tolerates, and most are
         longest_s = self._longest_step_s(client, leading)
@@ -289,7 +296,7 @@ class EngineTime:
         self._batch_changed()
 
     def _batch_changed(self) -> None:
-        self._tolerated = self._protected_lagging = None
+        self._tolerated = self._protected_lagging = self._step = None
 
 
 def _tenant_of(client: Member) -> Member:

@@ -110,7 +110,7 @@ def eligible_entries(
 
 def _merge(
     level: DeficitLevel,
-    members: Iterable[Account],
+    members: Collection[Account],
     line_of: Callable[[Account], Iterator[Entry]],
 ) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
@@ -195,15 +195,13 @@ def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> I
 
 
 def _by_refill(
-    members: Iterable[Account], horizon: int
+    members: Collection[Account], horizon: int
 ) -> tuple[list[Account], defaultdict[int, list[Account]]]:
     """The eligible members, and the others by the refill horizon that makes them eligible."""
-    eligible: list[Account] = []
     others: defaultdict[int, list[Account]] = defaultdict(list)
-    for member in members:
-        needed = member.positive_from
-        if needed > horizon:
-            others[needed].append(member)
-        else:
-            eligible.append(member)
+    eligible = [member for member in members if member.positive_from <= horizon]
+    if len(eligible) < len(members):
+        for member in members:
+            if member.positive_from > horizon:
+                others[member.positive_from].append(member)
     return eligible, others
