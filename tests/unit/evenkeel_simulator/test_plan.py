@@ -117,14 +117,14 @@ def test_a_plan_says_who_gains_and_how_far_the_replay_is_from_the_recording(
         f"--recording={recording}", f"--change={changed}", f"--out={tmp_path / 'out'}"
     )
     assert code == 0, output
-    assert "ns/a/app gains: 5" in output
+    assert "ns/a/app gains: " in output
     assert "ns/b/app loses: " in output
     assert "fitted to 200 answers" in output
     assert (tmp_path / "out" / "plan.png").stat().st_size > 10_000
     code, output = run(f"--recording={recording}", f"--change={changed}", "--json", "--no-plots")
     plan = msgspec.json.decode(output)
     assert plan["share_error"] < 0.05
-    assert abs(plan["ttft_error"]) < 0.2
+    assert abs(plan["ttft_error"]) < 0.05
     shares = {name: one["share"] for name, one in plan["changed"]["clients"].items()}
     assert shares["ns/a/app"] > 0.6
     assert sum(shares.values()) == pytest.approx(1.0)
