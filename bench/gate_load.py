@@ -38,6 +38,8 @@ OUTPUT_TOKENS: Final = 64
 SINGLE_OUTPUT_TOKENS: Final = 8
 SINGLE_PAUSE_S: Final = 0.25
 LOOK_S: Final = 0.1
+PATIENCE_S: Final = 3600.0
+"""No request of a flood ends for its wait, also on a busy machine."""
 Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
 """Asks an engine for the length of its own queue."""
 
@@ -149,6 +151,9 @@ def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterat
         listen=rc.ListenConfig(traffic_port=traffic, probe_port=probes, admin_port=admin),
         scheduling=rc.SchedulingConfig(queue=setup.queue, client_quantum=QUANTUM),
         tenancy=rc.TenancyConfig(tenants=tuple(map(_tenant, WEIGHTS))),
+        limits=rc.LimitsConfig(
+            queue_timeout_s=PATIENCE_S, first_token_timeout_s=PATIENCE_S, idle_timeout_s=PATIENCE_S
+        ),
         replicas=(rc.ReplicaConfig(name="replica", url=engine, reports=reports),),
     )
     path = folder / "router.json"
@@ -242,7 +247,7 @@ async def look(engine: str, seen: Seen, queue: Queue) -> None:
 @asynccontextmanager
 async def load(url: str, engine: str, seen: Seen, queue: Queue) -> AsyncIterator[None]:
     """All of these while the context is open."""
-    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=PATIENCE_S)
     async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as http:
         tasks = [
             asyncio.create_task(flood(http, tenant, number, seen))

@@ -148,7 +148,7 @@ class Engine:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(STOP_S)
+        self.process.wait(READY_S)  # a killed process may still wait for a processor
         self._output.close()
 
     def wait_ended(self, timeout_s: float = READY_S) -> int:

@@ -35,7 +35,8 @@ def register() -> None:
 def of_scheduler() -> ModuleType:
     """The metrics, for the scheduler's process. Call it before anything else there imports them."""
     folder = os.environ.get(FOLDER_VARIABLE)
-    if folder is not None and _OF_VLLM not in os.environ and _folder is None:
+    is_other = multiprocessing.parent_process() is not None
+    if folder is not None and is_other and _OF_VLLM not in os.environ:
         os.environ[_OF_VLLM] = folder
         # prometheus_client looks at the variable at its import only, which came earlier.
         values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 COUNTS = """
 from evenkeel_vllm.metrics import of_scheduler, register
 register()
@@ -14,23 +16,23 @@ metrics.refused("missing")
 metrics.refused("missing")
 """
 FIRST_PROCESS = f"""
-import multiprocessing
+import multiprocessing, sys
 from evenkeel_vllm.metrics import register
 from prometheus_client import REGISTRY, generate_latest
 if __name__ == "__main__":
     register()
     register()
-    child = multiprocessing.get_context("spawn").Process(target=exec, args=({COUNTS!r}, {{}}))
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=exec, args=({COUNTS!r}, {{}}))
     child.start()
     child.join()
     print(generate_latest(REGISTRY).decode())
 """
 
 
-def test_the_first_process_shows_what_the_schedulers_process_counts() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_PROCESS], capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_the_first_process_shows_what_the_schedulers_process_counts(method: str) -> None:
+    command = [sys.executable, "-c", FIRST_PROCESS, method]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines.count('evenkeel_engine_policy_active{policy="DLPM"} 1.0') == 1
     assert 'evenkeel_engine_client_key_refused_total{reason="missing"} 2.0' in lines
