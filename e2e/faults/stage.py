@@ -31,6 +31,7 @@ from e2e.rig.layout import NODES
 GOLD, BRONZE, OTHER = "gold", "bronze", "other"
 WEIGHTS: Final = {GOLD: 4, BRONZE: 1}
 REPLICAS: Final = 3
+LEAST_REPLICAS: Final = 2
 MOST_REPLICAS: Final = 4
 QUANTUM: Final = 500
 POOL_TOKENS: Final = 2048
@@ -132,7 +133,9 @@ class Stage:
         for item in self.watch.services():
             name, status = item["metadata"]["name"], item["status"]
             found = {one["type"]: one for one in status["conditions"]}
-            wanted = want | ({"ScalingActive": "True"} if name == "one" else {})
+            # The version before has no scaler, and keeps `minReplicas`.
+            scales = found["ScalingActive"]["reason"] != "NoScaler"
+            wanted = want | ({"ScalingActive": "True"} if name == "one" and scales else {})
             yield from (
                 f"{name}: {kind} is {found[kind]['reason']}"
                 for kind, value in wanted.items()
@@ -142,7 +145,7 @@ class Stage:
                 yield f"{name}: Progressing is {found['Progressing']['reason']}"
             if status["observedGeneration"] != item["metadata"]["generation"]:
                 yield f"{name}: the newest spec has not been seen"
-            replicas = REPLICAS if name == "one" else 1
+            replicas = (REPLICAS if scales else LEAST_REPLICAS) if name == "one" else 1
             if status["readyReplicas"] != replicas:
                 yield f"{name}: {status['readyReplicas']} of {replicas} replicas"
         for pod in (*self.watch.pods(self.team.name), *self.watch.pods(SYSTEM)):
@@ -206,7 +209,7 @@ def document(team: Namespace, scaler: Scaler) -> dict[str, Any]:
         scheduling={"clientQuantum": QUANTUM},
         tenancy={"anonymous": "Reject"},
         autoscaling={
-            "minReplicas": 2,
+            "minReplicas": LEAST_REPLICAS,
             "maxReplicas": MOST_REPLICAS,
             "targets": {"servicePerReplica": _PER_REPLICA, "utilizationPercent": 100},
             "prometheus": {"url": scaler.url},
