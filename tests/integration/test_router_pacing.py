@@ -59,10 +59,15 @@ async def stage(
     config = config_for(*replicas(1), qoe=qoe, drain_timeout_s=drain_timeout_s)
     async with (
         running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
-        httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, headers=AUTHORIZED) as client,
+        http() as client,
     ):
+        client.base_url = httpx.URL(router.url)
         await routable(router, 1)
         yield Stage(router, upstream, client)
+
+
+def http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=PATIENCE_S, headers=AUTHORIZED)
 
 
 async def read_until(answer: httpx.Response, end: bytes) -> bytes:
@@ -84,7 +89,7 @@ async def read_until(answer: httpx.Response, end: bytes) -> bytes:
 async def test_the_qoe_of_a_stream_is_in_the_metrics_of_its_tenant(
     qoe: QoeConfig, tokens: int, bucket: str
 ) -> None:
-    async with fleet(1, qoe=qoe) as (router, _), httpx.AsyncClient(headers=AUTHORIZED) as client:
+    async with fleet(1, qoe=qoe) as (router, _), http() as client:
         body = STREAM | {"max_tokens": tokens, "ignore_eos": True}
         answer = await client.post(f"{router.url}/v1/completions", json=body)
         assert answer.content.endswith(DONE)
@@ -102,7 +107,7 @@ async def test_the_qoe_of_a_stream_is_in_the_metrics_of_its_tenant(
 
 async def test_a_paced_stream_of_a_real_replica_is_whole() -> None:
     qoe = QoeConfig(expected_itl_s=0.001, delivery=Delivery.PACED)
-    async with fleet(1, qoe=qoe) as (router, _), httpx.AsyncClient(headers=AUTHORIZED) as client:
+    async with fleet(1, qoe=qoe) as (router, _), http() as client:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
         body |= {"max_tokens": 40, "ignore_eos": True, "stream_options": {"include_usage": True}}
         answer = await client.post(f"{router.url}/v1/chat/completions", json=body)
