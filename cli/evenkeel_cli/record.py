@@ -23,7 +23,7 @@ from evenkeel_contract.recording import (
 
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
-from evenkeel_cli.status import local_admin_url
+from evenkeel_cli.up.record import local_admin_url
 
 _TIMEOUT_S = 30.0
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 import typer
 from evenkeel_contract.adminstate import RouterState
-from evenkeel_contract.names import ADMIN_PORT
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_contract.routerdocument import parse_router_config
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,7 +22,14 @@ from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.up.probes import Probes
-from evenkeel_cli.up.state import DEFAULT_ROOT, FleetRecord, leftovers, read_record
+from evenkeel_cli.up.record import (
+    DEFAULT_ROOT,
+    FleetRecord,
+    address,
+    read_record,
+    router_configs,
+)
+from evenkeel_cli.up.state import leftovers
 
 State = Literal["ready", "not ready", "not running"]
 _STYLES: Final = {"ready": "green", "not ready": "yellow", "not running": "red"}
@@ -98,16 +102,6 @@ def status(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def local_admin_url() -> str:
-    """The admin port of a fleet that runs from this folder, or the default port on this machine."""
-    for folder in sorted(path.parent for path in DEFAULT_ROOT.glob("*/state.json")):
-        record = read_record(folder)
-        if record is not None and leftovers(record):
-            for _, config in _router_configs(folder, record):
-                return _url(config, config.listen.admin_port)
-    return f"http://127.0.0.1:{ADMIN_PORT}"
-
-
 async def _read_fleets(folders: list[Path]) -> tuple[FleetStatus, ...]:
     async with Probes.open() as probes:
         return tuple(
@@ -120,18 +114,18 @@ async def _read_fleets(folders: list[Path]) -> tuple[FleetStatus, ...]:
 
 
 async def _read_fleet(folder: Path, record: FleetRecord, probes: Probes) -> FleetStatus:
-    configs = dict(_router_configs(folder, record))
+    configs = dict(router_configs(folder, record))
     ready = frozenset(
         [
             name
             for name, config in configs.items()
-            if await probes.status(_url(config, config.listen.probe_port) + "/readyz") == _OK
+            if await probes.status(address(config, config.listen.probe_port) + "/readyz") == _OK
         ]
     )
     states = [
         state
         for config in configs.values()
-        if (state := await probes.state(_url(config, config.listen.admin_port))) is not None
+        if (state := await probes.state(address(config, config.listen.admin_port))) is not None
     ]
     return make_status(
         folder.name,
@@ -159,7 +153,7 @@ def make_status(
     `folder` is `<namespace>.<name>`, `configs` has the configuration of each router by its name, `running` the ids of
     the processes that run, and `now_s` counts from the epoch.
     """
-    urls = {name: _url(config, config.listen.traffic_port) for name, config in configs.items()}
+    urls = {name: address(config, config.listen.traffic_port) for name, config in configs.items()}
     first = next(iter(configs.values()), None)
     replicas = {replica.name: replica.url for replica in (first.replicas if first else ())}
     starting = {process.name: "" for process in record.processes if process.name not in urls}
@@ -191,23 +185,10 @@ def make_status(
         model=state.model if state else "",
         running=bool(pids),
         ready=bool(processes) and all(process.state == "ready" for process in processes),
-        admin_url=_url(first, first.listen.admin_port) if first else "",
+        admin_url=address(first, first.listen.admin_port) if first else "",
         verdict=state.fleet.verdict if state else "",
         processes=processes,
     )
-
-
-def _router_configs(folder: Path, record: FleetRecord) -> Iterator[tuple[str, RouterConfig]]:
-    """The configuration of every router in the record."""
-    for process in sorted(record.processes, key=lambda process: process.name):
-        path = folder / f"{process.name}.json"
-        config = parse_router_config(path.read_bytes())[0] if path.exists() else None
-        if config is not None:
-            yield process.name, config
-
-
-def _url(config: RouterConfig, port: int) -> str:
-    return f"http://{config.listen.host}:{port}"
 
 
 def _print(console: Console, fleet: FleetStatus) -> None:

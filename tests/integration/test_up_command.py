@@ -22,7 +22,7 @@ import psutil
 import pytest
 from evenkeel_cli.manifest import load_manifest
 from evenkeel_cli.up.fleet import STARTS_AT_ONCE
-from evenkeel_cli.up.state import FleetRecord
+from evenkeel_cli.up.record import FleetRecord
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, decode_state
 from evenkeel_simulator.engine.profiles import PROFILES
 

@@ -20,10 +20,9 @@ from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.process_supervisor import ProcessSupervisor
+from evenkeel_cli.up.record import FleetRecord, ProcessRecord
 from evenkeel_cli.up.run import changes
 from evenkeel_cli.up.state import (
-    FleetRecord,
-    ProcessRecord,
     StateFolder,
     end,
     leftovers,

@@ -25,7 +25,7 @@ import aiohttp
 import httpx
 import msgspec
 import psutil
-from evenkeel_cli.up.state import FleetRecord
+from evenkeel_cli.up.record import FleetRecord
 from evenkeel_contract.adminstate import STATE_PATH, ReplicaState, RouterState, decode_state
 
 from tests.sglang.engine import ROOT

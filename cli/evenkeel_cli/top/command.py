@@ -14,9 +14,9 @@ from rich.markup import escape
 
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
-from evenkeel_cli.status import local_admin_url
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
+from evenkeel_cli.up.record import local_admin_url
 
 LAST_PORT = 65535
 _TIMEOUT_S = 5.0

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from evenkeel_cli.up.state import FleetRecord, ProcessRecord, StateFolder, started_s
+from evenkeel_cli.up.record import FleetRecord, ProcessRecord
+from evenkeel_cli.up.state import StateFolder, started_s
 
 _TAIL_BYTES: Final = 8192
 _OF_THIS_INTERPRETER: Final = ("PYTHONPATH", "PYTHONHOME")

@@ -20,27 +20,9 @@ import msgspec
 import psutil
 
 from evenkeel_cli.up.errors import AlreadyRunning, FleetError
+from evenkeel_cli.up.record import FleetRecord, ProcessRecord, read_record
 
-DEFAULT_ROOT: Final = Path(".evenkeel")
-"""The folder with the folders of all fleets."""
 _SAME_START_S: Final = 2.0  # start times come from clock ticks and a boot time that is rounded
-
-
-class ProcessRecord(msgspec.Struct, frozen=True):
-    """One process, recorded when it started."""
-
-    name: str
-    pid: int
-    started_s: float
-    """Seconds since the epoch."""
-
-
-class FleetRecord(msgspec.Struct, frozen=True):
-    """The processes of one run."""
-
-    run: str
-    """The id of the run; it is in every command line."""
-    processes: tuple[ProcessRecord, ...]
 
 
 @dataclass(slots=True)
@@ -105,14 +87,6 @@ class StateFolder:
     def read(self) -> FleetRecord | None:
         """The record of an earlier run that did not end in order; None without a valid one."""
         return read_record(self.path)
-
-
-def read_record(folder: Path) -> FleetRecord | None:
-    """The record of the run in a service's folder; None without a valid one."""
-    try:
-        return msgspec.json.decode((folder / "state.json").read_bytes(), type=FleetRecord)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 from evenkeel_cli import main
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.status import FleetStatus, _print, local_admin_url, make_status
-from evenkeel_cli.up.state import FleetRecord, ProcessRecord
+from evenkeel_cli.status import FleetStatus, _print, make_status
+from evenkeel_cli.up.record import FleetRecord, ProcessRecord, local_admin_url
 from evenkeel_contract.adminstate import STATE_VERSION, FleetState, ReplicaState, RouterState
 from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config
@@ -173,11 +173,10 @@ def test_a_replica_that_does_not_fit_the_plug_in_is_ready_and_named(
 def test_the_default_address_is_that_of_the_fleet_that_runs_from_this_folder(
     running: bool, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    this = psutil.Process()
-    run = this.cmdline()[0] if running else "another run"
+    pid = os.getpid() if running else 2**30  # above the largest process id of Linux
     folder = tmp_path / ".evenkeel" / "default.llama"
     folder.mkdir(parents=True)
-    record = FleetRecord(run, (ProcessRecord("router", this.pid, this.create_time()),))
+    record = FleetRecord("run", (ProcessRecord("router", pid, 1000.0),))
     (folder / "state.json").write_bytes(msgspec.json.encode(record))
     listen = ListenConfig(traffic_port=9080, probe_port=9081, admin_port=9082)
     config = replace(CONFIG, listen=listen)
