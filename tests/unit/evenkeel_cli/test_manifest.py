@@ -93,7 +93,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
             (
                 "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.args[0]: argument "
                 "--profile: 'tpu' is neither one of a10g-llama2-7b, a100-llama2-13b, "
-                "a100-llama3.1-8b, a10g-llama3.2-3b nor a file that can be read"
+                "a100-llama3.1-8b, a10g-llama3.2-3b, a10g-llama2-7b-slora nor a file that can be read"
             ),
             (
                 "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.args[1]: --port is "
