@@ -37,7 +37,7 @@ function App() {
       <main id="main">
         <Title client={client} state={state} />
         {now.fault && <NoAnswer now={now} />}
-        {state && state.draining && <p class="notice">This router is shutting down. It takes no new requests.</p>}
+        {state && state.draining && <p class="notice">This router is shutting down. New requests go to others.</p>}
         {!state && !now.fault && <p>Reading…</p>}
         {state &&
           (client ? (
