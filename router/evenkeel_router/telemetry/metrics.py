@@ -54,8 +54,6 @@ _TENANT_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Distributions], Histog
      lambda tenant: tenant.itl_s),
     ("request_duration_seconds", "Time from a request's head to the end of its answer.",
      lambda tenant: tenant.duration_s),
-    ("request_qoe_ratio", "Quality of experience of a stream, from 0 to 1, with router.qoe in the spec.",
-     lambda tenant: tenant.qoe),
     ("request_input_tokens", "Input tokens of a served request, cached tokens included.",
      lambda tenant: tenant.input_tokens),
     ("request_cached_tokens", "Input tokens of a served request that the replica found in its cache.",
@@ -131,6 +129,11 @@ def tenant_metrics(model: str, totals: RequestTotals) -> Lines:
     ]
     for name, help_text, of in _TENANT_HISTOGRAMS:
         yield from histogram(name, help_text, ((own, of(tenant)) for own, tenant in tenants))
+    yield from histogram(
+        "request_qoe_ratio",
+        "Quality of experience of a stream, from 0 to 1, with router.qoe in the spec.",
+        [(own, tenant.qoe) for own, tenant in tenants if any(tenant.qoe.counts)],
+    )
     yield from histogram(
         "within_share_ttft_seconds",
         "As request_ttft_seconds, of clients that request at most their share. A request without a token is in +Inf.",

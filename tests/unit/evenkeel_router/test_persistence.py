@@ -105,11 +105,11 @@ async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
     here = ledger("here")
     async with keeping(here, store) as one:
         await store.times("load", 3)
-        assert one.trouble == "load: nobody there"
+        assert one.error == "load: nobody there"
         assert "save" not in store.calls
         store.away.clear()
         await store.times("save", 1)
-        assert one.trouble is None
+        assert one.error is None
     assert here.served("ns/t/a") == 14.0
 
 
@@ -120,12 +120,12 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
         store.away.set()
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
-        assert one.trouble == "save: nobody there"
+        assert one.error == "save: nobody there"
         here.received("one", "ns/t/b", 100.0)
         store.away.clear()
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
-        assert one.trouble is None
+        assert one.error is None
     again = ledger("again")
     for part in store.kept:
         again.merge(part)

@@ -124,7 +124,7 @@ async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
     model_folder(full, model_files())
     with Tokenisation(tokens_config(str(empty)), Untokenised()) as of:
         await of.load()
-        assert of.untokenised.trouble == f"{empty}: the model has no tokenizer.json"
+        assert of.untokenised.error == f"{empty}: the model has no tokenizer.json"
         for _ in range(3):
             assert await of.of(*inference(prompt="hi")) is None
         assert of.untokenised.counts == {Reason.NO_TOKENIZER: 3}
@@ -132,7 +132,7 @@ async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
         running = asyncio.create_task(of.run())
         of.configure(tokens_config(str(full)))
         await until(lambda: isinstance(of.tokenizer, ModelTokenizer), "the model's tokenizer")
-        assert of.untokenised.trouble == ""
+        assert of.untokenised.error == ""
         of.configure(tokens_config(SIMULATOR_TOKENIZER))
         await until(lambda: isinstance(of.tokenizer, SimulatedTokenizer), "the simulator's")
         running.cancel()
