@@ -1,7 +1,7 @@
 """vLLM's scheduler with a replica policy in charge of its waiting queue: `--scheduler-cls evenkeel_vllm.scheduler.FairScheduler`.
 
 If vLLM does not fit the plug-in (`seams`), the engine either ends at its start or, where routers are there to order its queue,
-gets vLLM's own scheduler (R12). A setting or a mode that is refused always ends the start.
+gets vLLM's own scheduler (R12). Otherwise a setting or a mode that is refused ends the start.
 """
 
 from __future__ import annotations
