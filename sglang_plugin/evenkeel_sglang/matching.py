@@ -36,8 +36,8 @@ TOKENS_OF_A_GROUP: Final = 64
 MATCHES: Final = 128
 """Other matches in a pass at most, about three milliseconds. The rest follows in the next passes."""
 MATCHES_SAVED: Final = 16
-"""Matches that a pass adds to those that later passes may make; an admission adds one too. Thus a burst is matched at once, and a
-long queue that came at once within some passes, faster than requests are admitted."""
+"""Matches that a pass adds to those that later passes may make; an admission adds one too, and a match that may have changed.
+Thus a burst is matched at once, and a long queue that came at once within some passes, faster than requests are admitted."""
 BLOCK_TOKENS: Final = 16
 SHARED_BLOCKS: Final = 2
 """A request waits for another that computes at least this many blocks it lacks (upstream: 32 tokens)."""
@@ -87,7 +87,9 @@ class Matching:
             group = self._groups.pop(prefix)
             self._groups[prefix] = group
             if self._rematch(next(iter(group)), changed):
-                self._stale = {**self._groups.get(prefix, {}), **self._stale}
+                others = self._groups.get(prefix, {})
+                self._stale = {**others, **self._stale}
+                self._saved += len(others)
         self._saved = min(MATCHES, self._saved + MATCHES_SAVED)
         due = [*islice(self._stale, self._saved)]
         self._saved -= len(due)
@@ -139,8 +141,9 @@ class Matching:
 
     def _named(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            if block in self._lacking:
-                self._stale.update(self._lacking[block])
+            if (grown := self._lacking.get(block)) is not None:
+                self._stale.update(grown)
+                self._saved += len(grown)
 
     def _rematch(self, request: EngineRequest, changed: dict[EngineRequest, int]) -> bool:
         """Match a request; whether its match changed."""
