@@ -244,7 +244,8 @@ class EventScan:
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
     __slots__ = (
-        "_drops_usage", "_fresh", "_opening", "_tail", "_usage", "broken", "done", "events", "failed",
+        "_drops_usage", "_fresh", "_has_content", "_opening", "_tail", "_usage", "broken", "done", "events",
+        "failed",
     )  # fmt: skip
 
     def __init__(self, *, drops_usage: bool) -> None:
@@ -259,6 +260,7 @@ class EventScan:
         """Events so far, without those of usage alone."""
         self._opening = 0
         """Events before the first content: a role, as chats begin."""
+        self._has_content = False
         self.done = False
         """The replica sent its last event."""
         self.failed = False
@@ -325,7 +327,7 @@ class EventScan:
                 self._tail = b""
                 return b"".join(passed)
         self._tail = tail
-        self._fresh = not tail and not self.done and (self.output_tokens > 0 or not self._opening)
+        self._fresh = not tail and not self.done and (self._has_content or not self._opening)
         if len(tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
         elif tail and not _begins_event(tail):
@@ -370,9 +372,12 @@ class EventScan:
             self._usage = usage or self._usage
             if alone:
                 return not self._drops_usage
-        if not self.output_tokens and _ROLE in data and only_opens(data):
-            self._opening += 1
-            self._fresh = False
+        if not self._has_content:
+            if _ROLE in data and only_opens(data):
+                self._opening += 1
+                self._fresh = False
+            else:
+                self._has_content = True
         self.events += 1
         return True
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -29,6 +30,8 @@ Input: TypeAlias = str | list[str | int | list[int]]
 
 MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
 MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
+_guarded_values = attrgetter(*GUARDED_FIELDS)
+_NONE_GUARDED: Final = (UNSET,) * len(GUARDED_FIELDS)
 _START = "\x1e"  # before each message; control characters of ASCII that separate records and units
 _UNIT = "\x1f"
 
@@ -204,8 +207,13 @@ def check_not_empty(field: str, values: object) -> None:
 
 def without_guarded(body: bytes, fields: Guarded) -> tuple[bytes, tuple[str, ...]]:
     """The body without guarded fields, and the names of those that were removed."""
-    found = tuple(name for name in GUARDED_FIELDS if getattr(fields, name) is not UNSET)
-    return (without(body, found) if found else body), found
+    values = _guarded_values(fields)
+    if values == _NONE_GUARDED:
+        return body, ()
+    found = tuple(
+        name for name, value in zip(GUARDED_FIELDS, values, strict=True) if value is not UNSET
+    )
+    return without(body, found), found
 
 
 def is_guarded(field: str) -> bool:

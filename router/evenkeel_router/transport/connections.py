@@ -152,15 +152,14 @@ class _HttpExchange:
         self._connection = connection
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
-        head = [_head(self._replica.url, self._replica.api_key, request.path)]
-        for name, value in request.headers:
-            head.append(f"{name}: {value}\r\n".encode())
-        size_bytes = len(request.body)
-        head.append(
-            b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (request.content_type, size_bytes)
+        own = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
+        data = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            _head(self._replica.url, self._replica.api_key, request.path),
+            own.encode(),
+            request.content_type,
+            len(request.body),
+            request.body,
         )
-        head.append(request.body)
-        data = b"".join(head)
         if self._connection.reused:
             try:
                 return await self._connection.ask(data, silence_s)
