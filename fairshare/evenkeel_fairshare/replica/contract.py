@@ -173,8 +173,14 @@ class ReplicaPolicy(ABC):
         """A running request computed so many tokens, and not as many as it was charged for (R12). `output_tokens`: all of them.
 
         Only for callers that predict what an engine computes, such as a router. Policies whose charge does not depend on the
-        cache ignore it.
+        cache charge the output tokens that are new.
         """
+        new = output_tokens - request.output_tokens
+        if new > 0:
+            request.output_tokens = output_tokens
+            due = request.due_tokens(new)
+            if due > 0:
+                self.progress(request, due)
 
     def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
         """Another queue of the same engine served a client so much, weighted tokens: charge it if it has requests here (R12).

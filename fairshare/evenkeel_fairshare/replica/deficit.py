@@ -153,14 +153,19 @@ class Account:
 
     def leave(self) -> None:
         """Leave the list l: credit is lost (R4). Refills reduce the debt further, to less than a quantum (R15)."""
-        keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
-        self._set(min(self.deficit, 0.0) if keeps_debt else 0.0)
+        if self.level.rules.rejoin is not Rejoin.KEEP_DEBT:
+            self._set(0.0)
+        elif self._balance > 0 or self._balance_at != self.level.refills:  # else it is its debt
+            self._set(min(self.deficit, 0.0))
         self.positive_from -= 1  # the last refill that does not make it positive
         self._is_light = True
 
     def come_back(self) -> None:
         """Return to the list l."""
-        self._set(self.deficit)
+        if self._balance_at == self.level.refills:
+            self.positive_from += 1  # as before it left
+        else:
+            self._set(self.deficit)
 
     def renew(self, before: int) -> None:
         """The level ended debts; it had `before` refills. Nothing else changes."""

@@ -154,12 +154,11 @@ class Dlpm(ReplicaPolicy):
             charged += cost.input_cost(request.input_work)
             due += cost.input_cost(extend_tokens + request.load_tokens)
         request.extend_tokens, request.output_tokens = extend_tokens, output_tokens
-        self._service += due - charged
-        for node in self._running[request].path:
-            if due > charged:
-                node.charge(due - charged)
-            elif due < charged:
-                node.pay_back(charged - due)
+        more = due - charged
+        self._service += more
+        if more:
+            for node in self._running[request].path:
+                node.charge(more) if more > 0 else node.pay_back(-more)
 
     def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
         self._service += service

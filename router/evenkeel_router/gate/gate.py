@@ -77,9 +77,9 @@ class Gate:
     @property
     def has_work(self) -> bool:
         """Whether a request waits for a window that has room."""
-        waiting = len(self.policy)
-        if not waiting or not self.engine_has_room or self.is_held:
+        if not self.clients or not self.engine_has_room or self.is_held:
             return False
+        waiting = len(self.policy)
         streamed = self._waiting_streamed
         return (streamed > 0 and self._has_room(streams=True)) or (
             waiting > streamed and self._has_room(streams=False)
@@ -184,7 +184,6 @@ class Gate:
             self._window(streams=request.streams).left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
-                self.progress(request, usage.output_tokens)
                 self.policy.corrected(
                     request, extend_tokens=extend_tokens, output_tokens=usage.output_tokens
                 )

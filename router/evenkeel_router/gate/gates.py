@@ -291,12 +291,13 @@ class Gates:
 
     def _admit(self, place: _Place) -> None:
         gate = place.gate
-        if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
-            self._charge_output(place)
-        for request in gate.admit(asyncio.get_running_loop().time()):
-            admitted = place.turns[request].admitted
-            if not admitted.done():  # else its client has just left
-                admitted.set_result(True)
+        if gate.clients:
+            if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
+                self._charge_output(place)
+            for request in gate.admit(asyncio.get_running_loop().time()):
+                admitted = place.turns[request].admitted
+                if not admitted.done():  # else its client has just left
+                    admitted.set_result(True)
         if self._crowded:
             self._invite(place)
 
