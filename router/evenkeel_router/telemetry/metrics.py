@@ -26,13 +26,11 @@ from evenkeel_router.ledger.totals import (
     RequestTotals,
 )
 from evenkeel_router.prefix.kv_follower import Counts, Follower, SyncState
+from evenkeel_router.request.own_answers import INTERNAL
+from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
-from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import DroppedSpans
-
-INTERNAL: Final = "internal"
-"""The label `error_code` of requests that a fault of the router ended."""
 
 _CLIENT_COUNTERS: Final[tuple[tuple[str, str, Callable[[ClientTotals], float]], ...]] = (
     ("request", "Requests of identified clients.", lambda client: client.requests),
@@ -292,13 +290,9 @@ def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     help_text = "Spans of traces that no collector received: too many waited, or it did not answer."
     yield from counter("trace_spans_dropped", help_text, [(own, spans.total)])
     # Of this thread alone, which runs the event loop; tokenising has threads of its own.
-    help_text = (
-        "CPU time of the thread that serves requests. At 1 second per second, requests wait for it."
-    )
+    help_text = "CPU time of the thread that serves requests. At 1 second per second, requests wait for it."
     yield from counter("loop_cpu_seconds", help_text, [(own, time.thread_time())])
-    help_text = (
-        "Time from the first request for a service at zero until a replica accepts requests."
-    )
+    help_text = "Time from the first request for a service at zero until a replica accepts requests."
     yield from histogram("activation_seconds", help_text, [(own, rooms.replicas.activation.took_s)])
 
 
