@@ -11,7 +11,7 @@ from typing import Final
 import evenkeel_router
 from evenkeel_router.api import errors, responses
 from evenkeel_router.api.errors import ANTHROPIC_TYPE, ERROR_TYPE, STATUS, Outcome
-from evenkeel_router.telemetry.metrics import INTERNAL
+from evenkeel_router.request.own_answers import INTERNAL
 from evenkeel_router.transport import client_request
 
 from docs.generate.pages import code, page, table

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import evenkeel_operator.metrics
 import evenkeel_sglang.metrics
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import DroppedSpans

@@ -40,12 +40,12 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.request.request_trace import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
-from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
@@ -146,9 +146,8 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(settings, service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        works = [
-            part.run() for part in (log, recorder, discovery, peers, limits, tokenising, console)
-        ]
+        parts = (log, recorder, discovery, peers, limits, tokenising, console)
+        works = [part.run() for part in parts]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
             works.append(_watch_config(rooms, discovery, source, tokenising, tracing))

@@ -85,7 +85,6 @@ clients = st.builds(
     output_tokens=totals,
     service=figures,
     normalised=figures,
-    tenant_normalised=figures,
     requests=totals,
     deficit=states,
     tenant_deficit=states,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from evenkeel_fairshare.prefix.index import sglang_blocks
-from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect, Refusal
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.api.streams import SCANS
@@ -132,7 +132,9 @@ def test_every_body_that_is_taken_has_tokens_or_a_reason(
 ) -> None:
     endpoint, fields = given_body
     with suppress(Refusal, UntokenisedError):
-        inference = parse(endpoint, msgspec.json.encode({"model": "m"} | fields), Limits("m", 9))
+        inference = endpoint.api.parse(
+            msgspec.json.encode({"model": "m"} | fields), Limits("m", 9), ""
+        )
         assert inference.max_output_tokens is None or inference.max_output_tokens >= 0
         body = inference.body
         msgspec.json.decode(body)
@@ -163,7 +165,7 @@ def test_every_form_is_taken_or_refused(
     body = before + b"".join(parts) + end.encode()
     with suppress(Refusal):
         form = "multipart/form-data; boundary=b"
-        assert parse(Endpoint.TRANSCRIPTIONS, body, Limits("m", 9), content_type=form).body == body
+        assert Endpoint.TRANSCRIPTIONS.api.parse(body, Limits("m", 9), form).body == body
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from evenkeel_router.api.answers import EventScan
+from evenkeel_router.api.openai import EventScan
 from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import Reply
 

@@ -34,11 +34,14 @@ from evenkeel_fairshare.ledger.closing import (
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from evenkeel_fairshare.ledger.replica_account import (
+    PROMISED,
     SERVICE,
     ReplicaAccount,
     ReplicaAccountDelta,
     ReplicaAccountDigest,
     ReplicaRow,
+    RouterAccount,
+    tenant_of,
 )
 
 
@@ -122,14 +125,17 @@ class Ledger:
 
     def promised(self, incarnation: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """This router's client keys carry these seeds of a client and its tenant to the incarnation (R5)."""
-        self._account_of(incarnation).promise(
-            self.router, client, seed=seed, tenant_seed=tenant_seed
-        )
+        own = self._own_account(incarnation)
+        known = own.clients.get(client)
+        row = list(known) if known is not None else [0.0] * own.clients.width
+        row[0], row[PROMISED] = own.head, seed
+        own.clients.put(client, row)
+        own.tenants.put(tenant_of(client), (own.head, tenant_seed))
 
     def received(self, incarnation: str, client: str, service: float) -> None:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
-        account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
-        account.receive(self.router, client, service)
+        own = self._own_account(incarnation)
+        own.clients.add(client, own.head, SERVICE, service)
         self.touched.add(client)
         self.stale.add(client)
 
@@ -321,6 +327,14 @@ class Ledger:
         if account is None:
             account = self.replica_accounts[incarnation] = ReplicaAccount()
         return account
+
+    def _own_account(self, incarnation: str) -> RouterAccount:
+        """This router's account of an incarnation, with a new version."""
+        account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
+        account.changes += 1
+        own = account.accounts.get(self.router) or account.account(self.router)
+        own.head += 1
+        return own
 
 
 def _check_finite(delta: Delta) -> None:

@@ -211,20 +211,6 @@ class ReplicaAccount:
             account = self.accounts[router] = RouterAccount()
         return account
 
-    def receive(self, router: str, client: str, service: float) -> None:
-        """Add service that `router` received."""
-        account = self._changed(router)
-        account.clients.add(client, account.head, SERVICE, service)
-
-    def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
-        """The client keys of `router` carry these seeds of `client` to this incarnation (R5)."""
-        account = self._changed(router)
-        known = account.clients.get(client)
-        row = list(known) if known is not None else [0.0] * account.clients.width
-        row[0], row[PROMISED] = account.head, seed
-        account.clients.put(client, row)
-        account.tenants.put(tenant_of(client), (account.head, tenant_seed))
-
     def served(self, client: str) -> float:
         """The service of `client` here, as the ledger counts it: max(reported, Σ received by routers)."""
         received = 0.0
@@ -351,10 +337,3 @@ class ReplicaAccount:
     def _advance(self, base: float, head: float) -> None:
         if self.head >= base:  # otherwise changes in between are missing, and are requested again
             self.head = max(self.head, head)
-
-    def _changed(self, router: str) -> RouterAccount:
-        """The account of one router, with a new version."""
-        account = self.accounts.get(router) or self.account(router)
-        account.head += 1
-        self.changes += 1
-        return account

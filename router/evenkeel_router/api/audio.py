@@ -28,7 +28,7 @@ _FILE: Final = re.compile(rb"content-disposition:[^\r\n]*?\bfilename\*?=", re.IG
 _TRUE: Final = frozenset({b"true", b"1", b"on", b"yes", b"t", b"y"})  # as FastAPI reads a form
 
 
-def transcription(body: bytes, content_type: str, limits: Limits) -> Inference:
+def transcription(body: bytes, limits: Limits, content_type: str) -> Inference:
     """`/v1/audio/transcriptions`; raises `Refusal`."""
     found = _BOUNDARY.match(content_type)
     if found is None:

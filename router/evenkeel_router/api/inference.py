@@ -12,7 +12,8 @@ that would change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -70,6 +71,54 @@ class Inference(NamedTuple):
     """Of the body."""
     adapter: str | None = None
     """The LoRA adapter that the request names."""
+
+
+Parser: TypeAlias = Callable[[bytes, Limits], Inference]
+
+
+def parse_json(
+    parser: Parser,
+    body: bytes,
+    limits: Limits,
+    _content_type: str = "",
+    *,
+    names_model: bool = True,
+) -> Inference:
+    """Parse a body; raises `Refusal` with the invalid field. `names_model`: whether bodies of the API name the model."""
+    _check_utf8(body)
+    try:
+        inference = parser(body, limits)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+    if inference.adapter is None:
+        return inference
+    return with_adapter(inference, limits, names_model=names_model)
+
+
+def _check_utf8(body: bytes) -> None:
+    """JSON is UTF-8, but the decoder does not check strings that it skips."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        message = f"The body is not valid UTF-8 (byte {error.start})."
+        raise invalid(message, code="invalid_utf8") from error
+
+
+def _wrong_field(error: str) -> Refusal:
+    """A decoder's message as a refusal with the invalid field."""
+    match = _PLACE.match(error)
+    what, path = (match["what"], match["path"] or "$") if match else (error, "$")
+    param = path.removeprefix("$").removeprefix(".")
+    missing = _MISSING.match(what)
+    if missing is not None:
+        param = f"{param}.{missing['field']}" if param else missing["field"]
+        return invalid(f"{param} is required.", code="missing_required_parameter", param=param)
+    message = f"{param or 'The body'}: {what[:1].lower()}{what[1:]}.".replace("`", "'")
+    return invalid(message, code="invalid_type", param=param or None)
 
 
 class Guarded(msgspec.Struct):
@@ -335,3 +384,5 @@ def _part(part: Part) -> str:
 
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")

@@ -16,8 +16,6 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.answers import (
     GENERATED,
-    NOT_DECODED,
-    EventScan,
     Message,
     Response,
     of_generated,
@@ -25,6 +23,7 @@ from evenkeel_router.api.answers import (
     of_response,
 )
 from evenkeel_router.api.errors import Dialect, Refusal, anthropic_error_event, response_error_event
+from evenkeel_router.api.openai import NOT_DECODED, EventScan
 
 
 class _Typed(msgspec.Struct):

@@ -25,10 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 
-from evenkeel_router.api.answers import GarbageError, of_reply
-from evenkeel_router.api.errors import of_status, replica_error_body
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
@@ -36,19 +34,26 @@ from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
+from evenkeel_router.request.attempt import (
+    Answered,
+    Attempt,
+    FailedAttempt,
+    Relay,
+    relay_stream,
+    relay_whole,
+)
 from evenkeel_router.request.pacing import relay_of
-from evenkeel_router.request.relay import Begun, FailedAttempt, Relay, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
-from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import Step
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request
+from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     ConnectionLimitError,
+    Exchange,
     RelocatedError,
-    Reply,
     SilenceError,
     UnansweredError,
     Upstream,
@@ -173,19 +178,9 @@ class Forwarder:
         if not await self._is_admitted(request_state, admitted, attempt, history):
             attempt.refused()
             return None
-        replica = self._replicas.configured[attempt.replica]
-        if request_state.trace is not None:
-            request_state.trace.forward(admitted, replica=replica.name, url=replica.url)
-        try:
-            exchange = await attempt.connect(self._upstream, replica)
-        except ConnectError as error:
-            request_state.attempt_failed("unreachable")
-            attempt.refused()
-            self._health.refused(attempt.replica, str(error))
+        exchange = await self._connect(request_state, admitted, attempt)
+        if exchange is None:
             return None
-        except ConnectionLimitError as error:
-            attempt.refused()
-            raise own_answers.no_connection(str(error)) from error
         key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
         request_state.attempts += 1
         request_state.replica = attempt.replica
@@ -206,18 +201,36 @@ class Forwarder:
                 str(error), unanswered=isinstance(error, UnansweredError)
             ) from error
         begun = partial(self._begun, request_state, attempt, history)
-        if reply.status == 200 and admitted.inference.stream and reply.body is None:
-            config = self._settings.config
-            new_relay = Relay if config.qoe is None else relay_of(config.qoe)
-            relay = new_relay(request_state, admitted, request, reply, begun)
-            if attempt.turn is not None:
-                attempt.turn.produced = relay.scan
-            return await relay_stream(
-                relay, idle_s=config.limits.idle_timeout_s, health=self._health
-            )
-        return relay_whole(
-            request_state, admitted, request, reply, begun, close=self._is_draining()
-        )
+        return await self._relay(attempt, Answered(request_state, admitted, request, reply, begun))
+
+    async def _connect(
+        self, request_state: RequestState, admitted: AdmittedRequest, attempt: Attempt
+    ) -> Exchange | None:
+        """A connection to the replica; None if it refuses one. Raises `Refusal` if this process can open no more."""
+        replica = self._replicas.configured[attempt.replica]
+        if request_state.trace is not None:
+            request_state.trace.forward(admitted, replica=replica.name, url=replica.url)
+        try:
+            return await attempt.connect(self._upstream, replica)
+        except ConnectError as error:
+            request_state.attempt_failed("unreachable")
+            attempt.refused()
+            self._health.refused(attempt.replica, str(error))
+            return None
+        except ConnectionLimitError as error:
+            attempt.refused()
+            raise own_answers.no_connection(str(error)) from error
+
+    async def _relay(self, attempt: Attempt, answered: Answered) -> Answer:
+        """Pass the answer on; raises `FailedAttempt`, `Refusal`."""
+        reply = answered.reply
+        if reply.status != 200 or not answered.admitted.inference.stream or reply.body is not None:
+            return relay_whole(answered, close=self._is_draining())
+        config = self._settings.config
+        relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
+        if attempt.turn is not None:
+            attempt.turn.produced = relay.scan
+        return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
 
     async def _is_admitted(
         self,
@@ -284,41 +297,3 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
-
-
-def relay_whole(
-    state: RequestState,
-    admitted: AdmittedRequest,
-    request: Request,
-    reply: Reply,
-    begun: Begun,
-    *,
-    close: bool,
-) -> CompleteReply:
-    """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
-    status, body, inference = reply.status, reply.body, admitted.inference
-    api = admitted.endpoint.api
-    content_type = reply.content_type or "application/octet-stream"
-    if 400 <= status < 500 and status not in (401, 403) and body is not None:
-        state.outcome = of_status(status)
-        state.usage = NOTHING
-        body, content_type = replica_error_body(status, body, api.dialect), JSON
-    elif status == 200 and body is not None and not inference.stream:
-        try:
-            reported = of_reply(admitted.endpoint, body, content_type)
-        except GarbageError as error:
-            raise FailedAttempt(str(error)) from error
-        state.usage_reported = reported is not None
-        state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
-    else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
-        content = reply.content_type or "no content type"
-        raise FailedAttempt(f"the replica answered {status} with {content}")
-    begun(status)
-    return CompleteReply(
-        request,
-        status=status,
-        body=body,
-        content_type=content_type,
-        headers=state.reply_headers,
-        close=close,
-    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from evenkeel_contract.routerconfig import RouterConfig
+from multidict import istr
 
-from evenkeel_router.api.endpoints import MODELS, endpoint_of
-from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.cors import Cors
+from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, dialect_of
+from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import (
     CompleteReply,
     HttpSyntaxError,
@@ -19,6 +23,10 @@ from evenkeel_router.transport.client_request import (
 
 HEALTH: Final = "/health"
 _READS: Final = ("GET", "HEAD")
+_ORIGIN: Final = istr("Origin")
+_PREFLIGHT: Final = istr("Access-Control-Request-Method")
+INTERNAL: Final = "internal"
+"""The code and the metrics' label of a fault of the router, which is none of the outcomes."""
 
 
 def asks_health(request: Request, path: str) -> bool:
@@ -44,7 +52,7 @@ def asked_model(request: Request, path: str) -> str:
 def _hint(path: str) -> str:
     """What the client probably meant: its base URL lacks `/v1`, or repeats it."""
     bare = "/v1" + path.removeprefix("/v1").removeprefix("/v1")
-    known = bare != path and (endpoint_of(bare) is not None or bare.startswith(MODELS))
+    known = bare != path and (bare in ENDPOINTS or bare.startswith(MODELS))
     return f" Did you mean {bare[:200]}? Check the client's base URL." if known else ""
 
 
@@ -61,6 +69,54 @@ def models(name: str, config: RouterConfig, *, started_unix: float) -> bytes:
             return msgspec.json.encode(card)
     message = f"The model {name[:200]!r} does not exist."
     raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
+
+
+def own(
+    request_state: RequestState,
+    request: Request,
+    body: bytes,
+    *,
+    status: int = 200,
+    headers: Sequence[tuple[str, str]] = (),
+    close: bool,
+) -> CompleteReply:
+    """An answer in JSON, with the headers that every answer to the request has."""
+    request_state.status = status
+    headers = (*request_state.reply_headers, *headers)
+    return CompleteReply(request, status=status, body=body, headers=headers, close=close)
+
+
+def refused(
+    request_state: RequestState, request: Request, refusal: Refusal, *, close: bool
+) -> CompleteReply:
+    """The answer to a refused request."""
+    request_state.outcome = refusal.outcome
+    return own(
+        request_state,
+        request,
+        error_body(refusal, dialect_of(request.path)),
+        status=refusal.status,
+        headers=refusal.headers,
+        close=close,
+    )
+
+
+def failed_here(request_state: RequestState, request: Request) -> CompleteReply:
+    """The answer to a request in which the router failed."""
+    refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
+    body = error_body(refusal, dialect_of(request.path))
+    return own(request_state, request, body, status=500, close=True)
+
+
+def cross_origin(request_state: RequestState, request: Request, cors: Cors) -> CompleteReply | None:
+    """Set the answer's headers for a page of another origin; the answer to its browser's check (CORS)."""
+    origin = request.headers.get(_ORIGIN)
+    if origin is None:
+        return None
+    if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+        return CompleteReply(request, status=200, body=b"", headers=cors.preflight(origin))
+    request_state.reply_headers += cors.headers(origin)
+    return None
 
 
 def not_http(error: HttpSyntaxError) -> Refusal:

@@ -16,20 +16,15 @@ from evenkeel_contract.routerconfig import Delivery as DeliverySetting
 from evenkeel_contract.routerconfig import QoeConfig
 from evenkeel_fairshare.qoe import Delivery, Expectation
 
-from evenkeel_router.request.relay import Begun, Relay
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.client_request import Request
-from evenkeel_router.transport.upstream import Reply
+from evenkeel_router.request.attempt import Answered, Relay
 
 MAX_HELD_BYTES: Final = 256 * 1024
 """Of one stream. A chat's event has about 250 bytes, so this is about a thousand tokens."""
 TICK_S: Final = 0.001
 """What is due within this time is sent, too: uvloop's timers count milliseconds."""
 
-NewRelay = Callable[[RequestState, AdmittedRequest, Request, Reply, Begun], Relay]
 
-
-def relay_of(qoe: QoeConfig) -> NewRelay:
+def relay_of(qoe: QoeConfig) -> Callable[[Answered], Relay]:
     """Makes the relays of streams."""
     expectation = Expectation(qoe.expected_ttft_s, 1 / qoe.expected_itl_s)
     kind = PacedRelay if qoe.delivery is DeliverySetting.PACED else MeasuredRelay
@@ -41,20 +36,11 @@ class MeasuredRelay(Relay):
 
     __slots__ = ("_now", "delivery")
 
-    def __init__(
-        self,
-        request_state: RequestState,
-        admitted: AdmittedRequest,
-        request: Request,
-        reply: Reply,
-        begun: Begun,
-        *,
-        expectation: Expectation,
-    ) -> None:
-        super().__init__(request_state, admitted, request, reply, begun)
+    def __init__(self, answered: Answered, *, expectation: Expectation) -> None:
+        super().__init__(answered)
         self._now = asyncio.get_running_loop().time
-        self.delivery = Delivery(request_state.started_s, expectation)
-        request_state.delivery = self.delivery
+        self.delivery = Delivery(self.request_state.started_s, expectation)
+        self.request_state.delivery = self.delivery
         self.passes = self._passes
 
     def feed(self, data: bytes, last: bool) -> None:
@@ -73,17 +59,8 @@ class PacedRelay(MeasuredRelay):
 
     __slots__ = ("_held", "_held_bytes", "_timer", "_waiter")
 
-    def __init__(
-        self,
-        request_state: RequestState,
-        admitted: AdmittedRequest,
-        request: Request,
-        reply: Reply,
-        begun: Begun,
-        *,
-        expectation: Expectation,
-    ) -> None:
-        super().__init__(request_state, admitted, request, reply, begun, expectation=expectation)
+    def __init__(self, answered: Answered, *, expectation: Expectation) -> None:
+        super().__init__(answered, expectation=expectation)
         self._held: deque[tuple[float, bytes]] = deque()
         """When events are due, and the events."""
         self._held_bytes = 0

@@ -12,26 +12,21 @@ of `/health`, of browsers (CORS) and the console are neither.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import re
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from evenkeel_contract.names import GUARDED_HEADERS, REQUEST_ID_HEADER
+from evenkeel_contract.names import GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
 from evenkeel_router.api.endpoints import (
+    ENDPOINTS,
     MODELS,
     Endpoint,
-    dialect_of,
-    endpoint_of,
     is_stored_response,
-    parse,
 )
-from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body
+from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
@@ -45,13 +40,12 @@ from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.request.request_state import AdmittedRequest, RequestIds, RequestState
 from evenkeel_router.request.request_trace import RequestTracer, Step
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
-    JSON,
     Answer,
     CompleteReply,
     HttpSyntaxError,
@@ -60,14 +54,7 @@ from evenkeel_router.transport.client_request import (
 )
 
 _log = logging.getLogger(__name__)
-_ORIGIN: Final = istr("Origin")
-_PREFLIGHT: Final = istr("Access-Control-Request-Method")
-_REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
-_WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
-
-INTERNAL: Final = "internal"
-"""The label of a fault of this program, which is none of the outcomes."""
 
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
@@ -112,17 +99,16 @@ class Pipeline:
         self._tracer = tracer
         self._sinks = sinks
         self._now = asyncio.get_running_loop().time
-        self._id_prefix = secrets.token_hex(6)
-        self._ids = itertools.count(1)
+        self._ids = RequestIds()
 
     async def handle(self, request: Request) -> Answer:
         """One request."""
-        path = _path(request)
-        endpoint = endpoint_of(path)
+        path = request.path
+        endpoint = ENDPOINTS.get(path)
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
         request_state = RequestState(
-            request_id=self._request_id(request),
+            request_id=self._ids.of(request),
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
@@ -138,7 +124,12 @@ class Pipeline:
             if is_stored_response(path):
                 self.identify(request_state, request)
                 raise not_stored()
-            return self._models(request_state, request, path)
+            name = own_answers.asked_model(request, path)
+            self.identify(request_state, request)
+            models = own_answers.models(
+                name, self._settings.config, started_unix=self._intake.started_unix
+            )
+            return own_answers.own(request_state, request, models, close=self._intake.draining)
         except Refusal as refusal:
             return self._refused(
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
@@ -162,21 +153,14 @@ class Pipeline:
         return None
 
     def _cross_origin(self, request_state: RequestState, request: Request) -> Answer | None:
-        """Set the answer's headers for a page of another origin; the answer to its browser's check (CORS)."""
+        """The answer to the check of a browser for a page of another origin (CORS); None for all other requests."""
         cors = self._intake.cors
-        if cors is None or _ORIGIN not in request.headers:
-            return None
-        origin = request.headers[_ORIGIN]
-        if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
-            headers = cors.preflight(origin)
-            return CompleteReply(request, status=200, body=b"", headers=headers)
-        request_state.reply_headers += cors.headers(origin)
-        return None
+        return None if cors is None else own_answers.cross_origin(request_state, request, cors)
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(
-            request_id=self._next_id(), path=_OTHER_PATH, started_s=self._now()
+            request_id=self._ids.new(), path=_OTHER_PATH, started_s=self._now()
         )
         if isinstance(error, HttpSyntaxError):
             answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
@@ -218,8 +202,8 @@ class Pipeline:
         )
         held_bytes = len(body)
         try:
-            content_type = request.headers.get(_CONTENT_TYPE, "") if endpoint.api.form else ""
-            inference = parse(endpoint, body, intake.limits, content_type=content_type)
+            content_type = request.headers.get(_CONTENT_TYPE, "")
+            inference = endpoint.api.parse(body, intake.limits, content_type)
             self._note_stripped(request, inference)
             request_state.stream = inference.stream
 
@@ -356,14 +340,6 @@ class Pipeline:
             if name in request.headers:
                 stripped[name] += 1
 
-    def _models(self, request_state: RequestState, request: Request, path: str) -> Answer:
-        name = own_answers.asked_model(request, path)
-        self.identify(request_state, request)
-        config, started = self._settings.config, self._intake.started_unix
-        body = own_answers.models(name, config, started_unix=started)
-        request_state.status = 200
-        return self._whole(request_state, request, 200, body)
-
     def _refused(
         self,
         request_state: RequestState,
@@ -371,35 +347,17 @@ class Pipeline:
         refusal: Refusal,
         *,
         close: bool = False,
-    ) -> Answer:
-        request_state.outcome, request_state.status = refusal.outcome, refusal.status
-        status, body = refusal.status, error_body(refusal, dialect_of(_path(request)))
-        return self._whole(request_state, request, status, body, refusal.headers, close=close)
+    ) -> CompleteReply:
+        close = close or self._intake.draining
+        return own_answers.refused(request_state, request, refusal, close=close)
 
-    def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
+    def _fault(
+        self, request_state: RequestState, request: Request, fault: BaseException
+    ) -> CompleteReply:
         """A fault of this program: the traceback goes to the log, not to the client."""
         _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
         self._totals.faults += 1
-        request_state.status = 500
-        refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
-        body = error_body(refusal, dialect_of(_path(request)))
-        return self._whole(request_state, request, 500, body, close=True)
-
-    def _whole(
-        self,
-        request_state: RequestState,
-        request: Request,
-        status: int,
-        body: bytes,
-        headers: Sequence[tuple[str, str]] = (),
-        *,
-        close: bool = False,
-    ) -> CompleteReply:
-        headers = [*request_state.reply_headers, *headers]
-        close = close or self._intake.draining
-        return CompleteReply(
-            request, status=status, body=body, content_type=JSON, headers=headers, close=close
-        )
+        return own_answers.failed_here(request_state, request)
 
     def _finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""
@@ -435,17 +393,3 @@ class Pipeline:
             seen.observe(request_state.first_byte_s - request_state.started_s)
         elif request_state.first_byte_s is None and request_state.outcome in OURS:
             seen.never()
-
-    def _request_id(self, request: Request) -> str:
-        given = request.headers.get(_REQUEST_ID)
-        if given is not None and _WELL_FORMED_ID.fullmatch(given):
-            return given
-        return self._next_id()
-
-    def _next_id(self) -> str:
-        """A request id: unique among routers by its prefix, within one by its number."""
-        return f"{self._id_prefix}-{next(self._ids):x}"
-
-
-def _path(request: Request) -> str:
-    return request.target.partition("?")[0]

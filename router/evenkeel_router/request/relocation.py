@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict
-from evenkeel_router.request.request_state import Attempt, RequestState
+from evenkeel_router.request.attempt import Attempt
+from evenkeel_router.request.request_state import RequestState
 
 _log = logging.getLogger(__name__)
 NOTICE_S: Final = 5.0

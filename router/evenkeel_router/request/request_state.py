@@ -1,24 +1,23 @@
-"""One request from its head to its end: what the steps find out about it, for totals, metrics and the request log.
+"""One request from its head to its end: what the steps find out about it, for totals, metrics and its line in the log.
 
-What the request holds at a replica is owned by its current `Attempt`: a ticket (fleet), a booking (ledger) and an exchange
-(connection). An attempt takes each in one place, and one of four endings gives all of them back:
-
-| state      | holds                     | left by                                  |
-|------------|---------------------------|------------------------------------------|
-| SELECTED   | ticket                    | `dispatched`, `refused`, `finished`      |
-| DISPATCHED | ticket, exchange, booking | `failed`, `relocated`, `finished`        |
-| RELOCATING | booking                   | the end of `relocated`, or `finished`    |
-| ENDED      | nothing                   |                                          |
-
-Where the router orders a replica's queue, the attempt also has a turn at its gate (R12), until it has ended.
+API keys, prompts and answers are never logged. Of what a client sent, only its request id and its identity are, after
+they were checked. Lines of requests bypass `logging`: a record, its formatting and its lock cost as much as the choice of
+a replica. A request appends one tuple instead, and a thread encodes and writes the tuples in batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
-from typing import Final, NamedTuple, Protocol
+import contextlib
+import itertools
+import re
+import secrets
+import time
+from collections import deque
+from operator import attrgetter
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 from evenkeel_contract.names import (
     ADAPTER_HEADER,
     CACHE_SALT_HEADER,
@@ -26,146 +25,44 @@ from evenkeel_contract.names import (
     REQUEST_ID_HEADER,
     SESSION_HEADER,
 )
-from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.qoe import Delivery
 from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.api.identity import Client, Paid
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.fleet.selection import Fleet, Match, Ticket
-from evenkeel_router.gate.gates import Turn
-from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
+from evenkeel_router.fleet.selection import Match
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.request.request_trace import RequestTrace
 from evenkeel_router.transport.client_request import Request
-from evenkeel_router.transport.upstream import Exchange, Outgoing, Upstream
+from evenkeel_router.transport.upstream import Outgoing
 
+if TYPE_CHECKING:
+    from evenkeel_router.request.attempt import Attempt
+
+_REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
+_WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 
 
-class State(Enum):
-    """What an attempt holds; see the table of this module."""
+class RequestIds:
+    """Ids of requests: unique among routers by their prefix, within one by their number."""
 
-    SELECTED = "selected"
-    DISPATCHED = "dispatched"
-    RELOCATING = "relocating"
-    ENDED = "ended"
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
 
+    def of(self, request: Request) -> str:
+        """The id that the client sent, if it is well-formed, else a new one."""
+        given = request.headers.get(_REQUEST_ID)
+        return given if given is not None and _WELL_FORMED_ID.fullmatch(given) else self.new()
 
-class Verdict(Protocol):
-    """The answer to come for a request that the router took back from a draining replica."""
-
-    async def verdict(self) -> RelocationVerdict | None:
-        """What had begun there; None if no report ever showed it."""
-
-
-class Attempt:
-    """From selection to one ending."""
-
-    __slots__ = (
-        "_accounting", "_fleet", "_state", "booking", "exchange", "taken_back", "ticket", "tried", "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self, fleet: Fleet, accounting: Accounting, ticket: Ticket, tried: ReplicaSet
-    ) -> None:
-        """`tried`: slots of the replicas that failed the request before."""
-        self._fleet = fleet
-        self._accounting = accounting
-        self._state = State.SELECTED
-        self.ticket = ticket
-        self.tried = tried
-        self.exchange: Exchange | None = None
-        self.booking: Booking | None = None
-        self.turn: Turn | None = None
-        """Where the router orders the replica's queue."""
-        self.taken_back: Verdict | None = None
-        """Set when the router takes the request back from a replica that drains."""
-
-    @property
-    def replica(self) -> str:
-        """Name of the replica."""
-        return self.ticket.member.name
-
-    @property
-    def open_booking(self) -> Booking | None:
-        """The ledger's booking while the request is at the replica."""
-        return self.booking if self._state is State.DISPATCHED else None
-
-    async def connect(self, upstream: Upstream, replica: ReplicaConfig) -> Exchange:
-        """A connection for the request. Raises `ConnectError` and `ConnectionLimitError`; then `refused` follows."""
-        self.exchange = await upstream.connect(replica)
-        return self.exchange
-
-    def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
-        """The request is about to be sent: book it. Returns the client key to send with it."""
-        self._state = State.DISPATCHED
-        self.booking = self._accounting.sends(self.replica, client, paid=paid, now_s=now_s)
-        return self.booking.key
-
-    def refused(self) -> None:
-        """The request never reached the replica: nothing is charged."""
-        self._state = State.ENDED
-        self._give_back(NOTHING)
-        self._leave_gate(NOTHING)
-
-    def failed(self, estimate: Usage) -> tuple[bool, Paid]:
-        """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
-
-        Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
-        """
-        booking = self._end()
-        ran = self._accounting.was_running(booking)
-        paid = self._accounting.failed(booking, estimate)
-        self._give_back(NOTHING)
-        self._leave_gate(None if ran else NOTHING)
-        return ran, paid
-
-    async def relocated(self, estimate: Usage) -> Paid:
-        """A draining replica gives the request back. Returns what of it is charged by now (R11).
-
-        Waits for the report that shows whether the request had begun after all.
-        """
-        self._state = State.RELOCATING
-        self._give_back(NOTHING)
-        verdict = await self.taken_back.verdict() if self.taken_back is not None else None
-        paid = self._accounting.moved(self._end(), verdict, estimate)
-        self._leave_gate(None if paid.input else NOTHING)
-        return paid
-
-    def finished(self, usage: Usage | None) -> None:
-        """The request is over, however it ended; does nothing where another ending came before.
-
-        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
-        """
-        if self._state is State.SELECTED:
-            self.refused()
-        elif self._state is not State.ENDED:
-            if self._state is State.DISPATCHED:
-                self._give_back(usage)
-            self._accounting.ended(self._end(), usage)
-            self._leave_gate(usage)
-
-    def _end(self) -> Booking:
-        self._state = State.ENDED
-        if self.booking is None:
-            raise RuntimeError("an attempt that was not dispatched has no booking to close")
-        return self.booking
-
-    def _give_back(self, usage: Usage | None) -> None:
-        if self.exchange is not None:
-            self.exchange.close()
-        self._fleet.finished(self.ticket, usage)
-
-    def _leave_gate(self, usage: Usage | None) -> None:
-        """`usage`: None where the charge stands."""
-        if self.turn is not None:
-            self.turn.leave(usage)
+    def new(self) -> str:
+        """A new id."""
+        return f"{self._prefix}-{next(self._numbers):x}"
 
 
 class RequestState:
@@ -275,3 +172,111 @@ class AdmittedRequest(NamedTuple):
             if value is not None and value.isascii() and value.isprintable():
                 headers.append((name, value))
         return Outgoing(request_state.path, headers, body, inference.content_type)
+
+
+FLUSH_INTERVAL_S: Final = 1.0
+MAX_PENDING: Final = 50_000
+"""Lines in memory; further lines are dropped and counted."""
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True):
+    """The line of one request."""
+
+    time: float
+    request_id: str
+    path: str
+    status: int
+    duration_s: float
+    level: str = ""
+    message: str = ""
+    client: str = ""
+    outcome: str = ""
+    replica: str = ""
+    attempts: int = 0
+    stream: bool = False
+    ttft_s: float = 0.0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    trace_id: str = ""
+
+
+class _Ended(NamedTuple):
+    """A request that ended, as the writer gets it: after the first two, fields of `RequestState`."""
+
+    time: float
+    duration_s: float
+    request_id: str
+    path: str
+    status: int
+    started_s: float
+    first_byte_s: float | None
+    client: Client | None
+    outcome: Outcome | None
+    replica: str
+    attempts: int
+    stream: bool
+    usage: Usage | None
+    trace: RequestTrace | None
+
+    def line(self) -> RequestLine:
+        """Its line."""
+        line = RequestLine(
+            self.time, self.request_id, self.path, self.status, round(self.duration_s, 6)
+        )
+        line.level, line.message = "info", "request"
+        line.attempts, line.replica, line.stream = self.attempts, self.replica, self.stream
+        if self.client is not None:
+            line.client = self.client.identity
+        if self.outcome is not None:
+            line.outcome = self.outcome.value
+        if self.first_byte_s is not None:
+            line.ttft_s = round(self.first_byte_s - self.started_s, 6)
+        if self.usage is not None:
+            line.input_tokens, line.cached_tokens, line.output_tokens = self.usage
+        if self.trace is not None:
+            line.trace_id = self.trace.log_id()
+        return line
+
+
+_fields_of = attrgetter(*_Ended._fields[2:])
+
+
+class RequestLog:
+    """The lines of requests that ended; a thread writes them in batches. Without an output there are none."""
+
+    def __init__(self, output: IO[str] | None) -> None:
+        self._output = output
+        self._lines: deque[tuple[Any, ...]] = deque()
+        self._encoder = msgspec.json.Encoder()
+        self.dropped = 0
+
+    def add(self, request_state: RequestState, duration_s: float) -> None:
+        """A request ended."""
+        if self._output is None:
+            return
+        if len(self._lines) >= MAX_PENDING:
+            self.dropped += 1
+            return
+        self._lines.append((time.time(), duration_s, *_fields_of(request_state)))
+
+    async def run(self) -> None:
+        """Write lines every second until cancelled, then the lines that remain."""
+        try:
+            while True:
+                await asyncio.sleep(FLUSH_INTERVAL_S)
+                if self._lines:
+                    await asyncio.to_thread(self.flush)
+        finally:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all lines collected so far."""
+        batch = []
+        with contextlib.suppress(IndexError):  # the loop's thread appends meanwhile
+            while True:
+                batch.append(self._lines.popleft())
+        if batch and self._output is not None:
+            lines = [self._encoder.encode(_Ended._make(ended).line()) for ended in batch]
+            self._output.write(b"\n".join((*lines, b"")).decode())
+            self._output.flush()

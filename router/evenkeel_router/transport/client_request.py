@@ -138,6 +138,11 @@ class Request:
         self.body = Body(connection)
 
     @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @property
     def remote(self) -> str | None:
         """The client's address; None if its socket has none."""
         return self.connection.peer

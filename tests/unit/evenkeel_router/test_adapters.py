@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_fairshare.prefix.index import text_blocks
-from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.request.own_answers import models
@@ -25,7 +25,7 @@ BODIES: dict[Endpoint, dict[str, Any]] = {
 
 
 def read(endpoint: Endpoint, body: dict[str, Any]) -> Inference:
-    return parse(endpoint, json.dumps(body).encode(), LIMITS)
+    return endpoint.api.parse(json.dumps(body).encode(), LIMITS, "")
 
 
 @pytest.mark.parametrize("endpoint", BODIES)
@@ -46,7 +46,7 @@ def test_an_adapter_is_named_alone_or_after_the_model(
 def test_another_name_of_the_model_is_the_model_and_is_passed_on() -> None:
     limits = Limits(model="m", max_output_tokens=1000, aliases=frozenset({"short"}))
     body = {"model": "short", "prompt": "Hi"}
-    found = parse(Endpoint.COMPLETIONS, json.dumps(body).encode(), limits)
+    found = Endpoint.COMPLETIONS.api.parse(json.dumps(body).encode(), limits, "")
     assert (found.adapter, json.loads(found.body)["model"]) == (None, "short")
     config = RouterConfig(namespace="ns", service="svc", model="m", model_aliases=("short",))
     listed = json.loads(models("", config, started_unix=0.0))["data"]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from evenkeel_router.api.endpoints import Endpoint, dialect_of, parse
+from evenkeel_router.api.endpoints import Endpoint, dialect_of
 from evenkeel_router.api.errors import Dialect, Outcome, Refusal
 from evenkeel_router.api.inference import MAX_PARTS, MAX_PROMPTS, Inference, Limits
 
@@ -33,7 +33,8 @@ FORM = 'multipart/form-data; boundary="b"'
 
 
 def read(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Inference:
-    return parse(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode(), LIMITS)
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return endpoint.api.parse(body, LIMITS, "")
 
 
 def refused(endpoint: Endpoint, body: dict[str, Any]) -> Refusal:
@@ -50,7 +51,7 @@ def form(**fields: str) -> bytes:
 
 
 def heard(body: bytes, content_type: str = FORM) -> Inference:
-    return parse(Endpoint.TRANSCRIPTIONS, body, LIMITS, content_type=content_type)
+    return Endpoint.TRANSCRIPTIONS.api.parse(body, LIMITS, content_type)
 
 
 def test_every_endpoint_has_a_row_and_a_parser() -> None:

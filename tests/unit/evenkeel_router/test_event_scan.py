@@ -4,8 +4,8 @@ import json
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api import answers as sse
-from evenkeel_router.api.answers import EventScan
+from evenkeel_router.api import openai as sse
+from evenkeel_router.api.openai import EventScan
 from evenkeel_router.api.streams import GeneratedScan
 
 CHUNK = b'data: {"choices":[{"text":" a \\"usage\\":{ "}],"usage":null}\n\n'

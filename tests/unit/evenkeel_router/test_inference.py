@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.inference import MAX_MEMBERS, MAX_PARTS, Inference, Limits, with_client_key
 
@@ -15,7 +15,8 @@ GENERATE = {"text": "Hi"}
 
 
 def read(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Inference:
-    return parse(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode(), LIMITS)
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return endpoint.api.parse(body, LIMITS, "")
 
 
 def refused(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Refusal:

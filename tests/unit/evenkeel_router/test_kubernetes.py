@@ -24,7 +24,7 @@ from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import Verdict
-from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.tracing import DroppedSpans
 

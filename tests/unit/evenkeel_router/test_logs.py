@@ -7,9 +7,9 @@ import logging
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.telemetry import logs
-from evenkeel_router.telemetry.logs import JsonFormatter, RequestLog, start_logging
+from evenkeel_router.request import request_state as request_states
+from evenkeel_router.request.request_state import RequestLog, RequestState
+from evenkeel_router.telemetry.logs import JsonFormatter, start_logging
 
 
 def request_state() -> RequestState:
@@ -39,7 +39,7 @@ def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> N
 
 
 def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_PENDING", 1)
+    monkeypatch.setattr(request_states, "MAX_PENDING", 1)
     output = io.StringIO()
     log = RequestLog(output)
     log.add(request_state(), 0.0)

@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.ledger.totals import RequestTotals
-from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import router_state

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.answers import EventScan
 from evenkeel_router.api.errors import Dialect, Outcome, Refusal
+from evenkeel_router.api.openai import EventScan
 from evenkeel_router.api.streams import SCANS
 
 REFUSAL = Refusal(Outcome.REPLICA_FAILED, "It broke.", code="replica_failed")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.index import sglang_blocks
-from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
@@ -35,7 +35,7 @@ def inference(
     endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any
 ) -> tuple[Endpoint, Inference]:
     body = msgspec.json.encode({"model": "m", **fields})
-    return endpoint, parse(endpoint, body, Limits("m", 1000))
+    return endpoint, endpoint.api.parse(body, Limits("m", 1000), "")
 
 
 async def loaded(folder: Path) -> Tokenisation:

@@ -2,8 +2,9 @@
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.answers import GarbageError, of_chunk, of_reply
+from evenkeel_router.api.answers import GarbageError, of_reply
 from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.openai import of_chunk
 
 
 @pytest.mark.parametrize(

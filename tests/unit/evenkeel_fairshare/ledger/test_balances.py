@@ -82,11 +82,10 @@ def test_the_promise_of_another_router_is_not_repeated():
 
 
 def test_the_larger_debt_counts_until_the_replica_reports_its_seed():
-    here = ledger("a")
-    for router, seed in (("a", -50), ("b", -80)):
-        here.replica_accounts.setdefault("new", ledger("x")._account_of("new")).promise(
-            router, ALICE, seed=seed, tenant_seed=seed
-        )
+    here, there = ledger("a"), ledger("b")
+    here.promised("new", ALICE, seed=-50, tenant_seed=-50)
+    there.promised("new", ALICE, seed=-80, tenant_seed=-80)
+    here.merge(there.delta())
     assert promise(here, ALICE, "new", live=["new"]) == Seed(-80, -80)
 
 

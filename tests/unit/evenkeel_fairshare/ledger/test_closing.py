@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow
+from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Ledger, ReplicaRow
 from evenkeel_fairshare.ledger.closing import close, finish
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 
@@ -19,6 +19,13 @@ def reported(*rows: ReplicaRow) -> ReplicaAccount:
     return account
 
 
+def at(account: ReplicaAccount, router: str) -> Ledger:
+    """The ledger of a router that knows the account as `x`."""
+    ledger = Ledger(router, rules=RULES)
+    ledger.replica_accounts["x"] = account
+    return ledger
+
+
 def row(client: str, service: float, deficit: float, **state: float) -> ReplicaRow:
     return ReplicaRow(client, service, service, 1, deficit, waiting=1, **state)
 
@@ -30,9 +37,9 @@ def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]
 def test_the_larger_of_reported_and_received_service_counts():
     account = reported(row(ALICE, 10, 0))
     assert account.served(ALICE) == 10
-    account.receive("a", ALICE, 7)
+    at(account, "a").received("x", ALICE, 7)
     assert account.served(ALICE) == 10
-    account.receive("b", ALICE, 5)
+    at(account, "b").received("x", ALICE, 5)
     assert account.served(ALICE) == 12
 
 
@@ -47,34 +54,34 @@ def test_an_unused_seed_leaves_no_balance():
 
 def test_service_after_the_last_report_is_owed_too():
     account = reported(row(ALICE, 10, 60), row(BOB, 10, 60))
-    account.receive("a", ALICE, 90)
+    at(account, "a").received("x", ALICE, 90)
     assert owed(account) == {ALICE: 20, BOB: -60}
 
 
 def test_unreported_quanta_are_the_fewest_that_explain_the_service():
     """Alice received 990 more. Her debt is at most 500, so she got quanta of 400 meanwhile, and so did Bob."""
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    account.receive("a", ALICE, 1000)
+    at(account, "a").received("x", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: -50}
 
 
 def test_a_client_without_a_queue_got_no_quanta():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
-    account.receive("a", ALICE, 1000)
+    at(account, "a").received("x", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: 350}
 
 
 def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
-    account.receive("a", ALICE, 1000)
+    at(account, "a").received("x", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: -100}
     assert owed(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
 
 def test_a_client_that_was_never_reported_owes_the_received_service():
     account = ReplicaAccount()
-    account.promise("a", ALICE, seed=-70, tenant_seed=-20)
-    account.receive("a", ALICE, 30)
+    at(account, "a").promised("x", ALICE, seed=-70, tenant_seed=-20)
+    at(account, "a").received("x", ALICE, 30)
     closing = finish(close(account, RULES, EqualWeights()))
     assert closing.clients == {ALICE: 30}
     assert closing.tenants == {"ns/t": 30}
@@ -95,7 +102,7 @@ class Weighted:
 
 def test_quanta_are_by_weight():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    account.receive("a", ALICE, 1000)
+    at(account, "a").received("x", ALICE, 1000)
     closing = finish(close(account, RULES, Weighted()))
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
@@ -106,7 +113,7 @@ def test_tenants_have_their_own_balances():
         row(BOB, 10, 60)._replace(tenant_deficit=-200, tenant_seed=-10),
         row(CAROL, 10, -70)._replace(tenant_deficit=30),
     )
-    account.receive("a", BOB, 15)
+    at(account, "a").received("x", BOB, 15)
     assert finish(close(account, RULES, EqualWeights())).tenants == {"ns/t": 195, "ns/u": -30}
 
 
@@ -134,7 +141,7 @@ class TestDraining:
 
     def test_a_mark_may_come_before_the_first_report(self):
         account = ReplicaAccount()
-        account.promise("a", ALICE, seed=50, tenant_seed=0)
+        at(account, "a").promised("x", ALICE, seed=50, tenant_seed=0)
         account.mark("a")
         account.observe(since=0, sequence=2, rows=[row(ALICE, 40, 0, seed=50)])
         assert owed(account) == {ALICE: 40}

@@ -1,0 +1,358 @@
+"""One attempt: what a request holds at one replica, and its answer on the way from the replica to the client.
+
+What the request holds is owned by its current `Attempt`: a ticket (fleet), a booking (ledger) and an exchange (connection). An
+attempt takes each in one place, and one of four endings gives all of them back:
+
+| state      | holds                     | left by                                  |
+|------------|---------------------------|------------------------------------------|
+| SELECTED   | ticket                    | `dispatched`, `refused`, `finished`      |
+| DISPATCHED | ticket, exchange, booking | `failed`, `relocated`, `finished`        |
+| RELOCATING | booking                   | the end of `relocated`, or `finished`    |
+| ENDED      | nothing                   |                                          |
+
+Where the router orders a replica's queue, the attempt also has a turn at its gate (R12), until it has ended.
+
+Most chunks of a stream never come to `Relay.feed`: once the client was sent something, chunks that need no look inside
+pass straight through (`Reply.splice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+
+from evenkeel_router.api.answers import GarbageError, of_reply
+from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
+from evenkeel_router.api.identity import Client, Paid
+from evenkeel_router.api.streams import SCANS
+from evenkeel_router.fleet.health import Health
+from evenkeel_router.fleet.selection import Fleet, Ticket
+from evenkeel_router.gate.gates import Turn
+from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
+from evenkeel_router.request import own_answers
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
+from evenkeel_router.transport.upstream import (
+    BrokenError,
+    Exchange,
+    Passes,
+    Reply,
+    SilenceError,
+    Upstream,
+)
+
+
+class State(Enum):
+    """What an attempt holds; see the table of this module."""
+
+    SELECTED = "selected"
+    DISPATCHED = "dispatched"
+    RELOCATING = "relocating"
+    ENDED = "ended"
+
+
+class Verdict(Protocol):
+    """The answer to come for a request that the router took back from a draining replica."""
+
+    async def verdict(self) -> RelocationVerdict | None:
+        """What had begun there; None if no report ever showed it."""
+
+
+class Attempt:
+    """From selection to one ending."""
+
+    __slots__ = (
+        "_accounting", "_fleet", "_state", "booking", "exchange", "taken_back", "ticket", "tried", "turn",
+    )  # fmt: skip
+
+    def __init__(
+        self, fleet: Fleet, accounting: Accounting, ticket: Ticket, tried: ReplicaSet
+    ) -> None:
+        """`tried`: slots of the replicas that failed the request before."""
+        self._fleet = fleet
+        self._accounting = accounting
+        self._state = State.SELECTED
+        self.ticket = ticket
+        self.tried = tried
+        self.exchange: Exchange | None = None
+        self.booking: Booking | None = None
+        self.turn: Turn | None = None
+        """Where the router orders the replica's queue."""
+        self.taken_back: Verdict | None = None
+        """Set when the router takes the request back from a replica that drains."""
+
+    @property
+    def replica(self) -> str:
+        """Name of the replica."""
+        return self.ticket.member.name
+
+    @property
+    def open_booking(self) -> Booking | None:
+        """The ledger's booking while the request is at the replica."""
+        return self.booking if self._state is State.DISPATCHED else None
+
+    async def connect(self, upstream: Upstream, replica: ReplicaConfig) -> Exchange:
+        """A connection for the request. Raises `ConnectError` and `ConnectionLimitError`; then `refused` follows."""
+        self.exchange = await upstream.connect(replica)
+        return self.exchange
+
+    def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
+        """The request is about to be sent: book it. Returns the client key to send with it."""
+        self._state = State.DISPATCHED
+        self.booking = self._accounting.sends(self.replica, client, paid=paid, now_s=now_s)
+        return self.booking.key
+
+    def refused(self) -> None:
+        """The request never reached the replica: nothing is charged."""
+        self._state = State.ENDED
+        self._give_back(NOTHING)
+        self._leave_gate(NOTHING)
+
+    def failed(self, estimate: Usage) -> tuple[bool, Paid]:
+        """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
+
+        Returns whether the request had begun there as far as the last report shows, and what of it is charged by
+        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
+        """
+        booking = self._end()
+        ran = self._accounting.was_running(booking)
+        paid = self._accounting.failed(booking, estimate)
+        self._give_back(NOTHING)
+        self._leave_gate(None if ran else NOTHING)
+        return ran, paid
+
+    async def relocated(self, estimate: Usage) -> Paid:
+        """A draining replica gives the request back. Returns what of it is charged by now (R11).
+
+        Waits for the report that shows whether the request had begun after all.
+        """
+        self._state = State.RELOCATING
+        self._give_back(NOTHING)
+        verdict = await self.taken_back.verdict() if self.taken_back is not None else None
+        paid = self._accounting.moved(self._end(), verdict, estimate)
+        self._leave_gate(None if paid.input else NOTHING)
+        return paid
+
+    def finished(self, usage: Usage | None) -> None:
+        """The request is over, however it ended; does nothing where another ending came before.
+
+        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
+        """
+        if self._state is State.SELECTED:
+            self.refused()
+        elif self._state is not State.ENDED:
+            if self._state is State.DISPATCHED:
+                self._give_back(usage)
+            self._accounting.ended(self._end(), usage)
+            self._leave_gate(usage)
+
+    def _end(self) -> Booking:
+        self._state = State.ENDED
+        if self.booking is None:
+            raise RuntimeError("an attempt that was not dispatched has no booking to close")
+        return self.booking
+
+    def _give_back(self, usage: Usage | None) -> None:
+        if self.exchange is not None:
+            self.exchange.close()
+        self._fleet.finished(self.ticket, usage)
+
+    def _leave_gate(self, usage: Usage | None) -> None:
+        """`usage`: None where the charge stands."""
+        if self.turn is not None:
+            self.turn.leave(usage)
+
+
+Begun: TypeAlias = Callable[[int], None]
+"""The client is about to be sent the first of its answer, with this status."""
+
+
+class Answered(NamedTuple):
+    """A replica's answer, and the request that it belongs to."""
+
+    request_state: RequestState
+    admitted: AdmittedRequest
+    request: Request
+    reply: Reply
+    begun: Begun
+
+
+class FailedAttempt(Exception):
+    """An attempt failed before the client was sent anything."""
+
+    def __init__(self, why: str, *, unanswered: bool = False) -> None:
+        """`unanswered`: nothing of an answer came."""
+        super().__init__(why)
+        self.unanswered = unanswered
+
+
+class Relay:
+    """One request's stream, sent on as it comes."""
+
+    __slots__ = ("_begun", "_match", "passes", "reply", "request_state", "scan", "stream")
+
+    def __init__(self, answered: Answered) -> None:
+        admitted = answered.admitted
+        self.request_state = answered.request_state
+        self.reply = answered.reply
+        self._match = admitted.match
+        self._begun = answered.begun
+        scan = SCANS[admitted.endpoint.api.dialect]
+        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
+        self.passes: Passes = self.scan.passes
+        self.stream = Stream(answered.request, headers=self.request_state.reply_headers)
+
+    def feed(self, data: bytes, last: bool) -> None:
+        """Pass on what is whole."""
+        scan = self.scan
+        events = scan.feed(data)
+        if events:
+            self.stream.send(events, last and scan.done)
+            if self.request_state.first_byte_s is None:
+                self._begun(200)
+                client = self.stream.client
+                if client is not None:  # from now on most chunks pass without `feed`
+                    self.reply.splice(self.passes, client)
+        if scan.broken is not None:
+            self.reply.hold()
+
+    def usage(self) -> Usage:
+        """The usage that the replica reported, or an estimate."""
+        scan = self.scan
+        if scan.failed and not scan.events:
+            return NOTHING
+        return scan.usage or self._match.estimate(scan.output_tokens)
+
+    async def room(self, idle_s: float) -> None:
+        """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
+        if self.stream.full:  # perhaps of the connection's last answer
+            await _drain(self.stream, idle_s)
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the client was sent all that came."""
+        return True
+
+    async def send_rest(self) -> None:
+        """Wait until the client was sent all of a stream whose replica is done."""
+
+    def send_now(self) -> None:
+        """Send at once what waits here."""
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+
+    def end(self, refusal: Refusal) -> Answer:
+        """End a stream that has begun with an error event, if its last event was not sent yet."""
+        self.send_now()
+        if not self.scan.done:
+            self.request_state.outcome = refusal.outcome
+            self.stream.send(self.scan.error_event(refusal))
+        self.stream.finish()
+        return self.stream
+
+
+async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer:
+    """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
+    state, scan, stream = relay.request_state, relay.scan, relay.stream
+    stream.when_full(relay.reply.hold)
+    try:
+        error = await _receive(relay, idle_s)
+        stream.when_full(None)
+        if error is not None:
+            return _break_off(relay, error, health)
+        if not relay.all_sent:
+            await relay.send_rest()
+    except asyncio.CancelledError:
+        state.complete = scan.done and relay.all_sent
+        if not stream.started or not state.interrupted():
+            raise
+        return relay.end(own_answers.shutting_down())
+    finally:
+        relay.close()
+        stream.when_full(None)
+        if stream.started:
+            state.usage_reported = scan.usage is not None
+            state.usage = relay.usage()
+    if scan.failed:
+        state.outcome = Outcome.REPLICA_FAILED
+    stream.finish()
+    return stream
+
+
+async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | None:
+    """Pass on what the replica sends. Returns why the stream broke before its last event; None if it did not."""
+    scan = relay.scan
+    try:
+        ended = False
+        while not ended and scan.broken is None:
+            await relay.room(idle_s)
+            ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
+        scan.close()
+    except (BrokenError, SilenceError) as error:
+        if not scan.done:
+            return error
+    return None if scan.broken is None else BrokenError(scan.broken)
+
+
+def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) -> Answer:
+    """The replica failed in the middle of a stream."""
+    if isinstance(error, BrokenError):
+        health.broken(relay.request_state.replica, str(error))
+    if not relay.stream.started:
+        if isinstance(error, SilenceError):
+            raise own_answers.silent(
+                "The replica did not finish its first event in time."
+            ) from error
+        raise FailedAttempt(str(error)) from error
+    if isinstance(error, SilenceError):
+        return relay.end(
+            own_answers.silent("The replica sent nothing more within the idle timeout.")
+        )
+    return relay.end(own_answers.broken_off(str(error)))
+
+
+async def _drain(stream: Stream, idle_s: float) -> None:
+    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
+    try:
+        async with asyncio.timeout(idle_s):
+            await stream.drain()
+    except TimeoutError as error:
+        stream.abort()
+        raise own_answers.not_reading(idle_s) from error
+
+
+def relay_whole(answered: Answered, *, close: bool) -> CompleteReply:
+    """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
+    state, admitted, request, reply, begun = answered
+    status, body, inference = reply.status, reply.body, admitted.inference
+    api = admitted.endpoint.api
+    content_type = reply.content_type or "application/octet-stream"
+    if 400 <= status < 500 and status not in (401, 403) and body is not None:
+        state.outcome = of_status(status)
+        state.usage = NOTHING
+        body, content_type = replica_error_body(status, body, api.dialect), JSON
+    elif status == 200 and body is not None and not inference.stream:
+        try:
+            reported = of_reply(admitted.endpoint, body, content_type)
+        except GarbageError as error:
+            raise FailedAttempt(str(error)) from error
+        state.usage_reported = reported is not None
+        state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
+    else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
+        content = reply.content_type or "no content type"
+        raise FailedAttempt(f"the replica answered {status} with {content}")
+    begun(status)
+    return CompleteReply(
+        request,
+        status=status,
+        body=body,
+        content_type=content_type,
+        headers=state.reply_headers,
+        close=close,
+    )
