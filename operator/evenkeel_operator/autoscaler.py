@@ -301,7 +301,7 @@ class Activations:
         wait_s = FIRST_RETRY_S
         while True:
             try:
-                return set(addresses_of_ready(await self._observer.pods(key, ROUTER_COMPONENT)))
+                return set(addresses_of_ready(await self._observer.pods(key).of(ROUTER_COMPONENT)))
             except ClusterError as error:
                 _log.info("%s: cannot list its routers: %s", key, error)
                 await asyncio.sleep(wait_s)

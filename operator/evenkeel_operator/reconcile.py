@@ -8,7 +8,7 @@ A pass may stop anywhere and run again. A pass over an unchanged service reads f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -53,7 +53,13 @@ from evenkeel_operator.core.records import (
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
 from evenkeel_operator.core.status import EventText, Findings, differs, events_for, service_status
 from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
-from evenkeel_operator.core.workload import TIME_FORMAT, Workload, newest_template, workload
+from evenkeel_operator.core.workload import (
+    STUCK,
+    TIME_FORMAT,
+    Workload,
+    newest_template,
+    workload,
+)
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.reported import Reported, Reports
 from evenkeel_operator.rotation import Attended, Rotation
@@ -237,8 +243,7 @@ class ServicePass:
         cordoned = self._deps.store.cordoned
         if scaling.replicas != 1 or not cordoned or _external(spec_decision) is not None:
             return scaling
-        pods = await self._deps.observer.pods(key, ENGINE_COMPONENT)
-        return surged(scaling, pods, cordoned)
+        return surged(scaling, await seen.pods.of(ENGINE_COMPONENT), cordoned)
 
     async def _desired(
         self, key: Key, seen: Observed, spec_decision: SpecDecision, scaling: Scaling
@@ -298,14 +303,12 @@ class ServicePass:
         if _external(spec_decision) is not None:
             engines = await self._deps.observer.external_engines(key)
         else:
-            engines = await self._workload(
-                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas, attended.pods
-            )
+            engines = await self._workload(key, seen, ENGINE_COMPONENT, scaling.replicas)
         return Findings(
             faults=spec_decision.faults,
             runs=wanted is not None,
             engines=engines,
-            routers=await self._workload(key, router_name(key.name), ROUTER_COMPONENT, routers),
+            routers=await self._workload(key, seen, ROUTER_COMPONENT, routers),
             notes=(
                 *outcome.notes,
                 *attended.notes,
@@ -321,23 +324,16 @@ class ServicePass:
             scales=scaling.decision is not None and scaling.decision.active,
         )
 
-    async def _workload(
-        self,
-        key: Key,
-        name: str,
-        component: str,
-        wanted: int,
-        pods: Sequence[Object] | None = None,
-    ) -> Workload:
-        """`pods`: the pods, if they were already listed."""
-        deployment = self._deps.store.children(key).items.get(Ref("Deployment", name))
+    async def _workload(self, key: Key, seen: Observed, component: str, wanted: int) -> Workload:
+        name_of = engine_name if component == ENGINE_COMPONENT else router_name
+        ref = Ref("Deployment", name_of(key.name))
+        deployment = self._deps.store.children(key).items.get(ref)
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found
-        if pods is None:
-            pods = await self._deps.observer.pods(key, component)
+        pods = await seen.pods.of(component)
         found = workload(deployment, wanted=wanted, pods=pods)
-        if found.failure is None:
+        if found.failure is None or found.failure.reason not in STUCK:
             return found
         replica_sets = await self._deps.observer.replica_sets(key, component)
         newest = newest_template(replica_sets, deployment)

@@ -55,8 +55,6 @@ class Attended:
     """The desired objects after rotation, and what rotation found."""
 
     wanted: Desired | None
-    pods: Sequence[Object] | None = None
-    """The engines' pods, if they were listed."""
     again_s: float | None = None
     """Seconds until the next pass without an event."""
     notes: tuple[Note, ...] = ()
@@ -102,8 +100,7 @@ class Rotation:
         if not shrinking and not noted and workload(live, wanted=replicas).settled:
             return Attended(wanted=wanted)
 
-        pods = await self._observer.pods(key, ENGINE_COMPONENT)
-        engines = engines_of(pods)
+        engines = engines_of(await seen.pods.of(ENGINE_COMPONENT))
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
         self._store.note_checked_pods(key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
@@ -126,7 +123,6 @@ class Rotation:
             notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
         found = Attended(
             wanted=wanted,
-            pods=pods,
             again_s=look_again_s(engines, self._clock()),
             notes=tuple(notes),
             blocked=overdue(engines, self._clock()),
@@ -139,9 +135,8 @@ class Rotation:
         """The replicas by every ready router of a service; raises `ClusterError`."""
         secret = seen.children.get(Ref("Secret", credentials_name(key.name)))
         credentials = read_credentials(secret)
-        pods = await self._observer.pods(key, ROUTER_COMPONENT)
         token = "" if credentials is None else credentials.admin_token
-        return await self._routers.ask(pods, token=token)
+        return await self._routers.ask(await seen.pods.of(ROUTER_COMPONENT), token=token)
 
     async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
         notes: list[Note] = []

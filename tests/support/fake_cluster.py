@@ -23,6 +23,8 @@ class FakeCluster(KubeClient):
     def __init__(self) -> None:
         self.objects: dict[Where, dict[str, Any]] = {}
         self.writes: list[str] = []
+        self.reads: list[str] = []
+        """What was read or listed: kinds, with the selector of a list."""
         self.events: list[Object] = []
         self.optional: frozenset[str] = frozenset()
         self.fails_after: int | None = None
@@ -43,9 +45,11 @@ class FakeCluster(KubeClient):
         return found
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self.reads.append(f"{kind} {name}")
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
+        self.reads.append(f"{kind} {selector}".rstrip())
         terms = [term.partition("=") for term in selector.split(",") if term]
         return [
             copy.deepcopy(item)

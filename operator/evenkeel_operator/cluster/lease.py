@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from evenkeel_kube.client import ClusterError, KubeClient
+from evenkeel_kube.client import ClusterError, KubeClient, Overloaded
 
 from evenkeel_operator.core.objects import Object
 
@@ -54,6 +55,8 @@ class Lease:
         self._timing = timing or LeaseTiming()
         self._seen: tuple[Any, float] = (None, 0.0)
         """The record as it was last seen to change, and when, on our own clock."""
+        self._written: Object | None = None
+        """The Lease that this candidate wrote last, if that succeeded."""
 
     async def acquire(self) -> None:
         """Returns once this candidate is the leader."""
@@ -89,17 +92,26 @@ class Lease:
     async def _attempt(self) -> bool:
         """Whether this candidate holds the Lease now."""
         try:
-            lease = await self._client.get(KIND, self._namespace, self._name)
-            if lease is None:
-                await self._client.create(self._new())
-                return True
-            if not self._may_take(lease):
-                return False
-            await self._client.replace(self._taken(lease))
+            return await self._renew() or await self._take()
         except ClusterError as error:  # another candidate was faster, or there is no API server
             _log.debug("the lease was not taken: %s", error)
             return False
-        return True
+
+    async def _renew(self) -> bool:
+        """Write without a read, as client-go does. The API server refuses it if the Lease has changed."""
+        last, self._written = self._written, None
+        if last is not None:
+            with suppress(Overloaded):
+                self._written = await self._client.replace(self._taken(last))
+        return self._written is not None
+
+    async def _take(self) -> bool:
+        lease = await self._client.get(KIND, self._namespace, self._name)
+        if lease is None:
+            self._written = await self._client.create(self._new())
+        elif self._may_take(lease):
+            self._written = await self._client.replace(self._taken(lease))
+        return self._written is not None
 
     def _may_take(self, lease: Object) -> bool:
         now_s = asyncio.get_running_loop().time()

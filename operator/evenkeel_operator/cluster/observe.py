@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
@@ -37,6 +37,23 @@ from evenkeel_operator.core.tenants import (
 from evenkeel_operator.core.workload import Workload, external_workload
 
 
+@dataclass(slots=True)
+class Pods:
+    """The pods of one service. They are listed when something asks for them, and at most once."""
+
+    client: KubeClient
+    key: Key
+    _listed: list[Object] | None = field(default=None, init=False)
+
+    async def of(self, component: str) -> list[Object]:
+        """Those of a component. Raises `ClusterError`."""
+        assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        if self._listed is None:
+            selector = f"{SERVICE_LABEL}={self.key.name}"
+            self._listed = await self.client.list_all("Pod", self.key.namespace, selector=selector)
+        return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """One service and all objects that concern it."""
@@ -50,6 +67,8 @@ class Observed:
     """HorizontalPodAutoscalers of the namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
+    pods: Pods
+    """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
     @property
     def uid(self) -> str:
@@ -107,6 +126,7 @@ class Observer:
             secrets=around.secrets,
             scalers=await self._all(SCALER, key.namespace),
             pools=await self._all(POOL, key.namespace) if may_have_a_pool else (),
+            pods=self.pods(key),
         )
 
     async def neighbours(self, namespace: str) -> Neighbours:
@@ -152,18 +172,14 @@ class Observer:
             table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))
         return external_workload(table.items.values())
 
-    async def pods(self, key: Key, component: str) -> list[Object]:
-        """The pods of a component; listed only while the component is not ready."""
-        return await self._of_component("Pod", key, component)
+    def pods(self, key: Key) -> Pods:
+        """The pods of a service as they are when they are first asked for."""
+        return Pods(self._client, key)
 
     async def replica_sets(self, key: Key, component: str) -> list[Object]:
-        """The ReplicaSets of a component; listed only while a pod of it has a failure."""
-        return await self._of_component("ReplicaSet", key, component)
-
-    async def _of_component(self, kind: str, key: Key, component: str) -> list[Object]:
-        assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        """The ReplicaSets of a component; listed only while a container of it cannot start, or crashes."""
         selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
-        return await self._client.list_all(kind, key.namespace, selector=selector)
+        return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
         """Discover the optional APIs; returns whether they changed."""

@@ -23,22 +23,22 @@ class LeaseServer(KubeClient):
         self.is_down = False
         self.hangs = False
         self.written = asyncio.Event()
+        self.reads = 0
         self._version = 0
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        self._check()
-        if self.hangs:
-            await asyncio.Event().wait()
+        await self._check()
+        self.reads += 1
         return copy.deepcopy(self.lease)
 
     async def create(self, manifest: Object) -> Object:
-        self._check()
+        await self._check()
         if self.lease is not None:
             raise Overloaded(409, "exists")
         return self._store(manifest)
 
     async def replace(self, manifest: Object) -> Object:
-        self._check()
+        await self._check()
         assert self.lease is not None
         if manifest["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise Overloaded(409, "changed")
@@ -49,11 +49,13 @@ class LeaseServer(KubeClient):
         self.written.set()
         metadata = {**manifest["metadata"], "resourceVersion": str(self._version)}
         self.lease = copy.deepcopy({**manifest, "metadata": metadata})
-        return self.lease
+        return copy.deepcopy(self.lease)
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
         if self.is_down:
             raise Unreachable("down")
+        if self.hangs:
+            await asyncio.Event().wait()
 
     @property
     def holder(self) -> str:
@@ -93,6 +95,36 @@ async def test_a_lease_without_renewal_expires() -> None:
     assert server.holder == "b"
 
 
+async def test_who_leads_renews_without_reading() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a", PATIENT)
+    await first.acquire()
+    keeping = asyncio.create_task(first.keep())
+    async with asyncio.timeout(30):
+        for _ in range(3):
+            server.written.clear()
+            await server.written.wait()
+    keeping.cancel()
+    assert server.reads == 1
+
+
+async def test_who_leads_keeps_the_lease_that_another_hand_has_annotated() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a", PATIENT)
+    await first.acquire()
+    lease = await server.get("Lease", "n", "l")
+    assert lease is not None
+    await server.replace({**lease, "metadata": {**lease["metadata"], "annotations": {"by": "me"}}})
+    keeping = asyncio.create_task(first.keep())
+    server.written.clear()
+    async with asyncio.timeout(30):
+        await server.written.wait()
+    keeping.cancel()
+    assert server.holder == "a"
+    assert server.lease is not None
+    assert server.lease["metadata"]["annotations"] == {"by": "me"}
+
+
 async def test_who_leads_keeps_the_lease_through_a_short_outage() -> None:
     server = LeaseServer()
     first = candidate(server, "a")
@@ -121,8 +153,10 @@ async def test_who_finds_another_name_in_it_stops() -> None:
     server = LeaseServer()
     first = candidate(server, "a")
     await first.acquire()
-    assert server.lease is not None
-    server.lease["spec"].update(holderIdentity="b", leaseDurationSeconds=3600)
+    lease = await server.get("Lease", "n", "l")
+    assert lease is not None
+    theirs = {**lease["spec"], "holderIdentity": "b", "leaseDurationSeconds": 3600}
+    await server.replace({**lease, "spec": theirs})
     async with asyncio.timeout(30):
         await first.keep()
     await first.release()

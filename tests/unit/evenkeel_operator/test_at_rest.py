@@ -1,0 +1,74 @@
+"""What passes ask of the API server when nothing changes: nothing, or one list while pods do not start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_routers import FakeRouters, answer, replica
+from tests.support.operator_lives import (
+    KEY,
+    Operator,
+    become_ready,
+    cluster_with_the_sample,
+    condition,
+)
+
+PODS = "Pod evenkeel.dev/service=simulated"
+REPLICA_SETS = "ReplicaSet evenkeel.dev/service=simulated,evenkeel.dev/component="
+FITS_NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "none"}]}
+NO_IMAGE = {
+    "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}]
+}
+
+
+def pod(component: str, status: dict[str, Any]) -> dict[str, Any]:
+    labels = {"evenkeel.dev/service": "simulated", "evenkeel.dev/component": component}
+    metadata = {"name": f"simulated-{component}-1", "namespace": "team-ml", "labels": labels}
+    return {"kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
+
+
+async def test_a_pass_over_a_service_at_rest_asks_for_nothing() -> None:
+    cluster = cluster_with_the_sample()
+    operator = Operator(cluster, routers=FakeRouters(answer(replica("e1"), replica("e2"))))
+    await operator.make_pass(KEY)
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    assert condition(cluster, "Ready")["status"] == "True"
+    assert await asked(operator, cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "lists", "reason"),
+    [
+        (FITS_NOWHERE, [PODS], "Unschedulable"),
+        (
+            NO_IMAGE,
+            [PODS, f"{REPLICA_SETS}engine", f"{REPLICA_SETS}router"],
+            "ImageCannotBePulled",
+        ),
+    ],
+    ids=["fit nowhere", "lack their image"],
+)
+async def test_a_pass_lists_pods_that_do_not_start_once(
+    status: dict[str, Any], lists: list[str], reason: str
+) -> None:
+    cluster = cluster_with_the_sample()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    for component in ("engine", "router"):
+        cluster.put(pod(component, status))
+    await operator.make_pass(KEY)
+    assert condition(cluster, "EnginesReady")["reason"] == reason
+    assert await asked(operator, cluster) == lists
+
+
+async def asked(operator: Operator, cluster: FakeCluster) -> list[str]:
+    """By one more pass, which writes nothing."""
+    cluster.reads.clear()
+    cluster.writes.clear()
+    await operator.make_pass(KEY)
+    assert cluster.writes == []
+    return cluster.reads
