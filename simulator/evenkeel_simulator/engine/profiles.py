@@ -37,6 +37,8 @@ class CostProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """D2: each KV token read."""
     waiting_ms: float = 0.0
     """Q0: each waiting request, in every iteration. What the server's own loops take beside the GPU."""
+    first_prefill_ms: float = 0.0
+    """What the first prefill of a new server takes beyond P0 and P1: the GPU's kernels are compiled."""
     kv_tokens: int
     """The KV pool."""
 
