@@ -115,8 +115,8 @@ class SGLangAdmission:
         return extend_tokens + _to_come(request) + self.MARGIN_TOKENS < available - self._reserved
 
     def admit(self, request: EngineRequest) -> None:
-        # Within the pass even what a retracted request has produced counts again.
-        self._reserved += min(request.max_output_tokens, MAX_CLIPPED_TOKENS) + self.MARGIN_TOKENS
+        # Within the pass even what a retracted request has produced counts again, as in SGLang.
+        self._reserved += min(self._at_end(request), MAX_CLIPPED_TOKENS) + self.MARGIN_TOKENS
 
     def decoded(self, steps: int) -> None:
         # The step after a retraction leaves the ratio as it is.
@@ -169,9 +169,6 @@ class HistoryAdmission(SGLangAdmission):
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
         expected = extend_tokens + self._expected(request) + self.MARGIN_TOKENS
         return expected < available - self._reserved
-
-    def admit(self, request: EngineRequest) -> None:
-        self._reserved += self._expected(request) + self.MARGIN_TOKENS
 
     def finished(self, request: EngineRequest) -> None:
         self._lengths.learn(request.client, request.output_tokens)

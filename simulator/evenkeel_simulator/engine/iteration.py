@@ -95,15 +95,18 @@ class Speed:
     ) -> float:
         """Seconds of a prefill; with `batch` requests decoding in the same iteration (mixed)."""
         profile = self.profile
-        tokens = attention = 0
+        tokens = attention = swapped = 0
         for request, chunk in chunks:
+            if request.retractions and profile.swap_token_ms is not None:
+                swapped += chunk
+                continue
             context = request.context_tokens - request.pending_tokens + chunk
             tokens += chunk
             attention += chunk * context
         fixed = max(profile.prefill_ms, profile.decode_ms) if batch else profile.prefill_ms
         decode = profile.decode_request_ms * batch + profile.decode_kv_token_ms * kv_tokens
         prefill = profile.prefill_token_ms * tokens + profile.prefill_attention_ms * attention
-        return (fixed + prefill + decode) * MS
+        return (fixed + prefill + decode + swapped * (profile.swap_token_ms or 0.0)) * MS
 
     def run(
         self,

@@ -53,7 +53,7 @@ class Engine:
         self._speed = Speed(profile)
         slots = config.adapters_per_batch
         self.adapters = AdapterSlots(slots) if slots else None
-        self._load_ms = 0.0  # of adapters admitted since the last prefill began
+        self._load_ms = profile.first_prefill_ms  # and of adapters admitted since the last prefill
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._rule_has_begun = False  # in this pass
         self._follows = policy.matches_prefix and config.prefix_cache

@@ -37,13 +37,18 @@ class CostProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """D2: each KV token read."""
     waiting_ms: float = 0.0
     """Q0: each waiting request, in every iteration. What the server's own loops take beside the GPU."""
+    first_prefill_ms: float = 0.0
+    """What the first prefill of a new server takes beyond P0 and P1: the GPU's kernels are compiled."""
+    swap_token_ms: float | None = None
+    """Moving a KV token of a preempted request to host memory and back; None: it is dropped, and computed again."""
     kv_tokens: int
     """The KV pool."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0 and finite")
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}, must be at least 0 and finite")
         if self.kv_tokens < 1:
             raise ValueError(f"kv_tokens is {self.kv_tokens}, must be at least 1")
         if self.prefill_token_ms == 0 or self.decode_ms == 0:

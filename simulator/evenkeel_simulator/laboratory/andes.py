@@ -203,13 +203,14 @@ class Andes(UnchargedPolicy):
         return Choice(batch, gain, ranked, frozenset(chosen or ranked[:1]))
 
     def _gain(self, request: Request, rate: float, *, now_s: float, until_s: float) -> float:
-        """Q_serve - Q_wait. A waiting request first pays for its prefill."""
+        """Q_serve - Q_wait. A waiting request first pays for its prefill, or for its swap."""
         delivery = self._deliveries[request]
         start_s = now_s
         if request not in self._running:
-            start_s += (
-                self._profile.prefill_ms + self._profile.prefill_token_ms * _context(request)
-            ) * MS
+            token_ms = self._profile.prefill_token_ms
+            if request.output_tokens and self._profile.swap_token_ms is not None:
+                token_ms = self._profile.swap_token_ms
+            start_s += (self._profile.prefill_ms + token_ms * _context(request)) * MS
         return delivery.if_served(start_s, rate, until_s) - delivery.if_waiting(until_s)
 
     def _horizon_s(self) -> float:

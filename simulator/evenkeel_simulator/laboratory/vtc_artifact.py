@@ -122,7 +122,8 @@ class ArtifactOracle(ArtifactPredict):
 class ArtifactAdmission:
     """Admits while the peak of the batch, lengths known, stays below the pool.
 
-    Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending; 32 tokens
+    Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending. The last output token of
+    a request takes no memory, so it is no remaining one. 32 tokens
     per client in the batch are kept back (adapter rank 8 x 4), and one mini-batch prefills at most
     `batch_max_tokens` (VTC_ARTIFACT_FACTS §1.1). Knows true lengths: with it, `max_output_tokens` must be one.
     """
@@ -139,7 +140,9 @@ class ArtifactAdmission:
         self._input_tokens = 0
 
     def begin(self, batch: Collection[EngineRequest]) -> None:
-        self._held = [(r.remaining_tokens, r.context_tokens + self.PROMPT_TOKENS) for r in batch]
+        self._held = [
+            (r.remaining_tokens - 1, r.context_tokens + self.PROMPT_TOKENS) for r in batch
+        ]
         self._clients = {request.client for request in batch}
         self._input_tokens = 0
 

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
@@ -8,7 +9,7 @@ from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
 from evenkeel_simulator.engine.request import RequestError, State
-from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
+from evenkeel_simulator.laboratory.vtc_artifact import ArtifactAdmission, artifact_config
 
 from tests.unit.evenkeel_simulator.engine_support import (
     PROFILE,
@@ -257,6 +258,27 @@ def test_the_artifact_refuses_what_no_mini_batch_takes() -> None:
     assert len(first.admitted) == 11
 
 
+def test_the_artifact_needs_no_memory_for_the_last_output_token() -> None:
+    running, newcomer = make_request("r", tail=100, output=2), make_request("n", tail=10, output=1)
+    running.output_tokens = 1
+    for spare, fits in ((1, True), (0, False)):
+        held = (100 + 1 + 2) + (10 + 1 + 2)  # with two tokens of the tokenizer's each
+        rule = ArtifactAdmission(held + ArtifactAdmission.ADAPTER_TOKENS + spare)
+        rule.begin([running])
+        assert rule.fits(newcomer, 10, 0) is fits
+
+
+def test_the_first_prefill_of_a_new_engine_may_take_longer() -> None:
+    profile = msgspec.structs.replace(PROFILE, first_prefill_ms=1000)
+    engine, now_s = Engine(EngineConfig(), Queue(), profile), 0.0
+    for want_s in (1.033, 0.033):
+        engine.submit(make_request("r", tail=100, output=1), now_s)
+        step = engine.step(now_s)
+        assert step is not None
+        assert step.end_s - now_s == pytest.approx(want_s)
+        now_s = step.end_s
+
+
 def test_when_decode_runs_out_of_memory_the_least_produced_is_retracted_and_computed_again() -> (
     None
 ):
@@ -357,11 +379,24 @@ def test_a_configuration_of_nothing_is_refused_by_name(field: str) -> None:
         EngineConfig(**{field: 0})
 
 
-def test_a_policy_may_preempt_and_the_preempted_are_computed_again() -> None:
-    class Impatient(Queue):
-        def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
-            return [r for r in running if r.id == "a" and r.output_tokens == 3]
+class Impatient(Queue):
+    """Preempts request a once, after three tokens."""
 
+    def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
+        return [r for r in running if r.id == "a" and r.output_tokens == 3]
+
+
+def test_a_preempted_request_is_computed_again_or_moved_to_the_host_and_back() -> None:
+    ends_s = []
+    for swap_token_ms in (None, 0.05):
+        profile = msgspec.structs.replace(PROFILE, swap_token_ms=swap_token_ms)
+        engine = Engine(EngineConfig(prefix_cache=False), Impatient(), profile)
+        engine.submit(make_request("a", tail=100, output=6), 0.0)
+        ends_s.append(run_to_end(engine))
+    assert ends_s[0] - ends_s[1] == pytest.approx((100 + 3) * (0.25 - 0.05) / 1e3)
+
+
+def test_a_policy_may_preempt_and_the_preempted_are_computed_again() -> None:
     engine = make_engine(Impatient(), max_running=1)
     engine.submit(make_request("a", prompt=(("p", 100),), output=6), 0.0)
     now_s, preempted = 0.0, []

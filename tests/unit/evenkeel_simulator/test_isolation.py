@@ -99,6 +99,20 @@ def test_a_client_that_asks_for_more_output_than_it_produces_keeps_no_others_out
     assert service(by_history) >= 0.95 * service(honest)
 
 
+def test_within_a_pass_a_retracted_request_counts_with_the_output_that_it_has_too() -> None:
+    """As SGLang's `_commit_prefill_admission`: it reserves the limit, which the plug-in lowers to what is expected in all."""
+    rule = HistoryAdmission()
+    ended, retracted = (make_request(name, tail=10, output=100, max_output=1000) for name in "er")
+    ended.output_tokens, retracted.output_tokens = 100, 60
+    rule.finished(ended)
+    rule.begin(())
+    rule.admit(retracted)
+    newcomer = make_request("n", tail=10, output=100)
+    need = (100 + rule.MARGIN_TOKENS) + (10 + 100 + rule.MARGIN_TOKENS)
+    assert rule.fits(newcomer, 10, need + 1)
+    assert not rule.fits(newcomer, 10, need)
+
+
 def test_beyond_its_history_a_request_counts_with_all_that_it_may_produce() -> None:
     rule = HistoryAdmission()
     ended, running = (make_request(name, tail=10, output=100, max_output=1000) for name in "er")
