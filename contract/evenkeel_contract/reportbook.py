@@ -98,6 +98,7 @@ class Accounts:
 def _serve(totals: ClientReport, request: Request, service: float) -> None:
     totals.service += service
     totals.normalised += service / request.client_weight
+    totals.tenant_normalised += service / request.tenant_weight
 
 
 class ReportBook:

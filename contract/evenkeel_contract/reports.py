@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-REPORT_VERSION: Final = 2
+REPORT_VERSION: Final = 1
 
 _MAX_FLOAT: Final = 1.7976931348623157e308
 Total = Annotated[int, msgspec.Meta(ge=0)]
@@ -39,6 +39,8 @@ class ClientReport(msgspec.Struct, array_like=True, gc=False):
     """h as charged, weighted tokens, before any weight."""
     normalised: ServiceTotal
     """Service divided by the client's weight at the time of each charge."""
+    tenant_normalised: ServiceTotal
+    """Service divided by the tenant's weight at the time of each charge."""
     requests: Total
     """Requests admitted."""
     # State, not totals.
@@ -63,7 +65,7 @@ class ClientReport(msgspec.Struct, array_like=True, gc=False):
 
 def unserved(client: str) -> ClientReport:
     """The record of a client that was not served yet."""
-    return ClientReport(client, 0, 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0)
+    return ClientReport(client, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0)
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

@@ -28,7 +28,7 @@ async def is_lost(asked: Asked) -> None:
 
 
 def saying(incarnation: str, *, running: int = 0, waiting: int = 0) -> bytes:
-    row = ClientReport(CHAT, 0, 0, 0, 0, 0, running, 0, 0, waiting, running)
+    row = ClientReport(CHAT, 0, 0, 0, 0, 0, 0, running, 0, 0, waiting, running)
     return report(incarnation, 1, 0, row)
 
 

@@ -145,7 +145,7 @@ async def test_a_replica_that_says_itself_that_it_drains_gives_its_queue_away() 
 def holding(*, admitted: int, waiting: int, aborted: int = 0, tokens: int = 0) -> ClientReport:
     """Nothing runs; of those that were admitted some were broken off, which had made output."""
     return ClientReport(
-        CHAT, 0, 0, 0, 0, 0, admitted, 0, 0, waiting, 0, aborted=aborted, aborted_tokens=tokens
+        CHAT, 0, 0, 0, 0, 0, 0, admitted, 0, 0, waiting, 0, aborted=aborted, aborted_tokens=tokens
     )
 
 

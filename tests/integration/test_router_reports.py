@@ -19,7 +19,7 @@ from tests.support.steps import result_of
 
 
 def client(name: str, service: float) -> ClientReport:
-    return ClientReport(name, 1, 2, 3, service, service, 4, -5.0, -6.0, 7, 8)
+    return ClientReport(name, 1, 2, 3, service, service, service, 4, -5.0, -6.0, 7, 8)
 
 
 async def test_reports_are_merged_asked_on_from_and_shown() -> None:

@@ -83,6 +83,7 @@ async def test_a_report_holds_what_each_client_was_served(
     assert (alice.extend_tokens, alice.cached_tokens) == (2 * size - cached, cached)
     assert alice.service == alice.extend_tokens + 2 * alice.output_tokens
     assert alice.normalised == pytest.approx(alice.service / 3)
+    assert alice.tenant_normalised == pytest.approx(alice.service / 2)
 
 
 async def test_a_router_that_asks_again_hears_only_news(

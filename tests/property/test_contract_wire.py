@@ -85,6 +85,7 @@ clients = st.builds(
     output_tokens=totals,
     service=figures,
     normalised=figures,
+    tenant_normalised=figures,
     requests=totals,
     deficit=states,
     tenant_deficit=states,

@@ -80,6 +80,7 @@ def report(service: float) -> dict[str, ClientReport]:
             output_tokens=0,
             service=service,
             normalised=service / weight,
+            tenant_normalised=0.0,
             requests=1,
             deficit=bounds.QUANTUM * weight - service,
             tenant_deficit=bounds.QUANTUM * bounds.TENANTS[tenant] - siblings * service,

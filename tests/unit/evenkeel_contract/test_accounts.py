@@ -79,7 +79,9 @@ def test_rows_are_bounded_never_fall_and_miss_nothing(
 
 def test_an_admission_is_booked_with_its_input() -> None:
     accounts = Accounts(LinearCost())
-    accounts.admitted(request("one", extend=60, matched=40, client_weight=2), charged=True)
+    accounts.admitted(
+        request("one", extend=60, matched=40, client_weight=2, tenant_weight=3), charged=True
+    )
     assert accounts.clients == {
         "a": structs.replace(
             unserved("a"),
@@ -87,6 +89,7 @@ def test_an_admission_is_booked_with_its_input() -> None:
             cached_tokens=40,
             service=60,
             normalised=30,
+            tenant_normalised=20,
             requests=1,
             running=1,
         )
@@ -103,13 +106,18 @@ def test_a_request_that_is_not_charged_is_counted_and_costs_nothing() -> None:
 
 def test_output_is_booked_once_however_often_it_is_settled() -> None:
     accounts = Accounts(LinearCost())
-    one = request("one", client_weight=2)
+    one = request("one", client_weight=2, tenant_weight=4)
     accounts.admitted(one, charged=False)
     for tokens in (0, 3, 3, 4):
         one.output_tokens = tokens
         accounts.settle(one)
     totals = accounts.clients["a"]
-    assert (totals.output_tokens, totals.service, totals.normalised) == (4, 8, 4)
+    assert (totals.output_tokens, totals.service, totals.normalised, totals.tenant_normalised) == (
+        4,
+        8,
+        4,
+        2,
+    )
 
 
 def test_time_between_tokens_adds_up_however_often_it_is_settled() -> None:
@@ -142,6 +150,7 @@ def test_who_leaves_is_settled_and_runs_no_more() -> None:
         output_tokens=5,
         service=210,
         normalised=210,
+        tenant_normalised=210,
         requests=2,
         running=1,
         itl_tokens=4,

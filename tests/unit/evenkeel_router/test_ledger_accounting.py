@@ -33,7 +33,9 @@ def meet(of: Accounting, replica: str, incarnation: str, now_s: float = 0.0) -> 
 
 
 def report(client: str, service: float, deficit: float, seed: float = 0.0) -> ClientReport:
-    return ClientReport(client, 0, 0, 0, service, service, 1, deficit, deficit, 0, 0, seed, seed)
+    return ClientReport(
+        client, 0, 0, 0, service, service, service, 1, deficit, deficit, 0, 0, seed, seed
+    )
 
 
 def tell(of: Accounting, incarnation: str, *reports: ClientReport, sequence: int = 1) -> None:
@@ -123,7 +125,7 @@ def test_what_was_used_counts_however_a_request_ended() -> None:
 
 
 def running(client: str, running: int, waiting: int) -> ClientReport:
-    return ClientReport(client, 0, 0, 0, 0, 0, 0, 0, 0, waiting, running)
+    return ClientReport(client, 0, 0, 0, 0, 0, 0, 0, 0, 0, waiting, running)
 
 
 def test_of_what_a_crash_ends_only_what_was_running_is_paid_there() -> None:

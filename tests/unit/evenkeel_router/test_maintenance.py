@@ -20,7 +20,7 @@ from tests.unit.evenkeel_router.test_persistence import Memory
 async def test_what_the_departed_left_is_at_hand_and_what_lives_is_not_touched() -> None:
     rooms = Rooms.make(config_for())
     clients = [f"ns/t/{n}" for n in range(1000)]
-    rows = [ClientReport(name, 0, 0, 0, 9.0, 9.0, 1, -5.0, -5.0, 0, 0) for name in clients]
+    rows = [ClientReport(name, 0, 0, 0, 9.0, 9.0, 9.0, 1, -5.0, -5.0, 0, 0) for name in clients]
     for replica, incarnation in (("r0", "gone"), ("r1", "lives")):
         rooms.service_ledger.accounting.meets(replica, incarnation, policy="DLPM", now_s=0.0)
         rooms.service_ledger.accounting.observe(
