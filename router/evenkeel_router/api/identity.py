@@ -124,9 +124,8 @@ def claims_of(request: Sent) -> Claims:
             named.extend((name, value) for value in headers.getall(key))
     peer = request.remote if named else None  # it matters only where a header names a client
     keys: list[str] = []
-    for key_header in _KEYS:
-        if key_header in headers:
-            keys += headers.getall(key_header)
+    for key_header in filter(headers.__contains__, _KEYS):
+        keys += headers.getall(key_header)
     return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
 
 

@@ -336,9 +336,8 @@ class Pipeline:
         stripped = self._totals.stripped
         for field in inference.stripped:
             stripped[field] += 1
-        for name in _GUARDED:
-            if name in request.headers:
-                stripped[name] += 1
+        for name in filter(request.headers.__contains__, _GUARDED):
+            stripped[name] += 1
 
     def _refused(
         self,

@@ -167,9 +167,9 @@ class AdmittedRequest(NamedTuple):
         if request_state.trace is not None:
             headers += request_state.trace.headers()
             return Outgoing(request_state.path, headers, body, inference.content_type)
-        for name in _TRACE_HEADERS:
-            value = request.headers.get(name)
-            if value is not None and value.isascii() and value.isprintable():
+        for name in filter(request.headers.__contains__, _TRACE_HEADERS):
+            value = request.headers[name]
+            if value.isascii() and value.isprintable():
                 headers.append((name, value))
         return Outgoing(request_state.path, headers, body, inference.content_type)
 
