@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
-from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.enginesettings import ON_MISMATCH_VARIABLE
-from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_operator.manifests.monitoring import alert_groups
 
-from bench.gate import SGLANG, running, sglang_queue
-from bench.gate_load import Setup, observe
+from bench.gate import PLUG_IN, SGLANG, running
 from bench.gpu.engine import EngineError
 from tests.sglang.engine import ROOT, engine_environment
 from tests.support.build_contexts import sample_context
+from tests.support.mismatched import serve_by_weight
 from tests.support.promtool import promtool
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -29,9 +25,6 @@ CHANGED = os.pathsep.join(
         *(str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")),
     ]
 )
-GATED = Setup("dlpm", QueueOwner.AUTO, has_plug_in=True)
-REQUESTS = 250
-"""One request more or less of one tenant is then far less than the 5 %."""
 ENGINE = 'namespace="team-ml",evenkeel_dev_service="llama",pod="e1"'
 
 
@@ -47,28 +40,12 @@ def sglang() -> Path:
 def test_an_engine_whose_seam_changed_is_gated_alerts_and_is_fair(
     sglang: Path, tmp_path: Path
 ) -> None:
-    with running(
-        SGLANG, GATED, environment=sglang, folder=tmp_path, settings={"PYTHONPATH": CHANGED}
-    ) as site:
-        figures = asyncio.run(
-            observe(
-                site.url,
-                site.engine,
-                warmup_s=8.0,
-                seconds=20.0,
-                requests=REQUESTS,
-                queue=sglang_queue,
-            )
-        )
-        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
-        metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
-    log = tmp_path / "engine.log"
-    assert "does not fit the plug-in" in log.read_text()
-    assert figures.light == pytest.approx(0.8, rel=0.05)
-    assert figures.queue <= 2
-    (replica,) = state.replicas
+    settings = {"PYTHONPATH": CHANGED}
+    replica, metrics = serve_by_weight(
+        SGLANG, policy="dlpm", environment=sglang, folder=tmp_path, settings=settings
+    )
+    assert "does not fit the plug-in" in (tmp_path / "engine.log").read_text()
     assert "calc_priority takes (self, requests" in replica.inactive_reason
-    assert replica.gate_limit > 0
 
     samples = [line for line in metrics.splitlines() if line.startswith("evenkeel_engine_p")]
     assert any("plugin_inactive{" in line and "calc_priority" in line for line in samples)
@@ -109,7 +86,13 @@ def test_with_refuse_it_stops_at_once(sglang: Path, tmp_path: Path) -> None:
     settings = {"PYTHONPATH": CHANGED, ON_MISMATCH_VARIABLE: "Refuse"}
     with (
         pytest.raises(EngineError, match="Refusing to start"),
-        running(SGLANG, GATED, environment=sglang, folder=tmp_path, settings=settings),
+        running(
+            SGLANG,
+            SGLANG.setups[PLUG_IN],
+            environment=sglang,
+            folder=tmp_path,
+            settings=settings,
+        ),
     ):
         pass
     assert "Load weight" not in (tmp_path / "engine.log").read_text()

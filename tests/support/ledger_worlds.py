@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Delta, Ledger, ReplicaRow
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    CompactionRules,
+    Compactor,
+    Delta,
+    Ledger,
+    ReplicaRow,
+)
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount, RouterAccount
 
@@ -16,12 +23,27 @@ def ledger(router: str) -> Ledger:
     return Ledger(router, rules=RULES)
 
 
+def report(to: Ledger, name: str, at: int, *rows: ReplicaRow) -> None:
+    to.observe(name, since=0, sequence=at, rows=rows)
+
+
+def row(client: str, service: float, *, deficit: float = 0.0, **state: float) -> ReplicaRow:
+    return ReplicaRow(
+        client, service, service, requests=1, deficit=deficit, tenant_deficit=deficit, **state
+    )
+
+
+def one_router(rules: CompactionRules | None = None) -> tuple[Ledger, Compactor]:
+    here = ledger("only")
+    return here, Compactor(here, rules)
+
+
 def full_ledger(router: str = "router-1") -> Ledger:
     """Something of everything."""
     here = ledger(router)
     for name in ("gone", "alive"):
-        row = ReplicaRow(ALICE, service=5, requests=1, deficit=-3, seed=-2, waiting=1)
-        here.observe(name, since=0, sequence=4, rows=[row])
+        one = ReplicaRow(ALICE, service=5, requests=1, deficit=-3, seed=-2, waiting=1)
+        here.observe(name, since=0, sequence=4, rows=[one])
         here.promised(name, BOB, seed=-7, tenant_seed=8)
         here.received(name, BOB, 9)
         here.drained(name)

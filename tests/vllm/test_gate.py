@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
-from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.queueorder import QueueOwner
 
-from bench.gate import GATE, VLLM, measure, running
-from bench.gate_load import Setup, observe
+from bench.gate import GATE, VLLM, measure
+from tests.support.mismatched import serve_by_weight
 from tests.vllm.conftest import UNTESTED
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-REQUESTS = 250
-"""One request more or less of one tenant is then far less than the 5 %."""
-MISMATCH = Setup("DLPM", QueueOwner.AUTO, has_plug_in=True)
 
 
 def test_the_gate_gives_shares_by_weight_and_keeps_the_engines_queue_short(
@@ -39,26 +32,10 @@ def test_the_gate_gives_shares_by_weight_and_keeps_the_engines_queue_short(
 def test_an_engine_that_does_not_fit_is_gated_says_so_and_is_fair(
     environment: Path, tmp_path: Path
 ) -> None:
-    with running(
-        VLLM, MISMATCH, environment=environment, folder=tmp_path, settings=UNTESTED
-    ) as site:
-        figures = asyncio.run(
-            observe(
-                site.url,
-                site.engine,
-                warmup_s=8.0,
-                seconds=20.0,
-                requests=REQUESTS,
-                queue=VLLM.queue,
-            )
-        )
-        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
-        metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
-    assert figures.light == pytest.approx(0.8, rel=0.05)
-    assert figures.queue <= 2
+    replica, metrics = serve_by_weight(
+        VLLM, policy="DLPM", environment=environment, folder=tmp_path, settings=UNTESTED
+    )
     reason = "version 0.32.0 is not tested with this plug-in"
-    (replica,) = state.replicas
     assert replica.inactive_reason == reason
-    assert replica.gate_limit > 0
     assert f'evenkeel_engine_plugin_inactive{{reason="{reason}"}} 1.0' in metrics
     assert 'evenkeel_engine_policy_active{policy="none"} 0.0' in metrics
