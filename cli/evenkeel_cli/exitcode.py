@@ -1,4 +1,4 @@
-"""Exit codes, the same in all commands (docs/command-line.md)."""
+"""Exit codes, the same in all commands (docs/reference/command-line.md)."""
 
 from __future__ import annotations
 

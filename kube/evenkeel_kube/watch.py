@@ -79,7 +79,9 @@ class Watcher(Generic[Object]):
                 await self._follow()
             except (ApiError, ApiException) as error:
                 if error.status == _EXPIRED:
-                    _log.info("listing %s again: %s", self._selection.path, _text(error))
+                    _log.info(
+                        "listing %s again, because of: %s", self._selection.path, _text(error)
+                    )
                 else:
                     self._log_failure(_text(error))
                 self.cache.expire()
@@ -139,12 +141,12 @@ class Watcher(Generic[Object]):
 
     def _log_failure(self, failure: str) -> None:
         if failure != self._failure:
-            _log.warning("cannot follow %s: %s", self._selection.path, failure)
+            _log.warning("cannot watch %s: %s", self._selection.path, failure)
         self._failure = failure
 
     def _reset_failure(self) -> None:
         if self._failure:
-            _log.info("following %s again", self._selection.path)
+            _log.info("watching %s again", self._selection.path)
         self._failure, self._wait_s = "", FIRST_WAIT_S
 
 

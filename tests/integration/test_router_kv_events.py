@@ -200,7 +200,7 @@ async def test_a_router_without_the_content_is_partial_until_the_cache_is_empty(
             kept_from = published(servers[0]) - 2
             why = (
                 f"its batches before number {kept_from} are not kept any more, "
-                "and it does not report the pages that it holds: it makes no reports"
+                "and it does not report the pages that it holds: it sends no reports"
             )
             await until(lambda: follower.reason == why, "its words")
             await complete(late, f"9 {WORDS}")

@@ -232,7 +232,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def is_not_told(self) -> None:
-        self.follower.not_reported("it makes no reports")
+        self.follower.not_reported("it sends no reports")
 
     @precondition(lambda self: self.told is not None and self.replay is None)
     @rule(to_the_end=st.sampled_from([True, True, False]))

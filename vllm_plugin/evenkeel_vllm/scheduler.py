@@ -153,11 +153,13 @@ def _refused(reason: str) -> None:
     if reason not in _refusals:
         _refusals.add(reason)
         logger.warning(
-            "evenkeel: a request without a readable client key (%s) is the unknown client's (logged once)",
+            "evenkeel: a request without a readable client key (%s) belongs to the unknown client (logged once)",
             reason,
         )
 
 
 def _bypassed() -> None:
     metrics.bypassed()
-    logger.error("evenkeel: a request entered the batch unproposed, so it is not charged")
+    logger.error(
+        "evenkeel: a request entered the batch that the policy had not proposed; it is not charged"
+    )

@@ -221,11 +221,7 @@ class HealthMonitor:
         if routable is self._routable or not all(watch.probed for watch in self._watches.values()):
             return
         if not routable:
-            _log.warning(
-                "nothing is routable: %s. %s",
-                self._replicas.fleet.why_unroutable(),
-                self._what_follows(),
-            )
+            _log.warning("%s. %s", self._replicas.fleet.why_unroutable(), self._what_follows())
         elif self._routable is not None:
             _log.info("replicas can take requests again")
         self._routable = routable

@@ -151,7 +151,9 @@ class Reports:
                         return
                     await self._observe(report)
                 except (ReportError, ValueError) as error:
-                    _log.warning("a last report of replica %s is invalid: %s", replica.name, error)
+                    _log.warning(
+                        "the last report of replica %s is invalid: %s", replica.name, error
+                    )
                     return
                 await asyncio.sleep(
                     min(self._settings.timing.report_interval_s, DRAINING_INTERVAL_S)

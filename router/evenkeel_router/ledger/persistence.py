@@ -109,12 +109,14 @@ class Persistence:
 
     def _complain(self, error: StoreError) -> None:
         if self.error is None:
-            _log.warning("the ledger's store is away, requests are served on: %s", error)
+            _log.warning(
+                "the ledger's store does not answer; requests are served without it: %s", error
+            )
         self.error = str(error)
 
     def _is_well(self) -> None:
         if self.error is not None:
-            _log.info("the ledger's store is back")
+            _log.info("the ledger's store answers again")
         self.error = None
 
 

@@ -62,7 +62,7 @@ async def pages_wanted(
 async def _pages(context: zmq.asyncio.Context, replica: ReplicaConfig) -> list[PagesPart]:
     """One question, all parts of its answer. Raises `ReportError`, `zmq.ZMQError`."""
     if replica.reports is None:
-        raise ReportError("it makes no reports")
+        raise ReportError("it sends no reports")
     parts: list[PagesPart] = []
     with reports_socket(context, replica, max_bytes=MAX_PART_BYTES) as socket:
         await socket.send(ask())
@@ -73,14 +73,14 @@ async def _pages(context: zmq.asyncio.Context, replica: ReplicaConfig) -> list[P
             if part.trouble:
                 raise ReportError(part.trouble)
             if not follows(part, parts[0] if parts else part, len(parts)):
-                raise ReportError(f"part {len(parts)} of its answer did not come")
+                raise ReportError(f"part {len(parts)} of its answer did not arrive")
             parts.append(part)
     return parts
 
 
 def _silent(parts: list[PagesPart]) -> str:
     if parts:
-        return f"part {len(parts)} of its answer did not come"
+        return f"part {len(parts)} of its answer did not arrive"
     return "it does not answer, as if its plug-in were older than this router"
 
 

@@ -102,7 +102,7 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     except ValueError as error:
         raise TokenizerError(f"{name} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise TokenizerError(f"{name} is no JSON object")
+        raise TokenizerError(f"{name} is not a JSON object")
     return found
 
 
@@ -134,4 +134,4 @@ def _templates(
     try:
         return {name: ChatTemplate(source, special) for name, source in sources.items()}
     except TemplateError as error:
-        raise TokenizerError(f"the chat template is none: {error}") from error
+        raise TokenizerError(f"the chat template is invalid: {error}") from error

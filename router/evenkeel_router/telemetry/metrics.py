@@ -191,11 +191,11 @@ def gate_metrics(model: str, rooms: Rooms) -> Lines:
     ]
     for name, help_text, value in (
         ("replica_gate_waiting", "Requests that wait in the router until the replica can start them.", len),
-        ("replica_gate_unanswered", "Requests at the replica that have not begun to answer.",
+        ("replica_gate_unanswered", "Requests at the replica whose answer has not begun.",
          lambda gate: gate.unanswered),
-        ("replica_gate_limit", "Streamed requests that may be at the replica without having begun.",
+        ("replica_gate_limit", "Largest number of streamed requests at the replica whose answer has not begun.",
          lambda gate: gate.limit),
-        ("replica_gate_part", "Part of the replica that this router may use while requests wait at other routers too, from 0 to 1.",
+        ("replica_gate_part", "Part of the replica, from 0 to 1, that this router may use while requests also wait at other routers.",
          lambda gate: gate.streamed.part),
         ("replica_gate_engine_limit", "Requests of all routers that may be at the replica, by its own metrics. 0 if it has none.",
          lambda gate: int(gate.engine.limit) if gate.engine.load is not None else 0),
@@ -203,7 +203,7 @@ def gate_metrics(model: str, rooms: Rooms) -> Lines:
          lambda gate: len(gate) > 0 and gate.is_held),
     ):  # fmt: skip
         yield from gauge(name, help_text, ((own, value(gate)) for own, gate in gates))
-    help_text = "Requests that left the queue of a busy replica for an idle replica."
+    help_text = "Requests that moved from the queue of a busy replica to an idle replica."
     yield from counter("gate_moved", help_text, [(labels(model_name=model), rooms.gates.moved)])
 
 
@@ -266,7 +266,7 @@ def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     own = labels(model_name=rooms.settings.config.model)
     for name, help_text, value in (
         ("requests_held", "Requests that wait until a replica is routable.", len(rooms.replicas.wait_queue)),
-        ("activation_wanted", "1 if a request waits for the first replica of a service at zero.",
+        ("activation_wanted", "1 if a request waits for the first replica of a service with zero replicas.",
          rooms.replicas.activation.wanted),
         ("prefix_index_entries", "Prefixes in memory. The limit is prefix.maxBlocks.",
          len(rooms.replicas.fleet.index)),
@@ -287,12 +287,12 @@ def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     )
     help_text = "Lines of the request log that were dropped, because they came too fast."
     yield from counter("log_lines_dropped", help_text, [(own, log.dropped)])
-    help_text = "Spans of traces that no collector received: too many waited, or it did not answer."
+    help_text = "Spans that were not sent: too many waited, or the collector did not answer."
     yield from counter("trace_spans_dropped", help_text, [(own, spans.total)])
     # Of this thread alone, which runs the event loop; tokenising has threads of its own.
-    help_text = "CPU time of the thread that serves requests. At 1 second per second, requests wait for it."
+    help_text = "CPU time of the thread that serves requests. If it grows by 1 second per second, requests wait for the thread."
     yield from counter("loop_cpu_seconds", help_text, [(own, time.thread_time())])
-    help_text = "Time from the first request for a service at zero until a replica accepts requests."
+    help_text = "Time from the first request for a service with zero replicas until a replica accepts requests."
     yield from histogram("activation_seconds", help_text, [(own, rooms.replicas.activation.took_s)])
 
 
@@ -362,7 +362,7 @@ def ledger_metrics(rooms: Rooms) -> Lines:
         ("ledger_closed_totals_version", "Version of the closed totals that this router has.",
          rooms.service_ledger.ledger.closed_totals.rank.height),
         ("ledger_store_up", "0 if the ledger's store is unreachable.", not rooms.service_ledger.store_error),
-        ("ledger_uncounted_replicas", "Replicas whose service is in no ledger.",
+        ("ledger_uncounted_replicas", "Replicas whose service the ledger does not count.",
          sum(1 for _ in rooms.uncounted())),
     ):  # fmt: skip
         yield from gauge(name, help_text, [(labels(model_name=model), value)])

@@ -298,9 +298,9 @@ def test_half_an_answer_is_none(late: Follower) -> None:
 
 
 def test_a_replica_that_does_not_tell_is_named(late: Follower) -> None:
-    late.not_reported("it makes no reports")
+    late.not_reported("it sends no reports")
     assert late.reason == (
-        "its batches before number 7 are not kept any more, and it does not report the pages that it holds: it makes no reports"
+        "its batches before number 7 are not kept any more, and it does not report the pages that it holds: it sends no reports"
     )
     late.live(batch(11, AllBlocksCleared()))
     assert late.reason == ""

@@ -110,12 +110,12 @@ async def test_no_replica_is_queried_while_nothing_is_missing() -> None:
     ("wrong", "why"),
     [
         ([msgspec.structs.replace(FIRST, trouble="another engine")], "another engine"),
-        ([SECOND], "part 0 of its answer did not come"),
-        ([FIRST, FIRST], "part 1 of its answer did not come"),
+        ([SECOND], "part 0 of its answer did not arrive"),
+        ([FIRST, FIRST], "part 1 of its answer did not arrive"),
         ([FIRST, msgspec.structs.replace(SECOND, sequence=10)], "part 1 of its answer did not"),
         ([msgspec.structs.replace(FIRST, version=2)], "version 2 is not supported; expected 1"),
         ([], "it does not answer, as if its plug-in were older than this router"),
-        ([FIRST], "part 1 of its answer did not come"),
+        ([FIRST], "part 1 of its answer did not arrive"),
     ],
 )
 async def test_what_is_wrong_is_said_and_asked_for_again(
@@ -129,7 +129,7 @@ async def test_what_is_wrong_is_said_and_asked_for_again(
 
 async def test_a_replica_without_reports_cannot_be_asked(follower: Follower) -> None:
     async with wanted(follower, None):
-        await until(_says(follower, "it makes no reports"), "its words")
+        await until(_says(follower, "it sends no reports"), "its words")
 
 
 def _says(follower: Follower, why: str) -> Callable[[], bool]:

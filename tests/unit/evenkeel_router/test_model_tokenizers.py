@@ -121,8 +121,8 @@ def test_a_chat_without_a_template_that_holds_has_a_reason(
         ({}, "the model has no tokenizer.json"),
         ({"tokenizer.json": b"{}"}, "tokenizer.json: "),
         (model_files() | {"tokenizer_config.json": b"{"}, "tokenizer_config.json is not JSON"),
-        (model_files() | {"tokenizer_config.json": b"[]"}, "tokenizer_config.json is no JSON object"),
-        (model_files("{% for %}"), "the chat template is none"),
+        (model_files() | {"tokenizer_config.json": b"[]"}, "tokenizer_config.json is not a JSON object"),
+        (model_files("{% for %}"), "the chat template is invalid"),
     ],
 )  # fmt: skip
 def test_files_that_make_no_tokenizer_are_named(files: dict[str, bytes], want: str) -> None:

@@ -76,7 +76,7 @@ class FileStore:
                 try:
                     return [decode_delta(message) for message in unframe(content)]
                 except LedgerMessageError as error:
-                    _log.error("%s%s, generation %d, is no use: %s",
+                    _log.error("%s%s, generation %d, is unusable: %s",
                                self._path, ending, number, error)  # fmt: skip
             return []
 
@@ -111,7 +111,7 @@ class FileStore:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                _log.error("%s is no use: %s", path, error)
+                _log.error("%s is unusable: %s", path, error)
                 continue
             found.append((number, ending, content))
         return sorted(found, reverse=True)
@@ -161,13 +161,13 @@ def _unpack(data: bytes) -> tuple[int, bytes]:
     magic, number, length, digest = _HEADER.unpack_from(data)
     content = data[_HEADER.size :]
     if magic != _MAGIC:
-        raise ValueError("it is no ledger")
+        raise ValueError("it is not a ledger")
     if len(content) != length:
         raise ValueError(f"it has {len(content)} of {length} bytes")
     checksum = _checksum(number)
     checksum.update(content)
     if checksum.digest() != digest:
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum is wrong")
     return number, content
 
 
