@@ -81,6 +81,9 @@ class TenantState(msgspec.Struct, frozen=True, kw_only=True):
     service: float = 0.0
     owed: float = 0.0
     lead_s: float = 0.0
+    qoe: float = 0.0
+    """Sum of the QoE (0 to 1) of `qoe_streams` streams since the router started; 0 without `router.qoe` in the spec."""
+    qoe_streams: int = 0
     clients: tuple[ClientState, ...] = ()
 
 

@@ -33,7 +33,7 @@ SECOND = FILE.replace(
     "scheduling:",
     "router: {limits: {firstTokenTimeout: 300ms}, state: {store: File}}\n  scheduling:",  # some requests fail
 )
-FIRST = FILE.replace("scheduling:", "router: {replicas: 2}\n  scheduling:")
+FIRST = FILE.replace("scheduling:", "router: {replicas: 2, qoe: {}}\n  scheduling:")
 
 NEVER_HERE = "sglang:num_retracted_requests_total"
 """A replica exports it from its first retraction on, and this load causes none."""

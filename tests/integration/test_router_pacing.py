@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from evenkeel_contract.adminstate import STATE_PATH, decode_state
 from evenkeel_contract.routerconfig import Delivery, QoeConfig
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router, running
@@ -97,6 +98,9 @@ async def test_the_qoe_of_a_stream_is_in_the_metrics_of_its_tenant(
         (tenant,) = router.rooms.totals.distributions()
         await until(lambda: sum(tenant.duration_s.counts) == 2, "the end of both requests")
         scrape = await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")
+        answer = await client.get(f"http://127.0.0.1:{router.admin_port}{STATE_PATH}")
+    (shown,) = [one for one in decode_state(answer.content).tenants if one.qoe_streams]
+    assert (shown.qoe_streams, shown.qoe) == (1, tenant.qoe.total)
     lines = [line for line in scrape.text.splitlines() if "request_qoe_ratio_bucket" in line]
     counted = [
         line.partition('le="')[2].partition('"')[0] for line in lines if line.endswith(" 1.0")

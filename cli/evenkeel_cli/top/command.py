@@ -46,7 +46,9 @@ def top(
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="Show also deficits, leads, and what the ledger contains."),
+        typer.Option(
+            "--verbose", help="Show also deficits, leads, QoE, and what the ledger contains."
+        ),
     ] = False,
     token: Annotated[
         str | None,

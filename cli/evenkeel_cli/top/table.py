@@ -21,7 +21,11 @@ def render(view: View, *, verbose: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text.from_markup(_header(view, verbose)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
     parts += [f"[yellow]{escape(warning)}[/]" for warning in _warnings(view)]
-    parts += [_fairness(view, verbose), "", FittedTable(_clients(view, verbose)), ""]
+    parts += [_fairness(view, verbose)]
+    if verbose and view.qoe:
+        each = " · ".join(f"{tenant} {mean:.2f}" for tenant, mean in view.qoe.items())
+        parts.append(Text(f"QoE of streams: {each}"))
+    parts += ["", FittedTable(_clients(view, verbose)), ""]
     parts += [FittedTable(_replicas(view))]
     return Group(*parts)
 

@@ -97,6 +97,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[PeerState, ...]
     replicas: tuple[ReplicaRow, ...]
     clients: tuple[ClientRow, ...]
+    qoe: dict[str, float]
+    """Mean QoE, 0 to 1, of the streams that ended in the window, by tenant; without tenants that had none."""
 
 
 def make_view(now: RouterState, before: RouterState | None) -> View:
@@ -120,6 +122,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         peers=now.peers,
         replicas=tuple(_replicas(now, before, window_s)),
         clients=tuple(_clients(now, before, window_s)),
+        qoe=_qoe(now, before),
     )
 
 
@@ -186,6 +189,16 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
         )
 
 
+def _qoe(now: RouterState, before: RouterState | None) -> dict[str, float]:
+    earlier = {(one.namespace, one.name): one for one in before.tenants} if before else {}
+    found = {}
+    for tenant in now.tenants:
+        past = earlier.get((tenant.namespace, tenant.name))
+        if streams := _grown(tenant, past, "qoe_streams"):
+            found[tenant.name] = _grown(tenant, past, "qoe") / streams
+    return found
+
+
 def _itl_s(now: ClientState, before: ClientState | None) -> float | None:
     earlier = {at.replica: at for at in before.replicas} if before else {}
     pairs = [(at, earlier.get(at.replica)) for at in now.replicas]
@@ -222,7 +235,7 @@ def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:
     return ((tenant, client) for tenant in state.tenants for client in tenant.clients)
 
 
-_Totals = ClientState | ReplicaState | ClientAtReplica
+_Totals = ClientState | ReplicaState | ClientAtReplica | TenantState
 
 
 def _grown(now: _Totals, past: _Totals | None, name: str) -> float:

@@ -185,6 +185,8 @@ def _tenant(
         shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
         yield
     figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NO_FIGURES)
+    # Clients that sent this router a request share the tenant's distributions.
+    distributions = next((one.distributions for one in clients if one.requests), Distributions(""))
     state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -192,6 +194,8 @@ def _tenant(
         service=figures.service,
         owed=figures.owed,
         lead_s=figures.lead_s,
+        qoe=distributions.qoe.total,
+        qoe_streams=sum(distributions.qoe.counts),
     )
     return msgspec.structs.replace(state, clients=tuple(shown))
 

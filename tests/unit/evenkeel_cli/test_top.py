@@ -56,6 +56,8 @@ def state(
                 namespace="ns",
                 name="ads",
                 weight=4,
+                qoe=0.75 * scale,
+                qoe_streams=scale,
                 clients=(
                     ClientState(
                         identity="ns/ads/chat",
@@ -130,6 +132,7 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert bot.deficit_min is None
     assert (chat.itl_s, bot.itl_s) == (pytest.approx(0.02), None)
     assert [replica.quantum for replica in view.replicas] == [1500.0, 0.0, 0.0]
+    assert view.qoe == {"ads": 0.75}, "no stream of seo was measured"
 
 
 def test_owed_is_what_the_ledger_owed_in_the_window_to_clients_that_wait() -> None:
@@ -185,6 +188,7 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
         console.print(render(make_view(reported, None), verbose=True))
     for words in (
         "Unfair: a client was given 75% of what it was owed while it waited.",
+        "QoE of streams: ads 0.75",
         "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
         "closed totals version 7, 3 open replica accounts · 1 of 2 peers",
         "store Redis: no answer",
@@ -212,7 +216,7 @@ def test_under_light_load_the_verdict_is_that_no_client_waits_and_internals_are_
         console.print(render(make_view(light, None)))
     text = capture.get()
     assert "Fair: no client had to wait for another." in text
-    for word in ("Jain", "deficit", "closed totals", "prefix blocks", "80%"):
+    for word in ("Jain", "deficit", "QoE", "closed totals", "prefix blocks", "80%"):
         assert word not in text, word
 
 
