@@ -9,9 +9,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from evenkeel_fairshare.replica import engine_time, time_levels
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LONGEST_S = 0.2
@@ -144,14 +145,50 @@ def test_a_run_of_decode_steps_is_the_same_at_once_and_step_by_step(
             assert figures == pytest.approx(right[name], abs=STEP_S / 10), name
 
 
+@given(seed=st.integers(0, 10**6), isolation=st.sampled_from([0.0, 0.3, 0.5, 3.0]))
+@settings(max_examples=25)
+def test_comparisons_that_save_work_change_no_answer(seed: int, isolation: float) -> None:
+    answers = _answers(seed, isolation)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine_time, time_levels):
+            patch.setattr(module, "CLEARLY", 0.0)  # nothing is clear at a glance
+        assert _answers(seed, isolation) == answers
+
+
+def _answers(seed: int, isolation: float) -> list[object]:
+    """Every figure and turn of a random engine, after each of its iterations."""
+    rng, time = Random(seed), EngineTime(isolation=isolation)
+    clients = [f"ns/t{rng.randrange(3)}/c{number}" for number in range(rng.randint(2, 15))]
+    batch: list[Request] = []
+    answers: list[object] = []
+    for number in range(60):
+        if rng.random() < 0.5:
+            one = request(rng.choice(clients), number, rng.choice([0.5, 1.0, 1.0, 3.0]))
+            _begin((time,), one, rng.uniform(0.01, 0.5), decoded=bool(batch))
+            batch.append(one)
+        elif batch:
+            steps = rng.randint(1, 40)
+            time.decoded(_step_times(batch, steps))
+            for one in batch:
+                one.output_tokens += steps
+            if rng.random() < 0.5:
+                _end((time,), batch.pop(rng.randrange(len(batch))))
+        answers += [time.figures(), [time.turn(one) for one in batch]]
+    return answers
+
+
 def _decode(once: EngineTime, single: EngineTime, batch: list[Request], steps: int) -> None:
-    context = sum(one.input_tokens + one.output_tokens for one in batch)
-    times = [0.01 + 1e-5 * (context + len(batch) * (192 + n)) for n in range(steps)]
+    times = _step_times(batch, steps)
     once.decoded(times)
     for seconds in times:
         single.decoded([seconds])
     for one in batch:
         one.output_tokens += steps
+
+
+def _step_times(batch: list[Request], steps: int) -> list[float]:
+    context = sum(one.input_tokens + one.output_tokens for one in batch)
+    return [0.01 + 1e-5 * (context + len(batch) * (192 + n)) for n in range(steps)]
 
 
 def _begin(times: tuple[EngineTime, ...], one: Request, seconds: float, *, decoded: bool) -> None:

@@ -29,7 +29,9 @@ from operator import itemgetter
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.time_levels import (
+    CLEARLY,
     NOT_LEADING,
+    REQUEST_TOKENS,
     Clients,
     DecodeRun,
     Leading,
@@ -226,7 +228,8 @@ class EngineTime:
         if request not in self._prefilling:
             size += step_size(1, _context_tokens(request))
         step_s = fixed_s + slope * size
-        if step_s < fixed_s / self._isolation:
+        level = client.level if len(self._tenants.active) == 1 else self._tenants
+        if step_s * level.largest_share < CLEARLY * fixed_s / self._isolation:
             return False  # shorter than what any client tolerates, and most are
         longest_s = self._longest_step_s(client, leading)
         return longest_s == 0.0 or step_s > longest_s
@@ -253,17 +256,24 @@ class EngineTime:
     def _longest_step_s(self, client: Member, leading: Leading) -> float:
         """The longest decode step beside which the rivals of a client keep their progress."""
         if self._tolerated is None:
-            line = self._step_times.line()
-            pairs = [
-                (self._most_progress_s(one, line) / one.share, one)
-                for one in self._protected(self._running)
-            ]
-            self._tolerated = sorted(pairs, key=itemgetter(0))
+            self._tolerated = sorted(self._tolerances(), key=itemgetter(0))
         own, tenant = leading
         for longest_s, other in self._tolerated:
             if other is not client and (own if other.parent is client.parent else tenant):
                 return longest_s
         return inf
+
+    def _tolerances(self) -> Iterator[tuple[float, Member]]:
+        # Inlined `_most_progress_s` and `Member.share`: there may be hundreds of clients.
+        fixed_s, slope = self._step_times.line()
+        tenant, tenant_share = None, 0.0
+        for client in self._protected(self._running):
+            if client.parent is not tenant:
+                tenant = _tenant_of(client)
+                tenant_share = tenant.share
+            size = client.context_tokens + REQUEST_TOKENS * client.running
+            most_s = (fixed_s + slope * size) / self._isolation
+            yield most_s / (client.weight / client.level.weight * tenant_share), client
 
     @staticmethod
     def _protected(clients: Iterable[Member]) -> Iterator[Member]:

@@ -76,6 +76,8 @@ MAX_LAG_S: Final = 2.0
 """The most that a lag or a lead may be: about two prefills of 8192 tokens on a small GPU."""
 LEAST_S: Final = 1e-9
 """A smaller lag or lead is a rounding error."""
+CLEARLY: Final = 0.99
+"""A figure below this part of another one is below it whatever the rounding errors."""
 MAX_IDLE: Final = 4096
 """Idle members of a level whose lag and lead are kept."""
 
@@ -88,7 +90,7 @@ NOT_LEADING: Final[Leading] = (False, False)
 class DecodeRun:
     """Decode steps between which the batch does not change."""
 
-    __slots__ = ("batch", "last_s", "line", "seconds", "times")
+    __slots__ = ("batch", "last_s", "least_s", "line", "seconds", "times")
 
     def __init__(self, times: Sequence[float], batch: int, line: Line) -> None:
         """`batch`: requests; `line`: what is known of step times."""
@@ -96,6 +98,7 @@ class DecodeRun:
         self.batch = batch
         self.seconds = sum(times)
         self.last_s = times[-1]
+        self.least_s = min(times)
         self.line = line
 
     def progress_s(self, most_s: float, growth_s: float) -> float:
@@ -222,13 +225,15 @@ class Clients:
 class TimeLevel:
     """Tenants, or the clients of one tenant."""
 
-    __slots__ = ("_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
+    __slots__ = ("_largest_weight", "_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
 
     def __init__(self, owner: Member | None = None) -> None:
         self.active: dict[str, Member] = {}
         self.idle: dict[str, Member] = {}
         self.weight = 0.0
         """Of all active members."""
+        self._largest_weight = 0.0
+        """Of all members so far."""
         self._owner = owner
         self._virtual_s = 0.0
         self._owner_s = 0.0
@@ -243,6 +248,11 @@ class TimeLevel:
         passed_s = owner.level._virtual_s - self._owner_s
         return self._virtual_s + passed_s * owner.weight / self.weight
 
+    @property
+    def largest_share(self) -> float:
+        """No active member has a larger part of this level's time."""
+        return min(1.0, self._largest_weight / self.weight)
+
     def advance(self, seconds: float) -> None:
         """Engine time passed, at the level of tenants."""
         self._virtual_s += seconds / self.weight
@@ -254,22 +264,27 @@ class TimeLevel:
             1.0 if self._owner is None else self._owner.level.rate * self._owner.weight
         ) / self.weight
 
-    # `min` and `max` are spelled out below: with hundreds of members these loops are most of what a decode step costs.
+    # `min` and `max` are spelled out below: with hundreds of members these loops are most of what a decode step costs. Most members
+    # have no lead and get none, and have no lag after the run: these are found by one comparison.
 
     def use_run(self, run: DecodeRun, members: Iterable[Member]) -> None:
         """Members had their decoding requests in a run of decode steps, before the virtual time advances. As `Member.use` for each
         step: in a run a lead only grows or only shrinks. What all members have in common is computed once."""
-        now_s, seconds, batch, last_step_s = self.virtual_s, run.seconds, run.batch, run.last_s
-        before_last_s = now_s + (seconds - last_step_s) * self.rate
+        now_s, rate, seconds, batch, last_step_s = (
+            self.virtual_s, self.rate, run.seconds, run.batch, run.last_s,
+        )  # fmt: skip
+        before_last_s = now_s + (seconds - last_step_s) * rate
+        clearly_less = CLEARLY * rate * batch
         for member in members:
             weight = member.weight
-            part = member.decoding / batch / weight
-            most_s = MAX_LAG_S / weight
-            until_s = member.used_until_s
+            until_s, most_s = member.used_until_s, MAX_LAG_S / weight
             if until_s < now_s:
+                if member.decoding < clearly_less * weight:
+                    continue  # less than its share: every time before the virtual time means no lead
                 until_s = now_s
             elif until_s > now_s + most_s:
                 until_s = now_s + most_s
+            part = member.decoding / batch / weight
             until_s += seconds * part
             last_s = before_last_s + last_step_s * part
             if until_s < last_s:
@@ -282,10 +297,14 @@ class TimeLevel:
         """Clients made progress in a run, after the virtual time advanced. As `Member.progress` for each step: likewise."""
         now_s, steps, seconds, last_s = self.virtual_s, len(run.times), run.seconds, run.last_s
         fixed_s, slope = run.line
+        least_s = min(run.least_s, fixed_s / isolation) if isolation else run.least_s
+        clearly_s = CLEARLY * steps * least_s
         for client in clients:
             weight = client.weight
             lag_s = (now_s - client.progress_until_s) * weight
-            if isolation:
+            if lag_s < clearly_s:
+                lag_s = 0.0
+            elif isolation:
                 size = client.context_tokens + REQUEST_TOKENS * client.running
                 most_s = (fixed_s + slope * size) / isolation
                 if most_s >= last_s:  # the longest step: no step is capped
@@ -316,6 +335,7 @@ class TimeLevel:
 
     def join(self, name: str, weight: float, parent: Member | None = None) -> Member:
         """The member, with one more open request. The newest weight counts."""
+        self._largest_weight = max(self._largest_weight, weight)
         member = self.active.get(name)
         if member is None:
             self.settle()

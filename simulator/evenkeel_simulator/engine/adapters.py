@@ -16,7 +16,8 @@ Adapter = str | None
 class AdapterSlots:
     """Which adapters are loaded, and which of them requests of the batch use."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int | None) -> None:
+        """None: no limit, and no adapter is ever loaded."""
         self._slots = slots
         self._loaded: OrderedDict[Adapter, None] = OrderedDict()
         self._used: Counter[Adapter] = Counter()
@@ -28,10 +29,12 @@ class AdapterSlots:
 
     def fits(self, adapter: Adapter) -> bool:
         """Whether a request with this adapter may join the batch."""
-        return adapter in self._used or len(self._used) < self._slots
+        return self._slots is None or adapter in self._used or len(self._used) < self._slots
 
     def enter(self, adapter: Adapter) -> bool:
         """A request with a fitting adapter joins the batch. Returns whether the adapter has to be loaded."""
+        if self._slots is None:
+            return False
         is_new = adapter not in self._loaded
         if is_new and len(self._loaded) >= self._slots:
             idle = next(loaded for loaded in self._loaded if loaded not in self._used)
@@ -43,6 +46,8 @@ class AdapterSlots:
 
     def leave(self, adapter: Adapter) -> None:
         """A request with this adapter left the batch."""
+        if self._slots is None:
+            return
         self._used[adapter] -= 1
         if not self._used[adapter]:
             del self._used[adapter]

@@ -11,6 +11,7 @@ that are over and cut the plan where needed, so a driver that jumps sees the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from math import inf
 from sys import maxsize
 
@@ -24,8 +25,8 @@ from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import MS, Chunks, Iteration, Speed, chunks_of
-from evenkeel_simulator.engine.makers import Makers
 from evenkeel_simulator.engine.memory import Memory
+from evenkeel_simulator.engine.prefills import Prefills
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
@@ -51,8 +52,7 @@ class Engine:
         self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
-        slots = config.adapters_per_batch
-        self.adapters = AdapterSlots(slots) if slots else None
+        self.adapters = AdapterSlots(config.adapters_per_batch)
         self._load_ms = profile.first_prefill_ms  # and of adapters admitted since the last prefill
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._rule_has_begun = False  # in this pass
@@ -60,11 +60,10 @@ class Engine:
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
-        self._prefilling: dict[EngineRequest, None] = {}
         self._shares = TimeShares(config.isolation if policy.divides_time else None)
         self.token_times = TokenTimes() if config.token_times else None
         self._batch = Batch(self.token_times)
-        self._makers = Makers() if config.share_in_batch and self._follows else None
+        self._prefills = Prefills(self.memory, shared=config.share_in_batch and self._follows)
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
         self._iteration: Iteration | None = None
@@ -95,11 +94,11 @@ class Engine:
 
     def running(self) -> Iterable[EngineRequest]:
         """Every request in the batch, including those in prefill."""
-        yield from self._prefilling
+        yield from self._prefills.requests
         yield from self._batch
 
     def loads(self) -> Loads:
-        running = len(self._batch.requests) + len(self._prefilling)
+        running = self._count_running()
         return loads_of(self.memory, self.kv_tokens, running=running, waiting=len(self.policy))
 
     # What a driver does
@@ -182,8 +181,7 @@ class Engine:
         self._iteration = None
         end_s = iteration.end_s
         produced = list(self._batch) if iteration.steps else []
-        self._account_time(iteration, iteration.steps - iteration.done, end_s=end_s)
-        self._decode(iteration.steps - iteration.done, end_s)
+        self._apply(iteration, iteration.steps - iteration.done, first=iteration.done, end_s=end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
         if self._by_pass is not None and produced:
@@ -207,7 +205,10 @@ class Engine:
     def _is_closed(self) -> bool:
         """Whether no request may enter until one leaves."""
         full = self._full and not self.config.retry_when_full
-        return full or len(self._batch.requests) + len(self._prefilling) >= self.config.max_running
+        return full or self._count_running() >= self.config.max_running
+
+    def _count_running(self) -> int:
+        return len(self._batch.requests) + len(self._prefills.requests)
 
     def _pass_is_due(self) -> bool:
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
@@ -216,7 +217,7 @@ class Engine:
     def _plan_prefill(self, now_s: float) -> tuple[Chunks, list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
         budget = self.config.prefill_tokens or self.kv_tokens
-        first, later = self._shares.in_order(list(self._prefilling))
+        first, later = self._shares.in_order(list(self._prefills.requests))
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
         later = [request for request in later if not self._shares.must_pause(request)]
@@ -239,9 +240,8 @@ class Engine:
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
-        whole = self._shares.admits_whole_prompts_only(len(self._prefilling))
-        admissions = self.policy.admissions(now_s)
-        try:
+        whole = self._shares.admits_whole_prompts_only(len(self._prefills.requests))
+        with closing(self.policy.admissions(now_s)) as admissions, suppress(StopIteration):
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
@@ -257,45 +257,37 @@ class Engine:
                     # SGLang records this in the running batch; the batch of this pass does not have it.
                     self._full = len(self._batch.requests) > 0
                 request = admissions.send(outcome)
-        except StopIteration:
-            pass
-        finally:
-            admissions.close()
         return admitted
 
     def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.CLIENT_LATER
-        if self.adapters is not None and not self.adapters.fits(request.adapter):
+        if not self.adapters.fits(request.adapter):
             return AdmissionResult.NO_SLOT
-        cache = self.memory.cache
-        match = cache.unfollow(request)
+        match = self.memory.cache.unfollow(request)
         extend_tokens = self.memory.claim(request, match)
-        being_made = self._makers is not None and self._makers.work_for(request)
         refusal = None
         if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
-            self._rule.begin([*self._prefilling, *self._batch])
+            self._rule.begin([*self._prefills.requests, *self._batch.requests])
             self._rule_has_begun = True
-        if being_made or extend_tokens > most_tokens:
+        if self._prefills.compute_prefix_of(request) or extend_tokens > most_tokens:
             refusal = AdmissionResult.LATER
         elif not self._rule.fits(request, extend_tokens, self.memory.available):
             refusal = AdmissionResult.NO_ROOM
         if refusal is not None:
             self.memory.unclaim(request)
             if self._follows:
-                cache.follow(request, match)
+                self.memory.cache.follow(request, match)
             return refusal
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
         request.load_tokens = 0
-        if self.adapters is not None and self.adapters.enter(request.adapter):
+        if self.adapters.enter(request.adapter):
             self._load_ms += self.config.adapter_load_ms
             request.load_tokens = self._speed.load_tokens(self.config.adapter_load_ms)
         request.enter(extend_tokens, now_s)
-        self._prefilling[request] = None
+        self._prefills.add(request)
         self._shares.started(request)
-        if self._makers is not None:
-            self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
         return AdmissionResult.ADMITTED
 
@@ -309,7 +301,7 @@ class Engine:
             retracted += self._make_room(now_s)
             batch = len(self._batch.requests)
         # This iteration needs memory for its own tokens only; later chunks need theirs later.
-        later = sum([r.pending_tokens for r in self._prefilling]) - sum([n for _, n in chunks])
+        later = self._prefills.pending_tokens - sum([tokens for _, tokens in chunks])
         self.memory.make_free(-later)
         held = self._batch.kv_tokens if batch else 0
         duration_s = self._speed.prefill(chunks, batch=batch, kv_tokens=held) + self._load_ms * MS
@@ -319,20 +311,12 @@ class Engine:
 
     def _prefill(self, chunks: Chunks, end_s: float) -> list[EngineRequest]:
         """Apply a prefill; the requests that produced their first token since admission."""
-        produced = []
-        for request, tokens in chunks:
-            if request.state is not State.PREFILLING:
-                continue  # aborted on the way
-            request.pending_tokens -= tokens
-            computed = request.context_tokens - request.pending_tokens
-            self.memory.store(request, min(computed, request.input_tokens))
-            if self._makers is not None:
-                self._makers.update(request)
-            if not request.pending_tokens:
-                self._begin_output(request, end_s)
-                produced.append(request)
-        if chunks:
-            self._steps_since_prefill = 0
+        if not chunks:
+            return []
+        self._steps_since_prefill = 0
+        produced = self._prefills.computed(chunks)
+        for request in produced:
+            self._begin_output(request, end_s)
         finished = [request for request in produced if not request.remaining_tokens]
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
@@ -341,7 +325,6 @@ class Engine:
         return produced
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
-        del self._prefilling[request]
         request.begin_output(end_s)
         self.memory.settle(request, request.held_tokens)
         self._batch.add(request, end_s)
@@ -354,7 +337,7 @@ class Engine:
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
         steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch.requests))
-        if self._may_preempt or self._by_pass is not None or self._prefilling:
+        if self._may_preempt or self._by_pass is not None or self._prefills.requests:
             return 1  # prefill that has to wait is looked at again after every step
         if len(self.policy) and not self._is_closed():
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill
@@ -365,19 +348,15 @@ class Engine:
         """Apply the decode steps that have ended, so that the caller sees the current state."""
         iteration = self._iteration
         if iteration is not None and (steps := iteration.advance(now_s)):
-            self._account_time(iteration, steps, end_s=iteration.clock_s, applied=steps)
-            self._decode(steps, iteration.clock_s)
+            self._apply(iteration, steps, first=iteration.done - steps, end_s=iteration.clock_s)
 
-    def _account_time(
-        self, iteration: Iteration, steps: int, *, end_s: float, applied: int = 0
-    ) -> None:
-        first, decoded = iteration.done - applied, len(self._batch.requests) > 0
+    def _apply(self, iteration: Iteration, steps: int, *, first: int, end_s: float) -> None:
+        """Account the iteration's time, and apply `steps` of its decode steps from the number `first` on."""
         if self.token_times is not None:
             self.token_times.decoded(iteration.times(first, steps), end_s)
+        decoded = len(self._batch.requests) > 0
         self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
-
-    def _decode(self, steps: int, end_s: float) -> None:
-        if not steps or not self._batch:
+        if not (steps and decoded):
             return
         self.memory.grow(steps * len(self._batch.requests))
         self._batch.decode(steps, end_s)
@@ -392,7 +371,8 @@ class Engine:
         running = self._batch.requests
         if self.memory.available >= len(running):
             return []
-        least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
+        # One alone always has room; see `EngineRequest.check`.
+        least = 0 if self._prefills.requests else 1
         retracted: list[EngineRequest] = []
         for request in self._batch.by_cost_of_retraction():
             if len(running) <= least or self.memory.available >= len(running):
@@ -442,12 +422,8 @@ class Engine:
         if request.state is State.RUNNING:
             self._batch.remove(request)
         else:
-            del self._prefilling[request]
-            request.pending_tokens = 0
-            if self._makers is not None:
-                self._makers.update(request)
+            self._prefills.remove(request)
         self.memory.release(request, keep=keep)
-        if self.adapters is not None:
-            self.adapters.leave(request.adapter)
+        self.adapters.leave(request.adapter)
         self._accounts.left(request)
         self._full = False

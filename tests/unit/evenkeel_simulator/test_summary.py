@@ -1,5 +1,4 @@
 import csv
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,13 +121,13 @@ def test_a_run_that_served_no_request_removes_older_plots(tmp_path: Path) -> Non
 
 def test_a_client_counts_in_jain_s_index_if_it_was_rejected_and_not_if_it_fits_nowhere() -> None:
     for status, want in (("rejected", 0.5), ("refused", 1.0)):
-        records = [record("r1"), replace(ended("r2", status), client="b")]
+        records = [record("r1"), ended("r2", status)._replace(client="b")]
         summary = summarise(records, 10.0)
         assert summary.jain_index == summary.jain_index_service_rate == want
 
 
 def test_a_program_with_a_call_that_was_not_served_has_no_latency() -> None:
-    calls = [record("p.0", program="p"), replace(ended("p.1", "refused"), program="p")]
+    calls = [record("p.0", program="p"), ended("p.1", "refused")._replace(program="p")]
     assert program_latencies(calls) == []
 
 
@@ -137,7 +136,7 @@ def test_the_tables_windows_follow_the_arrivals() -> None:
         record(f"r{n}", client="ab"[n % 2], arrival_s=t, first_token_s=t + 1, finished_s=t + 9 + n)
         for n, t in enumerate(range(0, 310, 10))
     ]
-    rejected = replace(ended("last", "rejected"), arrival_s=600.0)
+    rejected = ended("last", "rejected")._replace(arrival_s=600.0)
     of_600_s = service_difference([completion(record) for record in served])
     for summary in (
         summarise([*served, rejected], 610.0),
