@@ -52,7 +52,7 @@ def test_an_engine_whose_seam_changed_is_gated_alerts_and_is_fair(
     ) as site:
         figures = asyncio.run(
             observe(
-                site.url,
+                [site.router.url],
                 site.engine,
                 warmup_s=8.0,
                 seconds=20.0,
@@ -60,7 +60,9 @@ def test_an_engine_whose_seam_changed_is_gated_alerts_and_is_fair(
                 queue=sglang_queue,
             )
         )
-        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
+        state = decode_state(
+            httpx.get(f"{site.router.admin_url}/v1/state").raise_for_status().content
+        )
         metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
     log = tmp_path / "engine.log"
     assert "does not fit the plug-in" in log.read_text()

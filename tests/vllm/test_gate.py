@@ -30,6 +30,7 @@ def test_the_gate_gives_shares_by_weight_and_keeps_the_engines_queue_short(
         folder=tmp_path,
         warmup_s=8.0,
         seconds=30.0,
+        requests=REQUESTS,
     )
     assert figures.light == pytest.approx(0.8, rel=0.05)
     assert figures.queue <= 2
@@ -44,7 +45,7 @@ def test_an_engine_that_does_not_fit_is_gated_says_so_and_is_fair(
     ) as site:
         figures = asyncio.run(
             observe(
-                site.url,
+                [site.router.url],
                 site.engine,
                 warmup_s=8.0,
                 seconds=20.0,
@@ -52,7 +53,9 @@ def test_an_engine_that_does_not_fit_is_gated_says_so_and_is_fair(
                 queue=VLLM.queue,
             )
         )
-        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
+        state = decode_state(
+            httpx.get(f"{site.router.admin_url}/v1/state").raise_for_status().content
+        )
         metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
     assert figures.light == pytest.approx(0.8, rel=0.05)
     assert figures.queue <= 2
