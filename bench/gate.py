@@ -4,13 +4,14 @@
 
 The arguments are the folders of `make sglang` and `make vllm`; one of them is enough. One engine and one router, both new for each
 row. The last tables compare the medians of the rounds with what the gate promises. Run it on an idle machine: the engine's HTTP
-server and the senders need a core each.
+server and the senders need a core each. `gate_ingress` has several routers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -39,14 +40,15 @@ from bench.gate_load import (
     PROMISES_HEAD,
     QUANTUM,
     RUNNING,
+    Addresses,
     Figures,
     Queue,
     Setup,
     observe,
     promises,
-    router,
+    routers,
 )
-from bench.gpu.engine import HOST, running_engine
+from bench.gpu.engine import HOST, log_tail, running_engine
 from bench.vllm_engine import running_vllm
 
 PLUG_IN, GATE, LPM, ALONE = "plug-in", "gate, fcfs", "gate, lpm", "fcfs alone"
@@ -62,6 +64,7 @@ def _sglang(
         policy=setup.policy,
         cpu=True,
         flags=(
+            "--sleep-on-idle",  # an idle scheduler must not take a core from the router
             "--max-total-tokens=16384",
             f"--max-running-requests={RUNNING}",
             f"--served-model-name={MODEL}",
@@ -133,11 +136,11 @@ VLLM: Final = Kind(
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A running engine behind a router; addresses."""
+    """A running engine behind a router."""
 
     engine: str
-    url: str
-    admin_url: str
+    """Its address."""
+    router: Addresses
 
 
 @contextmanager
@@ -149,23 +152,50 @@ def running(
     folder: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Site]:
-    """A site; `folder` gets the logs, `settings` the engine's environment."""
+    """A site; `folder` gets the logs, `settings` the engine's environment. An error gets the ends of the logs as notes."""
     port = ports.free_port(HOST)
     variables = {QUANTUM_VARIABLE: str(QUANTUM), REPORTS_PORT_VARIABLE: str(port), **settings}
+    reports = f"tcp://{HOST}:{port}" if setup.has_plug_in else None
     with (
+        noted_logs(folder),
         kind.start(setup, environment, folder / "engine.log", variables) as engine,
-        router(setup, engine, port, folder) as (url, admin_url),
+        routers(setup.queue, {engine: reports}, folder) as (router,),
     ):
-        yield Site(engine, url, admin_url)
+        yield Site(engine, router)
+
+
+@contextmanager
+def noted_logs(folder: Path) -> Iterator[None]:
+    """Adds the ends of the folder's logs to an error: the folder may be a temporary one."""
+    try:
+        yield
+    except Exception as error:
+        for log in sorted(folder.glob("*.log")):
+            error.add_note(f"{log.name} ends:\n{log_tail(log)}")
+        raise
 
 
 def measure(
-    kind: Kind, setup: Setup, *, environment: Path, folder: Path, warmup_s: float, seconds: float
+    kind: Kind,
+    setup: Setup,
+    *,
+    environment: Path,
+    folder: Path,
+    warmup_s: float,
+    seconds: float,
+    requests: int = 0,
 ) -> Figures:
     """One row."""
     with running(kind, setup, environment=environment, folder=folder) as site:
         return asyncio.run(
-            observe(site.url, site.engine, warmup_s=warmup_s, seconds=seconds, queue=kind.queue)
+            observe(
+                [site.router.url],
+                site.engine,
+                warmup_s=warmup_s,
+                seconds=seconds,
+                requests=requests,
+                queue=kind.queue,
+            )
         )
 
 
@@ -188,6 +218,9 @@ def _compare(name: str, kind: Kind, environment: Path, options: argparse.Namespa
                 )
             found[row].append(figures)
             print(figures.row(row), flush=True)
+    if options.rounds > 1:
+        for row, rounds in found.items():
+            print(Figures.median(rounds).row(f"**{row}, median**"))
     for row in (GATE, LPM):
         if row in found and PLUG_IN in found:
             print("\n" + PROMISES_HEAD.format(f"{name}, {row}"))
@@ -208,12 +241,14 @@ def main() -> int:
     options = parser.parse_args()
     if options.sglang is None and options.vllm is None:
         parser.error("set --sglang, --vllm or both")
+    before = os.getloadavg()[0]
     for name, kind, environment in (
         ("SGLang", SGLANG, options.sglang),
         ("vLLM", VLLM, options.vllm),
     ):
         if environment is not None:
             _compare(name, kind, environment, options)
+    print(f"\nLoad average {before:.1f} at the start, {os.getloadavg()[0]:.1f} at the end.")
     return 0
 
 

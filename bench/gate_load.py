@@ -11,8 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
@@ -30,18 +30,38 @@ from bench.gpu.engine import HOST, running_process
 MODEL: Final = "tiny"
 WEIGHTS: Final = {"light": 4, "heavy": 1, "single": 1}
 QUANTUM: Final = 200
-STREAMS: Final = {"light": 64, "heavy": 16}
-"""Open requests of the flooding tenants: by weight, so that a pause of this program empties neither queue first."""
 RUNNING: Final = 8
-PREFIX_WORDS: Final = 60
-OUTPUT_TOKENS: Final = 64
 SINGLE_OUTPUT_TOKENS: Final = 8
 SINGLE_PAUSE_S: Final = 0.25
+SINGLE_REQUESTS: Final = 10
 LOOK_S: Final = 0.1
+LIMIT_S: Final = 600.0
 PATIENCE_S: Final = 3600.0
 """No request of a flood ends for its wait, also on a busy machine."""
 Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
 """Asks an engine for the length of its own queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the flooding tenants send, and where it enters."""
+
+    streams: Mapping[str, tuple[int, ...]]
+    """Tenant → its open requests at each router."""
+    weights: Mapping[str, int] = field(default_factory=WEIGHTS.copy)
+    prefix_words: int = 60
+    """That all prompts of a tenant begin with."""
+    own_words: int = 8
+    output_tokens: int = 64
+
+    @property
+    def owed(self) -> float:
+        """The part of the tenant `light`."""
+        return self.weights["light"] / (self.weights["light"] + self.weights["heavy"])
+
+
+ONE_ROUTER: Final = Traffic({"light": (64,), "heavy": (16,)})
+"""Streams by weight, so that a pause of this program empties neither queue first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +143,13 @@ class Promise:
 
 
 PROMISES_HEAD: Final = "| {} | measured | limit | met |\n|---|---:|---:|---|"
-OWED: Final = WEIGHTS["light"] / (WEIGHTS["light"] + WEIGHTS["heavy"])
 
 
 def promises(gate: Figures, plug_in: Figures) -> Iterator[Promise]:
     """The gate's figures beside the plug-in's on the same engine."""
-    off = abs(gate.light / OWED - 1)
-    yield Promise("light's part", f"{gate.light:.3f}", f"{OWED:g} ± 5 %", off <= 0.05)
+    owed = ONE_ROUTER.owed
+    off = abs(gate.light / owed - 1)
+    yield Promise("light's part", f"{gate.light:.3f}", f"{owed:g} ± 5 %", off <= 0.05)
     ttft = gate.ttft_p99_s / plug_in.ttft_p99_s
     yield Promise("single tenant's TTFT p99 / plug-in's", f"{ttft:.2f}", "≤ 1.5", ttft <= 1.5)
     output = gate.output_per_s / plug_in.output_per_s
@@ -139,37 +159,73 @@ def promises(gate: Figures, plug_in: Figures) -> Iterator[Promise]:
     yield Promise("engine's queue, median", f"{gate.queue:g}", "≤ 2", gate.queue <= 2)
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Of a router."""
+
+    url: str
+    admin_url: str
+
+
 @contextmanager
-def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterator[tuple[str, str]]:
-    """A router in front of the engine; its address for traffic and that of its admin port."""
+def routers(
+    queue: QueueOwner,
+    replicas: Mapping[str, str | None],
+    folder: Path,
+    *,
+    weights: Mapping[str, int] = WEIGHTS,
+    count: int = 1,
+    shared: bool = True,
+) -> Iterator[list[Addresses]]:
+    """Routers, a process each; with `shared` they know one another. `replicas`: address of an engine → where it reports."""
+    listens = [_listen() for _ in range(count)]
+    with ExitStack() as stack:
+        for number, listen in enumerate(listens):
+            others = [one for one in listens if one is not listen] if shared else []
+            config = rc.RouterConfig(
+                namespace="bench",
+                service="bench",
+                model=MODEL,
+                listen=listen,
+                scheduling=rc.SchedulingConfig(queue=queue, client_quantum=QUANTUM),
+                tenancy=rc.TenancyConfig(tenants=tuple(_tenant(*one) for one in weights.items())),
+                state=rc.StateConfig(peers=tuple(map(_peer, others))),
+                limits=rc.LimitsConfig(
+                    queue_timeout_s=PATIENCE_S,
+                    first_token_timeout_s=PATIENCE_S,
+                    idle_timeout_s=PATIENCE_S,
+                ),
+                replicas=tuple(
+                    rc.ReplicaConfig(name=f"replica-{index}", url=url, reports=reports)
+                    for index, (url, reports) in enumerate(replicas.items())
+                ),
+            )
+            path = folder / f"router-{number}.json"
+            path.write_text(json.dumps(to_plain(config)))
+            command = (sys.executable, "-m", "evenkeel_router", "--config", str(path))
+            ready, log = f"http://{HOST}:{listen.probe_port}", folder / f"router-{number}.log"
+            stack.enter_context(running_process(command, os.environ, ready, "/readyz", log))
+        yield [
+            Addresses(f"http://{HOST}:{one.traffic_port}", f"http://{HOST}:{one.admin_port}")
+            for one in listens
+        ]
+
+
+def _listen() -> rc.ListenConfig:
     traffic, probes, admin = (ports.free_port(HOST) for _ in range(3))
-    reports = f"tcp://{HOST}:{reports_port}" if setup.has_plug_in else None
-    config = rc.RouterConfig(
-        namespace="bench",
-        service="bench",
-        model=MODEL,
-        listen=rc.ListenConfig(traffic_port=traffic, probe_port=probes, admin_port=admin),
-        scheduling=rc.SchedulingConfig(queue=setup.queue, client_quantum=QUANTUM),
-        tenancy=rc.TenancyConfig(tenants=tuple(map(_tenant, WEIGHTS))),
-        limits=rc.LimitsConfig(
-            queue_timeout_s=PATIENCE_S, first_token_timeout_s=PATIENCE_S, idle_timeout_s=PATIENCE_S
-        ),
-        replicas=(rc.ReplicaConfig(name="replica", url=engine, reports=reports),),
-    )
-    path = folder / "router.json"
-    path.write_text(json.dumps(to_plain(config)))
-    command = (sys.executable, "-m", "evenkeel_router", "--config", str(path))
-    ready, log = f"http://{HOST}:{probes}", folder / "router.log"
-    with running_process(command, os.environ, ready, "/readyz", log):
-        yield f"http://{HOST}:{traffic}", f"http://{HOST}:{admin}"
+    return rc.ListenConfig(traffic_port=traffic, probe_port=probes, admin_port=admin)
 
 
-def _tenant(name: str) -> rc.TenantConfig:
+def _peer(other: rc.ListenConfig) -> rc.PeerConfig:
+    return rc.PeerConfig(name=f"r{other.admin_port}", url=f"http://{HOST}:{other.admin_port}")
+
+
+def _tenant(name: str, weight: int) -> rc.TenantConfig:
     digest = hashlib.sha256(name.encode()).hexdigest()
     return rc.TenantConfig(
         namespace="bench",
         name=name,
-        weight=WEIGHTS[name],
+        weight=weight,
         clients=(rc.ClientConfig(name="app"),),
         api_keys=(rc.ApiKeyConfig(name="key", client="app", sha256=digest),),
     )
@@ -211,19 +267,21 @@ async def stream(
     return first_s - started_s
 
 
-def prompt(tenant: str, rng: Random, prefix_words: int) -> str:
+def prompt(tenant: str, rng: Random, prefix_words: int, own_words: int) -> str:
     """A tenant's prefix and a tail of its own."""
     shared = Random(tenant)
     words = [str(shared.randrange(1000)) for _ in range(prefix_words)]
-    return " ".join([*words, *(str(rng.randrange(1000)) for _ in range(8))])
+    return " ".join([*words, *(str(rng.randrange(1000)) for _ in range(own_words))])
 
 
-async def flood(http: aiohttp.ClientSession, tenant: str, number: int, seen: Seen) -> None:
-    """One request after the other."""
-    rng = Random(f"{tenant} {number}")
+async def flood(
+    http: aiohttp.ClientSession, tenant: str, name: str, traffic: Traffic, seen: Seen
+) -> None:
+    """One request after the other; `name` is unique to the stream."""
+    rng = Random(name)
     while True:
-        text = prompt(tenant, rng, PREFIX_WORDS)
-        await stream(http, tenant, text, seen, output_tokens=OUTPUT_TOKENS)
+        text = prompt(tenant, rng, traffic.prefix_words, traffic.own_words)
+        await stream(http, tenant, text, seen, output_tokens=traffic.output_tokens)
 
 
 async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
@@ -231,7 +289,7 @@ async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
     rng = Random("single")
     while True:
         await asyncio.sleep(SINGLE_PAUSE_S)
-        text = prompt("single", rng, 10)
+        text = prompt("single", rng, 10, 8)
         ttft_s = await stream(http, "single", text, seen, output_tokens=SINGLE_OUTPUT_TOKENS)
         seen.ttft_s.append(ttft_s)
 
@@ -245,46 +303,54 @@ async def look(engine: str, seen: Seen, queue: Queue) -> None:
 
 
 @asynccontextmanager
-async def load(url: str, engine: str, seen: Seen, queue: Queue) -> AsyncIterator[None]:
-    """All of these while the context is open."""
-    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=PATIENCE_S)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as http:
+async def load(
+    urls: Sequence[str], engine: str, seen: Seen, queue: Queue, traffic: Traffic
+) -> AsyncIterator[None]:
+    """All of these while the context is open. The first failure ends it, with an `ExceptionGroup`."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async with AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(
+                aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            )
+            for url in urls
+        ]
+        group = await stack.enter_async_context(asyncio.TaskGroup())
         tasks = [
-            asyncio.create_task(flood(http, tenant, number, seen))
-            for tenant, count in STREAMS.items()
+            group.create_task(flood(http, tenant, f"{tenant} {place}.{number}", traffic, seen))
+            for tenant, counts in traffic.streams.items()
+            for place, (http, count) in enumerate(zip(sessions, counts, strict=True))
             for number in range(count)
         ]
-        tasks.append(asyncio.create_task(single(http, seen)))
-        tasks.append(asyncio.create_task(look(engine, seen, queue)))
-        try:
-            yield
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.append(group.create_task(single(sessions[0], seen)))
+        tasks.append(group.create_task(look(engine, seen, queue)))
+        yield
+        for task in tasks:
+            task.cancel()
 
 
 async def observe(
-    url: str,
+    urls: Sequence[str],
     engine: str,
     *,
     warmup_s: float,
     seconds: float,
     requests: int = 0,
     queue: Queue,
+    traffic: Traffic = ONE_ROUTER,
 ) -> Figures:
-    """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants."""
+    """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants. `urls`: the routers'.
+
+    A busy machine gets more time, for the warm-up too; `RuntimeError` if it needs more than `LIMIT_S`.
+    """
     seen = Seen()
-    async with load(url, engine, seen, queue):
+    async with load(urls, engine, seen, queue, traffic):
         await asyncio.sleep(warmup_s)
+        await _answers(seen, traffic, requests=sum(map(sum, traffic.streams.values())))
         seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []
         started_s = time.monotonic()
         await asyncio.sleep(seconds)
-        while sum(seen.tenants[name].requests for name in STREAMS) < requests:  # noqa: ASYNC110 - streams come by themselves
-            await asyncio.sleep(LOOK_S)
+        await _answers(seen, traffic, requests=requests)
         elapsed_s = time.monotonic() - started_s
         tenants, ttft_s, lengths = seen.tenants, seen.ttft_s, seen.queue
     light, heavy = tenants["light"], tenants["heavy"]
@@ -297,3 +363,15 @@ async def observe(
         hit_rate=(light.cached_tokens + heavy.cached_tokens) / inputs,
         queue=median(lengths),
     )
+
+
+async def _answers(seen: Seen, traffic: Traffic, *, requests: int) -> None:
+    """Wait for so many answers of the flooding tenants, and for some of the single one."""
+    started_s = time.monotonic()
+    while (
+        sum(seen.tenants[name].requests for name in traffic.streams) < requests
+        or len(seen.ttft_s) < SINGLE_REQUESTS
+    ):
+        await asyncio.sleep(LOOK_S)
+        if time.monotonic() - started_s > LIMIT_S:
+            raise RuntimeError(f"too few answers in {LIMIT_S:g} s: {seen.tenants}")

@@ -79,8 +79,8 @@ def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
                 return
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)
-            raise EngineError(f"the engine ended; {log} ends:\n{_tail(log)}")
-    raise EngineError(f"the engine was not ready in {_START_S:g} s; {log} ends:\n{_tail(log)}")
+            raise EngineError(f"the engine ended; {log} ends:\n{log_tail(log)}")
+    raise EngineError(f"the engine was not ready in {_START_S:g} s; {log} ends:\n{log_tail(log)}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -92,5 +92,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
+    """The last lines of a log."""
     return log.read_text(errors="replace")[-_TAIL_CHARS:]

@@ -29,6 +29,7 @@ def test_the_gate_is_as_fair_as_the_plug_in_and_keeps_the_engines_queue_short(
             folder=folder,
             warmup_s=8.0,
             seconds=30.0,
+            requests=250,  # one more or less of one tenant is then far less than the 5 %
         )
     for name in (GATE, LPM):
         figures = found[name]

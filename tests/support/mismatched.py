@@ -26,7 +26,7 @@ def serve_by_weight(
     with running(kind, setup, environment=environment, folder=folder, settings=settings) as site:
         figures = asyncio.run(
             observe(
-                site.url,
+                [site.router.url],
                 site.engine,
                 warmup_s=8.0,
                 seconds=20.0,
@@ -34,7 +34,9 @@ def serve_by_weight(
                 queue=kind.queue,
             )
         )
-        state = decode_state(httpx.get(f"{site.admin_url}/v1/state").raise_for_status().content)
+        state = decode_state(
+            httpx.get(f"{site.router.admin_url}/v1/state").raise_for_status().content
+        )
         metrics = httpx.get(f"{site.engine}/metrics").raise_for_status().text
     assert figures.light == pytest.approx(0.8, rel=0.05)
     assert figures.queue <= 2

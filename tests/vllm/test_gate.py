@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.gate import GATE, VLLM, measure
-from tests.support.mismatched import serve_by_weight
+from tests.support.mismatched import REQUESTS, serve_by_weight
 from tests.vllm.conftest import UNTESTED
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -23,6 +23,7 @@ def test_the_gate_gives_shares_by_weight_and_keeps_the_engines_queue_short(
         folder=tmp_path,
         warmup_s=8.0,
         seconds=30.0,
+        requests=REQUESTS,
     )
     assert figures.light == pytest.approx(0.8, rel=0.05)
     assert figures.queue <= 2

@@ -20,6 +20,7 @@ import typer.main
 import yaml
 from evenkeel_cli.main import COMMANDS, build
 from evenkeel_cli.planning import Change
+from evenkeel_cli.route.routefile import check_route
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import GROUP
 from evenkeel_contract.spec.resources import (
@@ -183,6 +184,8 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
             _, faults = decode(Change, plain)
         case "spec InferenceTenant":
             _, faults = decode(TenantSpec, plain)
+        case "route":
+            _, faults = check_route(plain)
         case "keda":  # of another project: only the target is ours
             assert plain["spec"]["scaleTargetRef"]["apiVersion"] == f"{GROUP}/v1alpha1"
             return
