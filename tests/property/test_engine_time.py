@@ -6,12 +6,15 @@ lag is at most P for each of the others.
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 
 import pytest
 from evenkeel_fairshare.replica import engine_time, time_levels
-from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,3 +208,108 @@ def _end(times: tuple[EngineTime, ...], one: Request) -> None:
     for time in times:
         time.stops(one)
         time.close(one)
+
+
+class TwoPasses(EngineTime):
+    """Without the short cut of `PassTurns`: the pass in which clients yield comes to its end, and another follows."""
+
+    def all_yield(self) -> bool:
+        return False
+
+
+SLOTS = 4
+
+
+class Server:
+    """DLPM over an engine with few slots, whose time is divided."""
+
+    def __init__(self, time: EngineTime) -> None:
+        self.policy, self.time = Dlpm(rules=DeficitRules(quantum=200.0)), time
+        self.turns = PassTurns(time)
+        self.running: list[Request] = []
+        self.passes = 0
+
+    def admit(self, now_s: float) -> list[Request]:
+        """One or two passes."""
+        self.turns.begin()
+        admitted = self._one_pass(now_s)
+        if len(self.running) < SLOTS and self.turns.must_repeat(admitted):
+            admitted += self._one_pass(now_s)
+        return admitted
+
+    def _one_pass(self, now_s: float) -> list[Request]:
+        self.passes += 1
+        admitted = []
+        admissions = self.policy.admissions(now_s)
+        wanted = next(admissions, None)
+        while wanted is not None and len(self.running) < SLOTS:
+            answer = AdmissionResult.CLIENT_LATER
+            if not self.turns.must_wait(wanted):
+                answer = AdmissionResult.ADMITTED
+                wanted.extend_tokens = wanted.input_tokens
+                self.time.starts(wanted)
+                self.running.append(wanted)
+                admitted.append(wanted)
+            try:
+                wanted = admissions.send(answer)
+            except StopIteration:
+                break
+        admissions.close()
+        return admitted
+
+    def compute(self, admitted: list[Request]) -> None:
+        """A prefill, or a decode step: a token for each."""
+        tokens = {one: one.input_tokens for one in admitted}
+        context = sum(one.input_tokens for one in self.running)
+        seconds = 1e-4 * sum(tokens.values()) if tokens else STEP_S + 5e-6 * context
+        if self.running:
+            self.time.elapsed(seconds, prefilled=tokens, decoded=not tokens)
+        for one in admitted:
+            self.time.decodes(one)
+        for one in self.running:
+            one.output_tokens += 1
+            self.policy.progress(one, 1)
+
+    def end(self, one: Request) -> None:
+        """A request is complete."""
+        self.running.remove(one)
+        self.time.stops(one)
+        self.time.close(one)
+        self.policy.leave(one, 0.0)
+
+
+def served(seed: int, time: EngineTime) -> tuple[list[str], int]:
+    """The requests that enter, in order, and the number of passes."""
+    rng, server, numbers = Random(seed), Server(time), count()
+    clients = [f"ns/t{n % rng.choice([3, 6])}/c{n}" for n in range(6)]
+    order: list[str] = []
+    for step in range(60):
+        for _ in range(rng.choice([0, 1, 2])):
+            one = request(rng.choice(clients), next(numbers), 1.0)
+            one.input_tokens = rng.choice([10, 100, 2000])
+            server.policy.arrive(one, 0.1 * step)
+            time.open(one)
+        admitted = server.admit(0.1 * step)
+        order += [one.id for one in admitted]
+        server.compute(admitted)
+        for one in [one for one in server.running if rng.random() < 0.2]:
+            server.end(one)
+    return order, server.passes
+
+
+@given(seed=st.integers(0, 10**6), isolation=st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_pass_in_which_all_would_yield_admits_what_the_next_one_would(
+    seed: int, isolation: float
+) -> None:
+    order, passes = served(seed, EngineTime(isolation=isolation))
+    literal, more = served(seed, TwoPasses(isolation=isolation))
+    assert order == literal
+    assert passes <= more
+
+
+def test_a_pass_in_which_all_would_yield_saves_the_next_one() -> None:
+    passes = [
+        sum(served(seed, time(isolation=0.5))[1] for seed in range(10))
+        for time in (EngineTime, TwoPasses)
+    ]
+    assert passes[0] < passes[1]

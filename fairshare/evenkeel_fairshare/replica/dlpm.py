@@ -74,6 +74,8 @@ class Dlpm(ReplicaPolicy):
         self._running: dict[Request, Account] = {}
         self._refusing: list[DeficitLevel] = []
         """Levels of which the current pass refused a request."""
+        self._without_slot: list[ClientQueue] = []
+        """Queues of which the current pass proposed a request whose adapter has no slot."""
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
@@ -114,6 +116,9 @@ class Dlpm(ReplicaPolicy):
         for level in self._refusing:
             level.refused.clear()
         self._refusing.clear()
+        for queue in self._without_slot:
+            queue.without_slot = None
+        self._without_slot.clear()
         for request in self._eligible():
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
@@ -221,7 +226,9 @@ class Dlpm(ReplicaPolicy):
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
         if len(self._queue) == 1:
             return self._only()
-        entries = eligible_entries(self.tenants, self.client_queues, self._of_tenant)
+        entries = eligible_entries(
+            self.tenants, self.client_queues, self._first_of_tenant, self._of_tenant
+        )
         return map(itemgetter(2), entries)
 
     def _only(self) -> Iterator[Request]:
@@ -234,17 +241,33 @@ class Dlpm(ReplicaPolicy):
 
     def _of_tenant(self, tenant: Account) -> Iterator[Entry]:
         queues = self.client_queues[tenant]
-        return eligible_entries(tenant.children, queues, lambda client: queues[client].proposals())
+        return eligible_entries(
+            tenant.children,
+            queues,
+            lambda client: queues[client].first(),
+            lambda client: queues[client].proposals(),
+        )
+
+    def _first_of_tenant(self, tenant: Account) -> Entry | None:
+        """Without a merge: many tenants have one client."""
+        queues = self.client_queues[tenant]
+        if len(queues) > 1:
+            return None
+        for client, queue in queues.items():
+            if client.positive_from > client.level.horizon:
+                client.level.refill_to(client.positive_from)
+            return queue.first()
+        return None
 
     def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
         """Record a request, or all the others of its client too, as refused in this pass."""
         client = self._queue[request]
-        queue = self.client_queues[client.path[0]][client]
         requests = 1
         if outcome is AdmissionResult.NO_SLOT:
+            queue = self.client_queues[client.path[0]][client]
             queue.without_slot = request
+            self._without_slot.append(queue)
         elif outcome is AdmissionResult.CLIENT_LATER:
-            queue.must_wait = True
             requests = client.waiting - client.level.refused.get(client, 0)
         for node in client.path:
             refused = node.level.refused

@@ -76,6 +76,8 @@ class EngineTime:
         """Decode steps so far."""
         self._context_tokens = 0
         """Of the requests that decode."""
+        self._largest = 0
+        """The most context tokens of a request since the engine was idle."""
         self._tolerated: list[tuple[float, Member]] | None = None
         """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed. For
         clients without a lag."""
@@ -90,6 +92,7 @@ class EngineTime:
 
     def open(self, request: Request) -> None:
         """A request arrived."""
+        self._largest = max(self._largest, _context_tokens(request))
         tenant = self._tenants.join(request.tenant, request.tenant_weight)
         tenant.children.join(request.client, request.client_weight, tenant)
         self._changed()
@@ -132,6 +135,7 @@ class EngineTime:
             self._context_tokens -= tokens
         else:
             tokens = self._prefilling.pop(request)
+        self._largest = max(self._largest, tokens)
         client.running -= 1
         client.context_tokens -= tokens
         if not client.running:
@@ -142,6 +146,8 @@ class EngineTime:
         """A request ended; it had left the batch."""
         self._tenants.active[request.tenant].children.leave(request.client)
         self._tenants.leave(request.tenant)
+        if not self._tenants.active:
+            self._largest = 0
         self._changed()
 
     # The way of the engine
@@ -193,9 +199,7 @@ class EngineTime:
 
     def must_wait(self, request: Request) -> bool:
         """Whether prefill of a request has to wait now, while requests of other clients use the engine."""
-        client = self._client(request)
-        leading = client.leading
-        return leading != NOT_LEADING and self._must_wait(request, client, leading)
+        return self.turn(request) is Turn.WAIT
 
     def turn(self, request: Request) -> Turn:
         """Whether prefill of a request has to wait now, or a client with a lag goes first that waits in the queue."""
@@ -203,27 +207,32 @@ class EngineTime:
         leading = client.leading
         if leading == NOT_LEADING:
             return Turn.GO
-        if self._must_wait(request, client, leading):
+        if self._protected_lagging is None:
+            self._protected_lagging = Clients(self._protected(self._all_lagging()))
+        if self._protected_lagging.has_rival(client, leading):
+            return Turn.WAIT
+        if self._isolation and self._makes_steps_too_long(request, client, leading):
             return Turn.WAIT
         return Turn.YIELD if self._all_lagging().has_rival(client, leading) else Turn.GO
+
+    def all_yield(self) -> bool:
+        """Whether `turn` is no `GO` for any request that waits in the queue; may be False although it is so."""
+        if self._isolation:
+            fixed_s, slope = self._step_times.line()
+            size = self._batch_size() + step_size(1, self._largest)
+            if fixed_s + slope * size >= fixed_s / self._isolation:
+                return False
+        lagging = self._all_lagging()
+        return all(lagging.has_rival(client, leads) for client, leads in self._tenants.waiting())
 
     def should_wait(self, request: Request) -> bool:
         """Whether it is not its turn."""
         return self.turn(request) is not Turn.GO
 
-    def _must_wait(self, request: Request, client: Member, leading: Leading) -> bool:
-        if self._protected_lagging is None:
-            self._protected_lagging = Clients(self._protected(self._all_lagging()))
-        if self._protected_lagging.has_rival(client, leading):
-            return True
-        if not self._isolation:
-            return False
+    def _makes_steps_too_long(self, request: Request, client: Member, leading: Leading) -> bool:
+        """Whether beside the request decode steps take longer than a rival of its client tolerates."""
         if self._step is None:
-            size = step_size(
-                len(self._decoding) + len(self._prefilling),
-                self._context_tokens + sum(self._prefilling.values()),
-            )
-            self._step = (size, *self._step_times.line())
+            self._step = (self._batch_size(), *self._step_times.line())
         size, fixed_s, slope = self._step
         if request not in self._prefilling:
             size += step_size(1, _context_tokens(request))
@@ -275,6 +284,13 @@ class EngineTime:
             most_s = (fixed_s + slope * size) / self._isolation
             yield most_s / (client.weight / client.level.weight * tenant_share), client
 
+    def _batch_size(self) -> int:
+        """The size of a decode step of all requests in the batch."""
+        return step_size(
+            len(self._decoding) + len(self._prefilling),
+            self._context_tokens + sum(self._prefilling.values()),
+        )
+
     @staticmethod
     def _protected(clients: Iterable[Member]) -> Iterator[Member]:
         """Those for which others may have to wait. They run, and they need not wait themselves: else two clients in prefill would
@@ -283,10 +299,7 @@ class EngineTime:
 
     def _all_lagging(self) -> Clients:
         if self._lagging is None:
-            lagging: list[Member] = []
-            for tenant in self._tenants.active.values():
-                tenant.children.add_lagging(lagging)
-            self._lagging = Clients(lagging)
+            self._lagging = Clients(self._tenants.lagging())
         return self._lagging
 
     def _most_progress_s(self, client: Member, line: Line) -> float:
@@ -324,6 +337,8 @@ class PassTurns:
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time
         self._yielding = False
+        self._went = False
+        """Whether a request need not wait, so far in this pass."""
         self._held: set[str] = set()
         """Clients that have to wait in this pass. Their other requests wait without another look: there may be thousands."""
         self._yielded: set[str] = set()
@@ -331,7 +346,7 @@ class PassTurns:
 
     def begin(self) -> None:
         """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
-        self._yielding = self._time is not None
+        self._yielding, self._went = self._time is not None, False
         self._held.clear()
         self._yielded.clear()
 
@@ -345,11 +360,16 @@ class PassTurns:
         turn = self._time.turn(request)
         if turn is Turn.WAIT:
             self._held.add(client)
-        elif turn is Turn.YIELD and self._yielding:
-            self._yielded.add(client)
-        else:
-            return False
-        return True
+            return True
+        if turn is Turn.YIELD and self._yielding:
+            if self._went or self._yielded or not self._time.all_yield():
+                self._yielded.add(client)
+                return True
+            self._yielding = (
+                False  # this pass would admit none: it becomes the one that would follow
+            )
+        self._went = True
+        return False
 
     def must_repeat(self, admitted: Iterable[Request]) -> bool:
         """The pass ended. Whether another one has to follow in which no client yields: one did, and no client with a lag entered."""

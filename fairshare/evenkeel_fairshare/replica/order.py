@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
@@ -39,6 +39,11 @@ without limit behind warmer ones. This may evict a useful prefix, with 32 at mos
 Entry = tuple[float, int, Request]
 """(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
 
+Line = Callable[[Account], Iterator[Entry]]
+"""All entries of a member in this pass, the best first."""
+FirstEntry = Callable[[Account], Entry | None]
+"""The first entry of a member of which the pass has refused none. None: it takes a line to find it."""
+
 
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
@@ -50,8 +55,6 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """Number of other requests of the client admitted since the oldest one became the oldest."""
         self.without_slot: Request | None = None
         """The last one in this pass whose adapter has no slot."""
-        self.must_wait = False
-        """Whether none of them may enter in this pass."""
 
     def put(self, key: float, serial: int, request: Request) -> None:
         """`request` waits, or has another key."""
@@ -69,6 +72,11 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self._cut(request)
         del self[request]
 
+    def first(self) -> Entry:
+        """The first of its proposals, in a pass that has refused none of its requests."""
+        best = self.line[0]
+        return max(best, next(iter(self.values()))) if self.overtaken >= MAX_OVERTAKEN else best
+
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
 
@@ -76,8 +84,7 @@ class ClientQueue(OrderedDict[Request, Entry]):
         Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
         """
         line, index, too_old = self.line, 0, None
-        self.without_slot, self.must_wait = None, False
-        while index < len(line) and not self.must_wait:
+        while index < len(line):
             entry = line[index]
             if entry is too_old:  # refused before
                 index += 1
@@ -99,24 +106,22 @@ class ClientQueue(OrderedDict[Request, Entry]):
 def eligible_entries(
     level: DeficitLevel,
     members: Collection[Account],
-    line_of: Callable[[Account], Iterator[Entry]],
+    first_of: FirstEntry,
+    line_of: Line,
 ) -> Iterator[Entry]:
     """The entries of the eligible members of one level; see `_merge`."""
     if len(members) == 1:
         (member,) = members
         return _merge_one(level, member, line_of(member))
-    return _merge(level, members, line_of)
+    return _merge(level, members, first_of, line_of)
 
 
 def _merge(
-    level: DeficitLevel,
-    members: Collection[Account],
-    line_of: Callable[[Account], Iterator[Entry]],
+    level: DeficitLevel, members: Collection[Account], first_of: FirstEntry, line_of: Line
 ) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
-    `members`: the queued ones; `line_of` returns the entries of one, the best first. The next entry of a member is taken after the
-    previous answer, while the member is eligible.
+    `members`: the queued ones. The next entry of a member is taken after the previous answer, while the member is eligible.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
@@ -128,7 +133,7 @@ def _merge(
     """
     refused = level.refused
     due, by_refill = _by_refill(members, level.horizon)
-    lines: dict[Account, Iterator[Entry]] = {}
+    entries = _Entries(first_of, line_of)
     heavy_yield = False
     while due or by_refill:
         if not due:
@@ -138,52 +143,57 @@ def _merge(
             if level.horizon not in by_refill:
                 return
             due = by_refill.pop(level.horizon)
-        ready = _ready(due, lines, line_of)
+        # A heap: entries are unique, so members are never compared.
+        ready = [(not one.is_light, entry, one) for one in due if (entry := entries.following(one))]
+        heapify(ready)
         due = []
         while ready:
-            is_heavy, entry, account, line = ready[0]
+            is_heavy, entry, account = ready[0]
             if is_heavy and heavy_yield:
                 return
             waiting = account.waiting
             yield entry
-            if account.waiting == waiting:
-                heavy_yield |= not is_heavy
+            was_refused = account.waiting == waiting
+            heavy_yield |= was_refused and not is_heavy
             if account.waiting <= refused.get(account, 0):  # it has no other requests
                 heappop(ready)
             elif account.positive_from > level.horizon:
                 heappop(ready)
                 by_refill[account.positive_from].append(account)
-            elif (following := next(line, None)) is not None:
-                heapreplace(ready, (not account.is_light, following, account, line))
+            elif following := entries.following(account, was_refused=was_refused):
+                heapreplace(ready, (not account.is_light, following, account))
             else:
                 heappop(ready)
 
 
-def _ready(
-    due: Iterable[Account],
-    lines: dict[Account, Iterator[Entry]],
-    line_of: Callable[[Account], Iterator[Entry]],
-) -> list[tuple[bool, Entry, Account, Iterator[Entry]]]:
-    """A heap of (is heavy, next entry, member, its line). Entries are unique, so members are never compared."""
-    ready = []
-    for account in due:
-        line = lines.get(account)
+class _Entries:
+    """The entries of the members of a merge. Most members have one in a pass: a line begins once an entry was refused."""
+
+    __slots__ = ("_first_of", "_line_of", "_lines")
+
+    def __init__(self, first_of: FirstEntry, line_of: Line) -> None:
+        self._first_of = first_of
+        self._line_of = line_of
+        self._lines: dict[Account, Iterator[Entry]] = {}
+
+    def following(self, account: Account, *, was_refused: bool = False) -> Entry | None:
+        """The next entry of a member; `was_refused`: the last one."""
+        line = self._lines.get(account)
         if line is None:
-            line = lines[account] = line_of(account)
-        entry = next(line, None)
-        if entry is not None:
-            ready.append((not account.is_light, entry, account, line))
-    heapify(ready)
-    return ready
+            if not was_refused and (entry := self._first_of(account)):
+                return entry
+            line = self._lines[account] = self._line_of(account)
+            if was_refused:
+                next(line, None)  # the same one
+        return next(line, None)
 
 
 def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
     """`_merge` of a single member, without the lists: many tenants have one client."""
     heavy_yields = False
-    while True:
+    refused = level.refused
+    while member.waiting > refused.get(member, 0):
         if member.positive_from > level.horizon:
-            if member.waiting <= level.refused.get(member, 0):
-                return
             level.refill_to(member.positive_from)
         entry = next(line, None)
         is_heavy = not member.is_light
@@ -199,9 +209,10 @@ def _by_refill(
 ) -> tuple[list[Account], defaultdict[int, list[Account]]]:
     """The eligible members, and the others by the refill horizon that makes them eligible."""
     others: defaultdict[int, list[Account]] = defaultdict(list)
-    eligible = [member for member in members if member.positive_from <= horizon]
-    if len(eligible) < len(members):
-        for member in members:
-            if member.positive_from > horizon:
-                others[member.positive_from].append(member)
+    eligible = []
+    for member in members:
+        if member.positive_from <= horizon:
+            eligible.append(member)
+        else:
+            others[member.positive_from].append(member)
     return eligible, others

@@ -168,11 +168,12 @@ class Member:
     @property
     def leading(self) -> Leading:
         """Whether this client has a lead over others of its tenant, and over those of other tenants."""
-        assert self.parent is not None
-        tenant, now_s, tenant_now_s = self.parent, self.level.virtual_s, self.parent.level.virtual_s
+        tenant = self.parent
+        assert tenant is not None
         return (
-            (self.used_until_s - now_s) * self.weight > LEAST_S,
-            (tenant.used_until_s - tenant_now_s) * tenant.weight > LEAST_S,
+            (self.used_until_s - self.level.virtual_s) * self.weight > LEAST_S,
+            # The level of tenants has no owner, so this is its `virtual_s`.
+            (tenant.used_until_s - tenant.level._virtual_s) * tenant.weight > LEAST_S,
         )
 
     @property
@@ -320,12 +321,31 @@ class TimeLevel:
             client.progress_until_s = now_s - lag_s / weight
             client.context_tokens += client.decoding * steps
 
-    def add_lagging(self, lagging: list[Member]) -> None:
-        """Add its active members with a lag."""
-        now_s = self.virtual_s
-        for member in self.active.values():
-            if (now_s - member.progress_until_s) * member.weight > LEAST_S:
-                lagging.append(member)
+    def lagging(self) -> list[Member]:
+        """At the level of tenants: the active clients with a lag."""
+        now_s, found = self._virtual_s, []
+        for tenant in self.active.values():
+            level = tenant.children
+            # An inlined `level.virtual_s`: there may be hundreds.
+            passed_s = now_s - level._owner_s
+            own_now_s = level._virtual_s + passed_s * tenant.weight / level.weight
+            for member in level.active.values():
+                if (own_now_s - member.progress_until_s) * member.weight > LEAST_S:
+                    found.append(member)
+        return found
+
+    def waiting(self) -> Iterator[tuple[Member, Leading]]:
+        """At the level of tenants: the clients with a request that waits, and what each has a lead over (`Member.leading`)."""
+        now_s = self._virtual_s
+        for tenant in self.active.values():
+            level = tenant.children
+            passed_s = now_s - level._owner_s
+            own_now_s = level._virtual_s + passed_s * tenant.weight / level.weight
+            leads = (tenant.used_until_s - now_s) * tenant.weight > LEAST_S
+            for member in level.active.values():
+                if member.open > member.running:
+                    own = (member.used_until_s - own_now_s) * member.weight > LEAST_S
+                    yield member, (own, leads)
 
     def settle(self) -> None:
         """A weight, here or of the owner, is about to change."""
