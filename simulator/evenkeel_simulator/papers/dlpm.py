@@ -69,7 +69,7 @@ def workload_of(context: Context, name: str, *, replicas: int | None = None) -> 
 
 
 def figure_7(context: Context) -> Table:
-    rows = []
+    rows: list[Outcome] = []
     by_workload: dict[str, dict[str, Run]] = {}
     for name in LOADS:
         spec = workload_of(context, name)
