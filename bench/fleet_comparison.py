@@ -73,6 +73,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     hit_rate: float
     jain: float
     jain_service_rate: float
+    ttft_mean_s: float
     well_ttft_mean_s: float
     well_ttft_p50_s: float
     well_ttft_p99_s: float
@@ -168,7 +169,9 @@ def run(task: Task, *, make_fleet: MakeFleet = fleet_of) -> Result:
     makespan_s = Fleet(make_fleet(system, spec), records.append).run(work)
     summary = summarise(records, makespan_s, clients=work.clients)
     well = [record for record in records if record.client not in spec.misbehaving]
-    ttfts = [record.ttft_s for record in well if record.ttft_s is not None]
+    all_ttfts, ttfts = (
+        [record.ttft_s for record in some if record.ttft_s is not None] for some in (records, well)
+    )
     latencies = program_latencies(well)
     return Result(
         workload=workload,
@@ -184,6 +187,7 @@ def run(task: Task, *, make_fleet: MakeFleet = fleet_of) -> Result:
         hit_rate=summary.hit_rate,
         jain=summary.jain_index,
         jain_service_rate=summary.jain_index_service_rate,
+        ttft_mean_s=fmean(all_ttfts),
         well_ttft_mean_s=fmean(ttfts),
         well_ttft_p50_s=percentile(ttfts, 50),
         well_ttft_p99_s=percentile(ttfts, 99),
