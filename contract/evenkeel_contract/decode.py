@@ -65,6 +65,7 @@ class Shape(Enum):
     PRIMITIVE = "str, int, float, bool"
 
 
+@cache
 def shape_of(hint: Any) -> tuple[Shape, Any]:  # noqa: PLR0911 - one return per shape
     """The shape of a hint, and its inner hint: the arguments of Annotated, T, or the class itself."""
     origin = get_origin(hint)

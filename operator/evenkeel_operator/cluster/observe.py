@@ -67,19 +67,14 @@ class Observed:
     """HorizontalPodAutoscalers of the namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
+    router_config: RouterConfig | None
+    """The routers' present configuration."""
     pods: Pods
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
     @property
     def uid(self) -> str:
         return str(self.raw["metadata"]["uid"])
-
-    @property
-    def router_config(self) -> RouterConfig | None:
-        """The routers' present configuration."""
-        name = router_name(str(self.raw["metadata"]["name"]))
-        data = entries_of(self.children.get(Ref("Secret", name))).get(ROUTER_CONFIG_KEY)
-        return None if data is None else parse_router_config(data)[0]
 
     @property
     def is_leaving(self) -> bool:
@@ -126,6 +121,7 @@ class Observer:
             secrets=around.secrets,
             scalers=await self._all(SCALER, key.namespace),
             pools=await self._all(POOL, key.namespace) if may_have_a_pool else (),
+            router_config=_router_config(key, children),
             pods=self.pods(key),
         )
 
@@ -238,6 +234,12 @@ class Observer:
             if value := found.decode().strip():
                 return value
         return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
+
+
+def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:
+    secret = children.get(Ref("Secret", router_name(key.name)))
+    data = entries_of(secret).get(ROUTER_CONFIG_KEY)
+    return None if data is None else parse_router_config(data)[0]
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:
