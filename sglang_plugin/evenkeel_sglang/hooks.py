@@ -26,13 +26,11 @@ from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import modes, seams
-from evenkeel_sglang.clocks import RankClock, StepClock
-from evenkeel_sglang.collector import Collector
-from evenkeel_sglang.engine import CLIENT_PARAMETER, EngineRequest
+from evenkeel_sglang.engine import CLIENT_PARAMETER, EngineRequest, restore
 from evenkeel_sglang.matching import AdapterLoads
+from evenkeel_sglang.process import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
-from evenkeel_sglang.reservations import restore
 from evenkeel_sglang.scheduling import Scheduling
 
 logger = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_sglang.engine import (
     EngineRequest,
+    Reservations,
     client_key,
     context_tokens,
     is_probe,
@@ -33,7 +34,6 @@ from evenkeel_sglang.engine import (
     was_aborted,
 )
 from evenkeel_sglang.matching import AdapterLoads, Matching
-from evenkeel_sglang.reservations import Reservations
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,7 @@ from evenkeel_fairshare.replica.contract import (
     ReplicaPolicy,
     Request,
 )
-from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
-from evenkeel_fairshare.replica.measured_quantum import MeasuredQuantum
+from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules, MeasuredQuantum
 from evenkeel_fairshare.replica.order import (
     ClientQueue,
     Entry,

@@ -15,8 +15,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
-from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting, router_of
 from evenkeel_router.ledger.contacts import Peer, PeerContact

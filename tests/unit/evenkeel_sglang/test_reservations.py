@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from evenkeel_sglang import hooks
-from evenkeel_sglang.reservations import Reservations, restore
+from evenkeel_sglang.engine import Reservations, restore
 
 
 @dataclass

@@ -2,16 +2,16 @@
 
 import pytest
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
-from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.measured_quantum import (
+from evenkeel_fairshare.replica.deficit import (
     FIRST_QUANTUM,
     LARGEST_QUANTUM,
     PERIOD_S,
     SHARE_S,
     SMALLEST_QUANTUM,
+    DeficitRules,
     MeasuredQuantum,
 )
+from evenkeel_fairshare.replica.dlpm import Dlpm
 
 
 def passes(quantum: MeasuredQuantum, rate: float, *, seconds: float, start_s: float = 0.0) -> int:
