@@ -40,7 +40,7 @@ class ClientReport(msgspec.Struct, array_like=True, gc=False):
     normalised: ServiceTotal
     """Service divided by the client's weight at the time of each charge."""
     tenant_normalised: ServiceTotal
-    """Service divided by the tenant's weight at the time of each charge."""
+    """Service divided by the tenant's weight at the time of each charge. Nothing reads it; its place in the row stays."""
     requests: Total
     """Requests admitted."""
     # State, not totals.

@@ -42,8 +42,7 @@ async def live_through(cluster: FakeCluster, operator: Operator, key: Key) -> di
             if operator.woken:
                 await operator.make_pass(key)
                 for item in become_ready(cluster):
-                    operator.store.see("MODIFIED", str(item["kind"]), item)
-                await operator.make_pass(key)
+                    operator.store.see("MODIFIED", str(item["kind"]), item)  # the next pass uses it
             counts.append(_replicas(cluster, key))
     sources = operator.prometheus.sources
     return {
