@@ -70,11 +70,17 @@ def warm_then_short(request: Request) -> int:
     return -request.matched_tokens if is_warm else request.uncached_tokens
 
 
+def uncached_octaves(request: Request) -> int:
+    """The fewest uncached tokens, counted in powers of two; among equals the longest match."""
+    return 10 * SCALE * request.uncached_tokens.bit_length() - request.matched_tokens
+
+
 ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
     REFERENCE: partial(Dlpm, order=longest_match),
     "least work for its match": partial(Dlpm, order=least_work_for_its_match),
     "warm, then short": partial(Dlpm, order=warm_then_short),
     "share of match": partial(Dlpm, order=share_of_match),
+    "uncached octaves": partial(Dlpm, order=uncached_octaves),
     "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
     "HRRN": HrrnInside,
 }
