@@ -89,7 +89,7 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
         yield Fault(
             "adminTokenSha256",
             f"is required if listen.host ({show(config.listen.host)}) is not a loopback address; "
-            "set it to the SHA-256 of a token",
+            "choose a secret token, and set this field to its SHA-256",
             about=("listen.host",),
         )
 

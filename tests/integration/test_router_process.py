@@ -430,7 +430,7 @@ async def test_an_admin_port_without_a_token_is_refused_beyond_loopback(tmp_path
         _, written = await started.communicate()
         assert started.returncode == 2
         assert "adminTokenSha256: is required" in written.decode()
-        assert "set it to the SHA-256 of a token" in written.decode()
+        assert "set this field to its SHA-256" in written.decode()
 
 
 async def test_an_admin_port_without_a_token_is_logged_on_loopback(tmp_path: Path) -> None:

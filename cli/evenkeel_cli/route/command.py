@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from evenkeel_cli.tracing import traces_to
 FAULTY = 2
 """Exit status for invalid options or an invalid file."""
 INTERRUPTED = 130
+_NO_TOKEN = "is required if --host is not a loopback address; choose a secret token"
 
 
 def _port(text: str) -> Any:
@@ -157,7 +159,8 @@ def _route(file: Path | None, options: Options, render: Render, *, log_requests:
     if route is None:
         return _print_faults(faults)
     # 2. The names of the model: of a faulty configuration nothing is asked.
-    faults = tuple(_of_options(check_router_config(render(route, ModelNames("unknown")))))
+    unnamed = render(route, ModelNames("unknown"))
+    faults = (*_of_options(check_router_config(unnamed)), *_taken(unnamed.listen))
     if faults:
         return _print_faults(faults)
     console = Console()
@@ -214,7 +217,7 @@ async def _models(route: RouteFile, render: Render, console: Console) -> ModelNa
     return await ask_models(replicas, report=report)
 
 
-def _of_options(found: Iterable[Fault]) -> Iterable[Fault]:
+def _of_options(found: Iterable[Fault]) -> Iterator[Fault]:
     """Faults of ports and of the token, under the names of the options."""
     names = {
         "listen.trafficPort": "--port",
@@ -222,7 +225,26 @@ def _of_options(found: Iterable[Fault]) -> Iterable[Fault]:
         "listen.adminPort": "--admin-port",
         "adminTokenSha256": "--admin-token",
     }
-    return (Fault(names.get(fault.path, fault.path), fault.message) for fault in found)
+    for fault in found:
+        message = _NO_TOKEN if fault.path == "adminTokenSha256" else fault.message
+        yield Fault(names.get(fault.path, fault.path), message)
+
+
+def _taken(listen: ListenConfig) -> Iterator[Fault]:
+    """Ports that another process listens on."""
+    ports = {
+        "--port": listen.traffic_port,
+        "--probe-port": listen.probe_port,
+        "--admin-port": listen.admin_port,
+    }
+    for option, port in ports.items():
+        try:
+            socket.create_server((listen.host, port)).close()
+        except OSError as error:
+            yield Fault(
+                option,
+                f"port {port} on {listen.host} cannot be used ({error.strerror}); choose another port",
+            )
 
 
 def _print_faults(faults: Sequence[Fault]) -> int:

@@ -114,7 +114,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         window_s=window_s,
         draining=now.draining,
         in_flight=now.in_flight,
-        waiting=now.waiting + sum(one.waiting + one.gate_waiting for one in now.replicas),
+        waiting=now.waiting + sum(map(_waiting, now.replicas)),
         prefix_blocks=now.prefix_blocks,
         config_faults=now.config_faults,
         fleet=now.fleet,
@@ -133,6 +133,11 @@ def _is_same_process(now: RouterState, before: RouterState) -> bool:
     return before.uptime_s <= now.uptime_s
 
 
+def _waiting(replica: ReplicaState) -> int:
+    """Requests that wait for a replica. The gate puts those that wait there into the ledger too, each second."""
+    return max(replica.waiting, replica.gate_waiting)
+
+
 def _replicas(
     now: RouterState, before: RouterState | None, window_s: float
 ) -> Iterator[ReplicaRow]:
@@ -147,7 +152,7 @@ def _replicas(
             quantum=replica.quantum,
             in_flight=replica.in_flight,
             running=replica.running,
-            waiting=replica.waiting + replica.gate_waiting,
+            waiting=_waiting(replica),
             service_per_s=sum(
                 served[pair] / window_s for pair in served if pair[1] == replica.name
             ),

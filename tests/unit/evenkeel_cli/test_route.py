@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -206,7 +207,7 @@ def test_invalid_input_ends_the_command_with_all_faults(tmp_path: Path) -> None:
     status, text = invoked(*given, "--host=0.0.0.0", "--port=80", "--admin-port=80")
     assert status == 2
     assert "--admin-port: 80 is also trafficPort" in text
-    assert "--admin-token: is required if listen.host" in text
+    assert "--admin-token: is required if --host is not a loopback address" in text
 
 
 def test_the_command_needs_only_the_packages_of_its_extra() -> None:
@@ -285,3 +286,11 @@ async def test_an_answer_that_is_no_list_of_models_is_reported() -> None:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     assert "the answer is not a list of models" in lines[0]
+
+
+def test_a_port_that_is_in_use_is_named_before_anything_is_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        status, text = invoked("--replica=http://127.0.0.1:9", "--key=a=b", f"--port={port}")
+    assert status == 2
+    assert f"--port: port {port} on 127.0.0.1 cannot be used" in " ".join(text.split())

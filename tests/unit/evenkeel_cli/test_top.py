@@ -135,6 +135,19 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert view.qoe == {"ads": 0.75}, "no stream of seo was measured"
 
 
+def test_requests_that_wait_at_a_gate_count_once() -> None:
+    now = state(time_s=12, uptime_s=102, scale=3)
+    r0, r1, r2 = now.replicas
+    gated = (
+        msgspec.structs.replace(r0, gate_waiting=3),
+        msgspec.structs.replace(r1, gate_waiting=2),  # the ledger does not have them yet
+        r2,
+    )
+    view = make_view(msgspec.structs.replace(now, replicas=gated, waiting=1), None)
+    assert [replica.waiting for replica in view.replicas] == [3, 2, 0]
+    assert view.waiting == 6
+
+
 def test_owed_is_what_the_ledger_owed_in_the_window_to_clients_that_wait() -> None:
     chat, batch, bot = make_view(state(time_s=1, uptime_s=1, scale=1), None).clients
     assert (chat.owed, bot.owed) == (pytest.approx(0.8), pytest.approx(0.2))

@@ -111,7 +111,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         [
             (
                 "adminTokenSha256: is required if listen.host ('0.0.0.0') is not a loopback address; "
-                "set it to the SHA-256 of a token"
+                "choose a secret token, and set this field to its SHA-256"
             ),
         ],
     ),
