@@ -24,7 +24,7 @@ Ended = frozenset[str]
 
 
 def kill_operator(stage: Stage) -> Ended:
-    return frozenset({machine.kill(stage.leader())})
+    return frozenset({stage.kill(stage.leader())})
 
 
 def an_operator_leads(stage: Stage) -> None:
@@ -38,7 +38,7 @@ def kill_operator_in_a_pass(stage: Stage) -> Ended:
     most = 400 + int(time.time()) % 100
     stage.kept["most"] = most
     stage.team.patch("one", router={"limits": {"maxConcurrentPerClient": most}})
-    return frozenset({machine.kill(leader)})
+    return frozenset({stage.kill(leader)})
 
 
 def the_pass_was_finished(stage: Stage) -> None:
@@ -51,11 +51,11 @@ def the_pass_was_finished(stage: Stage) -> None:
 
 
 def kill_router(stage: Stage) -> Ended:
-    return frozenset({machine.kill(next(iter(stage.pods("router").values())))})
+    return frozenset({stage.kill(next(iter(stage.pods("router").values())))})
 
 
 def kill_engine(stage: Stage) -> Ended:
-    return frozenset({machine.kill(next(iter(stage.pods("engine").values())))})
+    return frozenset({stage.kill(next(iter(stage.pods("engine").values())))})
 
 
 def kill_kubelet(stage: Stage) -> None:
@@ -209,14 +209,20 @@ def drain_second(stage: Stage) -> None:
 
 
 def _drain(stage: Stage, node: str) -> None:
-    """All pods that a drain moves. The only router of `filed` cannot leave its disk, so it does not count."""
+    """All pods that a drain moves. The only router of `filed` cannot leave its disk, so it does not count.
+
+    A scheduler that has not yet seen the cordon may place a new pod on the node: then it is drained again.
+    """
     selector = "evenkeel.dev/service!=filed"
-    stage.team.kubectl(
-        "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=600s",
-        f"--pod-selector={selector}",
-    )  # fmt: skip
-    left = {**stage.pods("engine", node=node), **stage.pods("router", node=node)}
-    assert not left, f"{', '.join(left)} are still on {node}"
+
+    def is_empty() -> bool:
+        stage.team.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=600s",
+            f"--pod-selector={selector}",
+        )  # fmt: skip
+        return not stage.pods("engine", node=node) and not stage.pods("router", node=node)
+
+    wait_until(is_empty, f"{node} without pods", timeout_s=900)
 
 
 def uncordon(stage: Stage) -> None:

@@ -39,14 +39,18 @@ class Scene:
     """Only with `EVENKEEL_SLOW_FAULTS=1`."""
 
 
-def _without_api(lasting: str, hold_s: float, *, slow: bool = False) -> Scene:
+def _without_api(
+    lasting: str, hold_s: float, *, alert: str = "", human: str = "nothing", slow: bool = False
+) -> Scene:
     return Scene(
         name=f"API server gone for {lasting}",
         do=act.kill_api,
         hold_s=hold_s,
         undo=act.start_api,
+        alert=alert,
         users="nothing",
         system="routers keep what they know; no change is applied",
+        human=human,
         slow=slow,
     )
 
@@ -160,7 +164,13 @@ SCENES: Final = (
         system="uses the other node; counts again what the cut replicas served",
     ),
     _without_api("30 s", 30),
-    _without_api("5 min", 300, slow=True),
+    _without_api(
+        "5 min",
+        300,
+        alert="EvenkeelOperatorDown",  # no operator can hold the Lease
+        human="restores the API server",
+        slow=True,
+    ),
     Scene(
         name="etcd restarted",
         do=act.restart_etcd,

@@ -60,8 +60,8 @@ def play(scene: Scene, on: Stage) -> Row:
     """From rest through the fault to rest."""
     on.at_rest()
     began_s = time.monotonic()
-    ended = scene.do(on) or frozenset()
     try:
+        ended = scene.do(on) or frozenset()
         condition_s = _named(scene, on, began_s)
         alert_s = _alerted(scene, on, began_s)
         machine.sleep_until(began_s + scene.hold_s)
