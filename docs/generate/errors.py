@@ -59,7 +59,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "overloaded": "too many requests or bytes in flight",
     "queue_timeout": "the request waited too long in the router's queue",
     "recording_not_allowed": "admin port: `spec.router.recording` is not set",
-    "rejected_by_engine": "the engine rejected the request for another reason; with its own status, such as 404 for an API that it lacks",
+    "rejected_by_engine": "the engine rejected the request; its own status, such as 404",
     "replica_failed": "invalid answers, broken connections, or 5xx",
     "replica_timeout": "the replica sent nothing in time",
     "requests_per_minute": "the limit `requestsPerMinute` of the tenant",
