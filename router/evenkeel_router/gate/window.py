@@ -18,6 +18,10 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
 pace does not show, is then at most one step long.
 
+An engine that orders its queue by prefix (`lpm`) may let one request wait for ever. So while the oldest request that has not begun
+was overtaken by `most_overtakes` others, no streamed request is sent. That ends when it begins, or when a request ends beside it
+alone: then a place was free, and the engine had another reason.
+
 Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
 
 The best pace is the lowest seen. While the limit is the floor, it rises by `FORGETTING` with each request up to the paces seen
@@ -51,9 +55,11 @@ class WindowRules:
     """Highest pace without a cut, in best paces."""
     most_tokens: float
     """With as many uncached tokens no other request is sent, beyond the floor."""
+    most_overtakes: float = inf
+    """Requests that may begin before one that was sent earlier."""
 
 
-STREAMED: Final = WindowRules(floor=2, tolerance=2.0, most_tokens=2048)
+STREAMED: Final = WindowRules(floor=2, tolerance=2.0, most_tokens=2048, most_overtakes=2)
 """One request computes its prompt while the next one waits. More of them are of use while one prefill can take all of them. The
 number of tokens is vLLM's smallest default for one step."""
 WHOLE: Final = WindowRules(floor=4, tolerance=4.0, most_tokens=inf)
@@ -72,7 +78,17 @@ class GatedRequest(Request):
 class Window:
     """The window of one process of a replica, for one kind of answer. Times are seconds of one clock."""
 
-    __slots__ = ("_cut_s", "_sent", "_slow_start", "_tokens", "best_pace", "limit", "part", "rules")
+    __slots__ = (
+        "_cut_s",
+        "_overtakes",
+        "_sent",
+        "_slow_start",
+        "_tokens",
+        "best_pace",
+        "limit",
+        "part",
+        "rules",
+    )
 
     def __init__(self, rules: WindowRules) -> None:
         self.rules = rules
@@ -82,6 +98,8 @@ class Window:
         self._sent: dict[GatedRequest, tuple[float, int]] = {}
         """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
         self._tokens = 0
+        self._overtakes = 0
+        """Requests that began while the oldest one of `_sent` had not."""
         self.best_pace = inf
         """Seconds per token of work; infinite before the first request has begun."""
         self._slow_start = True
@@ -98,6 +116,8 @@ class Window:
     def takes(self, limit: float) -> bool:
         """Whether another request may be sent if so many may be without an answer."""
         count, rules, part = len(self._sent), self.rules, self.part
+        if self._overtakes >= rules.most_overtakes:
+            return False
         return count < max(1, round(rules.floor * part)) or (
             count < int(limit * part) and self._tokens < rules.most_tokens * part
         )
@@ -108,9 +128,16 @@ class Window:
         self._sent[request] = (now_s, self._tokens)
 
     def left(self, request: GatedRequest) -> None:
-        """A request has begun or ended; does nothing if that is known."""
+        """A request has begun or ended."""
+        is_oldest = next(iter(self._sent), None) is request
         if self._sent.pop(request, None) is not None:
             self._tokens -= request.extend_tokens
+            if is_oldest:
+                self._overtakes = 0
+        elif (
+            len(self._sent) <= 1
+        ):  # it had begun, and left its place in the batch to the only one that waits there
+            self._overtakes = 0
 
     def begun(
         self, request: GatedRequest, now_s: float, *, output_tokens: int, others_wait: bool
@@ -119,6 +146,7 @@ class Window:
         sent = self._sent.get(request)
         if sent is None:
             return
+        self._overtakes += 1  # back to 0 if it is the oldest
         self.left(request)
         sent_s, tokens_ahead = sent
         work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens

@@ -230,3 +230,34 @@ def test_a_best_pace_that_was_a_wrong_prediction_is_forgotten() -> None:
     for n in range(1, 600):
         answered(window, n, 0.1)
     assert window.limit > RULES.floor
+
+
+def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_begins() -> None:
+    gate = Gate(Fcfs())
+    overtaken, *others = [request(n) for n in range(12)]
+    for one in (overtaken, *others):
+        gate.arrive(one, 0.0)
+    running: list[GatedRequest] = []
+    queue = gate.admit(0.0)
+    for step in range(1, 8):  # each step a place is free, and the engine takes the newest request
+        begins = queue.pop()
+        running.append(begins)
+        gate.begun(begins, float(step))
+        if begins is overtaken:
+            break
+        queue += gate.admit(float(step))
+    assert running[-1] is overtaken
+    assert len(running) <= STREAMED.most_overtakes + STREAMED.floor
+    assert gate.admit(9.0), "then the others go on"
+
+
+def test_a_request_that_a_free_place_does_not_help_holds_up_no_others() -> None:
+    window = Window(STREAMED)
+    stuck, *others = [request(n) for n in range(4)]
+    window.sent(stuck, 0.0)
+    for one in others:
+        window.sent(one, 0.0)
+        window.begun(one, 0.1, output_tokens=0, others_wait=True)
+    assert not window.has_room
+    window.left(others[0])
+    assert window.has_room
