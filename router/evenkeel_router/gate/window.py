@@ -18,9 +18,9 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
 pace does not show, is then at most one step long.
 
-An engine that orders its queue by prefix (`lpm`) may let one request wait for ever. So while the oldest request that has not begun
-was overtaken by `most_overtakes` others, no streamed request is sent. That ends when it begins, or when a request ends beside it
-alone: then a place was free, and the engine had another reason.
+An engine that orders its queue by prefix (`lpm`) may pass over one request as long as others come. So while the oldest request
+that has not begun was overtaken by `most_overtakes` others, no streamed request is sent. That ends when it begins, or when a
+request ends beside it alone: then a place was free, and the engine had another reason.
 
 Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
 
