@@ -302,7 +302,7 @@ async def _open_ports(
     if rooms.settings.config.admin_token_sha256 is None:
         _log.warning(
             "the admin port needs no credentials: every process on this host can read the state of all clients; "
-            "set adminTokenSha256 to the SHA-256 of a secret token (evenkeel route: --admin-token TOKEN)"
+            "set adminTokenSha256 to the SHA-256 of a token that you choose (evenkeel route: --admin-token TOKEN)"
         )
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
