@@ -27,7 +27,6 @@ from evenkeel_cli.up import ports
 from evenkeel_cli.up.sglang import find_interpreter
 from evenkeel_contract.enginesettings import (
     POLICY_VARIABLE,
-    QUANTUM_VARIABLE,
     REPORTS_PORT_VARIABLE,
 )
 from evenkeel_contract.queueorder import QueueOwner
@@ -38,7 +37,6 @@ from bench.gate_load import (
     HEAD,
     MODEL,
     PROMISES_HEAD,
-    QUANTUM,
     RUNNING,
     Addresses,
     Figures,
@@ -154,7 +152,7 @@ def running(
 ) -> Iterator[Site]:
     """A site; `folder` gets the logs, `settings` the engine's environment. An error gets the ends of the logs as notes."""
     port = ports.free_port(HOST)
-    variables = {QUANTUM_VARIABLE: str(QUANTUM), REPORTS_PORT_VARIABLE: str(port), **settings}
+    variables = {REPORTS_PORT_VARIABLE: str(port), **settings}
     reports = f"tcp://{HOST}:{port}" if setup.has_plug_in else None
     with (
         noted_logs(folder),

@@ -29,7 +29,6 @@ from bench.gpu.engine import HOST, running_process
 
 MODEL: Final = "tiny"
 WEIGHTS: Final = {"light": 4, "heavy": 1, "single": 1}
-QUANTUM: Final = 200
 RUNNING: Final = 8
 SINGLE_OUTPUT_TOKENS: Final = 8
 SINGLE_PAUSE_S: Final = 0.25
@@ -49,8 +48,8 @@ class Traffic:
     streams: Mapping[str, tuple[int, ...]]
     """Tenant → its open requests at each router."""
     weights: Mapping[str, int] = field(default_factory=WEIGHTS.copy)
-    prefix_words: int = 60
-    """That all prompts of a tenant begin with."""
+    prefix_words: int = 240
+    """That all prompts of a tenant begin with: about 900 bytes. Routers know prefixes in blocks of 256."""
     own_words: int = 8
     output_tokens: int = 64
 
@@ -187,7 +186,7 @@ def routers(
                 service="bench",
                 model=MODEL,
                 listen=listen,
-                scheduling=rc.SchedulingConfig(queue=queue, client_quantum=QUANTUM),
+                scheduling=rc.SchedulingConfig(queue=queue),
                 tenancy=rc.TenancyConfig(tenants=tuple(_tenant(*one) for one in weights.items())),
                 state=rc.StateConfig(peers=tuple(map(_peer, others))),
                 limits=rc.LimitsConfig(

@@ -21,11 +21,11 @@ from typing import Final
 
 import aiohttp
 from evenkeel_cli.up import ports
-from evenkeel_contract.enginesettings import QUANTUM_VARIABLE, REPORTS_PORT_VARIABLE
+from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
 from evenkeel_contract.queueorder import QueueOwner
 
 from bench.gate import PLUG_IN, SGLANG, VLLM, noted_logs
-from bench.gate_load import QUANTUM, Queue, Seen, Traffic, load, routers
+from bench.gate_load import Queue, Seen, Traffic, load, routers
 from bench.gpu.engine import HOST
 
 TRAFFIC: Final = Traffic({"light": (60,), "heavy": (60,)})
@@ -41,7 +41,7 @@ def fleet(sglang: Path, vllm: Path, folder: Path) -> Iterator[tuple[str, list[st
     with noted_logs(folder), ExitStack() as stack:
         for name, kind, environment in (("sglang", SGLANG, sglang), ("vllm", VLLM, vllm)):
             port = ports.free_port(HOST)
-            settings = {QUANTUM_VARIABLE: str(QUANTUM), REPORTS_PORT_VARIABLE: str(port)}
+            settings = {REPORTS_PORT_VARIABLE: str(port)}
             log = folder / f"{name}.log"
             url = stack.enter_context(kind.start(kind.setups[PLUG_IN], environment, log, settings))
             replicas[url] = f"tcp://{HOST}:{port}"

@@ -22,7 +22,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Weights, tenant_of
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy
 
-from evenkeel_router.gate.engine_load import EngineLimit, EngineLoad
+from evenkeel_router.gate.engine_load import QUEUE, EngineLimit, EngineLoad
 from evenkeel_router.gate.sharing import AtGates, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
 
@@ -114,6 +114,8 @@ class Gate:
         begun = len(self.sent) - self.unanswered
         held_up = len(self.policy) > 0 and not self.engine_has_room
         streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
+        if load.waiting > QUEUE:
+            self.streamed.queue_is_long()
         self.engine.read(load, begun=begun, held_up=held_up, streams_held_up=streams_held_up)
 
     def share(self, at: AtGates, weights: Weights) -> None:
@@ -217,6 +219,8 @@ class Gate:
     def _answer(self, request: GatedRequest, now_s: float) -> AdmissionResult:
         if not self._has_room(streams=request.streams):
             return AdmissionResult.LATER  # the other window has room
+        if request.streams and self.streamed.would_overtake(request):
+            return AdmissionResult.NO_ROOM
         request.extend_tokens = request.uncached_tokens
         self._waits_no_more(request)
         self.sent[request] = None

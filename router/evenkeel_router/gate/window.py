@@ -15,12 +15,16 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 | pace within the tolerance, and a request waits   | one more; after the first cut one per window   |
 | pace above the tolerance times the best          | half, at least the floor; once per window      |
 
+A stream that ends leaves a place in the batch. Until another one begins, the window takes one more for it: else the place would be
+free while a begin is on its way here, and many streams that end together would be replaced one by one.
+
 Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
 pace does not show, is then at most one step long.
 
 An engine that orders its queue by prefix (`lpm`) may pass over one request as long as others come. So while the oldest request
 that has not begun was overtaken by `most_overtakes` others, no streamed request is sent. That ends when it begins, or when a
-request ends beside it alone: then a place was free, and the engine had another reason.
+request ends beside it alone: then a place was free, and the engine had another reason. From then on the engine counts as one that
+prefers long matches, and a request waits while one with a much shorter match has not begun.
 
 Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
 
@@ -55,11 +59,17 @@ class WindowRules:
     """Highest pace without a cut, in best paces."""
     most_tokens: float
     """With as many uncached tokens no other request is sent, beyond the floor."""
+    fills_places: bool = False
+    """Whether a request that began keeps a place until it ends."""
     most_overtakes: float = inf
     """Requests that may begin before one that was sent earlier."""
+    longer_match: float = 1.25
+    """A match longer by this factor overtakes, at an engine that prefers long matches. Predictions of equal prefixes differ less."""
 
 
-STREAMED: Final = WindowRules(floor=2, tolerance=2.0, most_tokens=2048, most_overtakes=2)
+STREAMED: Final = WindowRules(
+    floor=2, tolerance=2.0, most_tokens=2048, fills_places=True, most_overtakes=2
+)
 """One request computes its prompt while the next one waits. More of them are of use while one prefill can take all of them. The
 number of tokens is vLLM's smallest default for one step."""
 WHOLE: Final = WindowRules(floor=4, tolerance=4.0, most_tokens=inf)
@@ -80,7 +90,9 @@ class Window:
 
     __slots__ = (
         "_cut_s",
+        "_free_places",
         "_overtakes",
+        "_prefers_matches",
         "_sent",
         "_slow_start",
         "_tokens",
@@ -98,8 +110,12 @@ class Window:
         self._sent: dict[GatedRequest, tuple[float, int]] = {}
         """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
         self._tokens = 0
+        self._free_places = 0
+        """Streams that ended, less those that began since."""
         self._overtakes = 0
         """Requests that began while the oldest one of `_sent` had not."""
+        self._prefers_matches = False
+        """Whether the engine has passed over a request `most_overtakes` times."""
         self.best_pace = inf
         """Seconds per token of work; infinite before the first request has begun."""
         self._slow_start = True
@@ -118,9 +134,18 @@ class Window:
         count, rules, part = len(self._sent), self.rules, self.part
         if self._overtakes >= rules.most_overtakes:
             return False
-        return count < max(1, round(rules.floor * part)) or (
-            count < int(limit * part) and self._tokens < rules.most_tokens * part
-        )
+        if count < max(1, round(rules.floor * part)):
+            return True
+        # Alone only: a place that this router's stream left may go to another router's.
+        most = int(limit * part) + (self._free_places if part == 1 else 0)
+        return count < most and self._tokens < rules.most_tokens * part
+
+    def would_overtake(self, request: GatedRequest) -> bool:
+        """Whether the engine would take this request before one that was sent earlier."""
+        if not self._prefers_matches or not self._sent:
+            return False
+        shortest = min(one.matched_tokens for one in self._sent)
+        return request.matched_tokens > self.rules.longer_match * shortest
 
     def sent(self, request: GatedRequest, now_s: float) -> None:
         """A request goes to the replica."""
@@ -134,10 +159,14 @@ class Window:
             self._tokens -= request.extend_tokens
             if is_oldest:
                 self._overtakes = 0
-        elif (
-            len(self._sent) <= 1
-        ):  # it had begun, and left its place in the batch to the only one that waits there
+            return
+        self._free_places += self.rules.fills_places
+        if len(self._sent) <= 1:  # it left its place to the only one that waits there
             self._overtakes = 0
+
+    def queue_is_long(self) -> None:
+        """The engine says so: no place is free."""
+        self._free_places = 0
 
     def begun(
         self, request: GatedRequest, now_s: float, *, output_tokens: int, others_wait: bool
@@ -146,8 +175,11 @@ class Window:
         sent = self._sent.get(request)
         if sent is None:
             return
+        self._free_places -= self._free_places > 0
         self._overtakes += 1  # back to 0 if it is the oldest
         self.left(request)
+        if self._overtakes >= self.rules.most_overtakes:
+            self._prefers_matches = True
         sent_s, tokens_ahead = sent
         work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens
         pace = (now_s - sent_s) / work
@@ -160,6 +192,7 @@ class Window:
 
     def _cut(self, sent_s: float, now_s: float) -> None:
         self._slow_start = False
+        self._free_places = 0
         if sent_s >= self._cut_s:  # else it was sent under the limit before the last cut
             self.limit = max(float(self.rules.floor), self.limit / 2)
             self._cut_s = now_s

@@ -251,6 +251,29 @@ def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_
     assert gate.admit(9.0), "then the others go on"
 
 
+def test_then_a_request_waits_while_one_with_a_shorter_match_has_not_begun() -> None:
+    gate = Gate(Fcfs())
+    cold, *warm = [request(n, matched_tokens=80 if n else 10) for n in range(9)]
+    arrive(gate, cold, *warm)
+    queue = gate.admit(0.0)
+    assert queue == [cold, warm[0]], "an engine that was not seen to prefer long matches"
+    while (
+        queue[-1] is not cold
+    ):  # each step a place is free, and the engine takes the longest match
+        queue.sort(key=lambda one: one.matched_tokens)
+        gate.begun(queue.pop(), 1.0)
+        queue += gate.admit(1.0)
+    gate.begun(queue.pop(), 1.0)
+    assert len(gate.admit(2.0)) == STREAMED.floor, "equal matches"
+    colder = request(9, matched_tokens=70)
+    assert not gate.streamed.would_overtake(colder)
+    gate.streamed.sent(colder, 2.0)
+    assert not gate.streamed.would_overtake(warm[-1]), "predictions differ a little"
+    gate.streamed.sent(request(10, matched_tokens=10), 2.0)
+    assert gate.streamed.would_overtake(warm[-1])
+    assert gate.admit(2.0) == []
+
+
 def test_a_request_that_a_free_place_does_not_help_holds_up_no_others() -> None:
     window = Window(STREAMED)
     stuck, *others = [request(n) for n in range(4)]
