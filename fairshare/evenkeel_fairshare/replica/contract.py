@@ -147,6 +147,13 @@ class ReplicaPolicy(ABC):
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Take a new request into the waiting queue, or reject it."""
 
+    def admit_alone(self, request: Request, now_s: float) -> bool:
+        """`arrive`, and a pass that admits the request, in one call: no other request waits, and `extend_tokens` is set.
+
+        False: nothing was done, and the caller makes the two calls.
+        """
+        return False
+
     def rematched(self, request: Request) -> None:
         """`matched_tokens` changed. Before the next pass, for each such request that waits; others are ignored."""
 

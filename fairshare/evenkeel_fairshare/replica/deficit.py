@@ -127,7 +127,8 @@ class Account:
     def charge(self, cost: float) -> None:
         """Lines 23 and 26; `cost` is not negative."""
         # An inlined `_set(deficit - cost)`: this runs for every token.
-        now = self.level.refills
+        level = self.level
+        now = level.refills
         balance = (self._balance if self._balance_at == now else self.deficit) - cost
         self._balance = balance
         self._balance_at = now
@@ -135,7 +136,8 @@ class Account:
             return  # `positive_from` stays the refill that made it positive
         if self.positive_from <= now:
             self._is_light = self.positive_from < now
-        self._owe_until(now + int(-balance // self.quantum) + 1)
+        self.positive_from = owed = now + int(-balance // self.quantum) + 1
+        level.last_debt = max(level.last_debt, owed)
 
     def pay_back(self, cost: float) -> None:
         """Take back a part of what was charged; `cost` is not negative."""
@@ -191,15 +193,12 @@ class Account:
         level.last_debt = max(level.last_debt, self.positive_from)
 
     def _set(self, deficit: float) -> None:
-        now = self.level.refills
+        level = self.level
+        self._balance_at = now = level.refills
         self._balance = deficit
-        self._balance_at = now
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
-        self._owe_until(now + int(-deficit // self.quantum) + 1)
-
-    def _owe_until(self, refill: int) -> None:
-        self.positive_from = refill
-        self.level.last_debt = max(self.level.last_debt, refill)
+        self.positive_from = owed = now + int(-deficit // self.quantum) + 1
+        level.last_debt = max(level.last_debt, owed)
 
 
 class DeficitLevel:

@@ -88,15 +88,28 @@ class Dlpm(ReplicaPolicy):
         if self.tenants.warming_up and not (self._queue or self._running):
             self._begin_warmup(now_s)
         if not self._queue:
-            self.tenants.end_debts()
-            if self._measured is not None:
-                self._measured.queue_was_empty()
+            self._queue_was_empty()
         client = self._join(request)
         for node in client.path:
             node.waiting += 1
         self._queue[request] = client
         self._put(request, next(self._serials))
         return Arrival.QUEUED
+
+    def admit_alone(self, request: Request, now_s: float) -> bool:
+        """Without the queue: most requests at a router's gate find no other one there."""
+        if self.tenants.warming_up:
+            return False
+        self._queue_was_empty()
+        self._running[request] = client = self._join(request)
+        cost = self._input_cost(request)
+        self._service += cost
+        for node in client.path:
+            node.running += 1
+            if node.positive_from > node.level.horizon:
+                node.level.refill_to(node.positive_from)
+            node.charge(cost)
+        return True
 
     def rematched(self, request: Request) -> None:
         client = self._queue.get(request)
@@ -231,7 +244,7 @@ class Dlpm(ReplicaPolicy):
         return map(itemgetter(2), entries)
 
     def _only(self) -> Iterator[Request]:
-        """A single request needs no order: a router's gate has no more most of the time."""
+        """A single request needs no order."""
         for client in self._queue.values():
             for node in client.path:
                 if node.positive_from > node.level.horizon:
@@ -330,7 +343,15 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         client = self._running[request] = self._take_out(request, admitted=True)
-        cost = self._cost.input_cost(request.input_work) if request.charge_input else 0.0
+        cost = self._input_cost(request)
         self._service += cost
         for node in client.path:
             node.admit(cost)
+
+    def _input_cost(self, request: Request) -> float:
+        return self._cost.input_cost(request.input_work) if request.charge_input else 0.0
+
+    def _queue_was_empty(self) -> None:
+        self.tenants.end_debts()
+        if self._measured is not None:
+            self._measured.queue_was_empty()

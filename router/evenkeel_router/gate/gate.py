@@ -87,8 +87,9 @@ class Gate:
 
     def would_send(self, request: GatedRequest) -> bool:
         """Whether the request could go to the replica at once if it came here, where nothing waits."""
-        held = self.sharing is not None and self.sharing.holds([request.client])
-        return self.engine_has_room and self._has_room(streams=request.streams) and not held
+        if self.sharing is not None and self.sharing.holds([request.client]):
+            return False
+        return self.engine_has_room and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
@@ -127,15 +128,31 @@ class Gate:
             self.policy.served_elsewhere(client, tenant_of(client), service)
         self._use_part()
 
+    def _waits_alone(self, request: GatedRequest) -> None:
+        if self.sharing is not None:
+            self.sharing.divide({request.client: 1.0})
+            self._use_part()
+
     def _use_part(self) -> None:
         if self.sharing is not None:
             self.streamed.part = self.whole.part = self.sharing.part
 
+    def enter(self, request: GatedRequest, now_s: float) -> bool:
+        """A request comes. Whether it goes to the replica at once; otherwise it waits here."""
+        if not self.clients:
+            self._waits_alone(request)
+            if self.would_send(request):
+                request.extend_tokens = request.uncached_tokens
+                if self.policy.admit_alone(request, now_s):
+                    self._sent(request, now_s)
+                    return True
+        self.arrive(request, now_s)
+        return False
+
     def arrive(self, request: GatedRequest, now_s: float) -> None:
         """A request waits here."""
-        if self.sharing is not None and not self.clients:
-            self.sharing.divide({request.client: 1.0})
-            self._use_part()
+        if not self.clients:
+            self._waits_alone(request)
         self.policy.arrive(request, now_s)
         self.clients[request.client] += 1
         self._waiting_streamed += request.streams
@@ -217,22 +234,32 @@ class Gate:
         return [one for one in self.policy.waiting() if isinstance(one, GatedRequest)]
 
     def _answer(self, request: GatedRequest, now_s: float) -> AdmissionResult:
-        if not self._has_room(streams=request.streams):
-            return AdmissionResult.LATER  # the other window has room
-        if request.streams and self.streamed.would_overtake(request):
-            return AdmissionResult.NO_ROOM
+        if not self._takes(request):
+            # `LATER`: the other window has room.
+            return (
+                AdmissionResult.NO_ROOM
+                if self._has_room(streams=request.streams)
+                else AdmissionResult.LATER
+            )
         request.extend_tokens = request.uncached_tokens
         self._waits_no_more(request)
+        self._sent(request, now_s)
+        return AdmissionResult.ADMITTED
+
+    def _sent(self, request: GatedRequest, now_s: float) -> None:
         self.sent[request] = None
         self.admitted[request.client] += 1
-        self._window(streams=request.streams).sent(request, now_s)
-        return AdmissionResult.ADMITTED
+        (self.streamed if request.streams else self.whole).sent(request, now_s)
 
     def _waits_no_more(self, request: GatedRequest) -> None:
         self._waiting_streamed -= request.streams
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
             del self.clients[request.client]
+
+    def _takes(self, request: GatedRequest) -> bool:
+        has_room = self._has_room(streams=request.streams)
+        return has_room and not (request.streams and self.streamed.would_overtake(request))
 
     def _has_room(self, *, streams: bool) -> bool:
         if self.engine.load is None:

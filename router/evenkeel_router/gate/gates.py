@@ -68,19 +68,31 @@ class Turn:
         self._gates = gates
         self.place = place
         self.request = request
-        self.admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True: go to the replica. False: select another one."""
+        self.admitted: asyncio.Future[bool] | None = None
+        """True: go to the replica. False: select another one. None: it did not wait."""
         self.invited: ReplicaSet = EMPTY
         """Where to go instead, if anywhere in particular."""
         self.produced: Produced | None = None
         """Set while the answer is streamed."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is not decided yet where the request goes."""
+        return self.admitted is not None and not self.admitted.done()
+
     async def admission(self, timeout_s: float) -> bool:
         """Wait for admission; raises `TimeoutError`. False: another replica must be selected."""
+        if self.admitted is None:
+            return True
         if self.admitted.done():
             return self.admitted.result()
         async with asyncio.timeout(timeout_s):
             return await self.admitted
+
+    def decide(self, *, admitted: bool) -> None:
+        """Unless its client has just left."""
+        if self.admitted is not None and not self.admitted.done():
+            self.admitted.set_result(admitted)
 
     def begun(self, usage: Usage | None) -> None:
         """The client is sent the first of the answer. `usage`: of a whole answer; None for a stream."""
@@ -146,8 +158,9 @@ class Gates:
             streams=streams,
         )
         turn = place.turns[request] = Turn(self, place, request)
-        place.gate.arrive(request, now_s)
-        self._admit(place)
+        if not place.gate.enter(request, now_s):
+            turn.admitted = asyncio.get_running_loop().create_future()
+            self._admit(place)
         return turn
 
     def begun(self, turn: Turn, output_tokens: int) -> None:
@@ -295,9 +308,7 @@ class Gates:
             if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
                 self._charge_output(place)
             for request in gate.admit(asyncio.get_running_loop().time()):
-                admitted = place.turns[request].admitted
-                if not admitted.done():  # else its client has just left
-                    admitted.set_result(True)
+                place.turns[request].decide(admitted=True)
         if self._crowded:
             self._invite(place)
 
@@ -310,22 +321,20 @@ class Gates:
             if other is place or not len(other.gate):
                 continue
             for request, turn in other.turns.items():
-                if turn.admitted.done():
+                if not turn.waits:
                     continue
                 if now_s - request.arrival_s <= other.gate.worth_s(request):
                     continue
                 if place.gate.would_send(request):
                     turn.invited = ReplicaSet(1 << place.slot)
-                    turn.admitted.set_result(False)
+                    turn.decide(admitted=False)
                     self.moved += 1
                     return
 
 
 def _send_away(place: _Place) -> None:
     for request in place.gate.waiting():
-        admitted = place.turns[request].admitted
-        if not admitted.done():
-            admitted.set_result(False)
+        place.turns[request].decide(admitted=False)
 
 
 def policy_of(scheduling: SchedulingConfig) -> ReplicaPolicy:

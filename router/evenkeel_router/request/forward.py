@@ -252,6 +252,8 @@ class Forwarder:
         )
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
+        if turn.admitted is None:
+            return True
         try:
             is_admitted = await turn.admission(history.wait_until_s - self._now())
             history.invited = turn.invited
