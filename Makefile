@@ -178,7 +178,7 @@ chaos-core: env tools  ## The chaos tests for every change (5 minutes)
 
 .PHONY: chaos-cluster
 chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an hour), and docs/explanation/failure-modes.md from what was measured
-	EVENKEEL_WRITE_RESULTS=1 $(BIN)/python -m pytest e2e/faults --durations 0 $(ARGS)
+	EVENKEEL_WRITE_RESULTS=1 EVENKEEL_SLOW_FAULTS=1 $(BIN)/python -m pytest e2e/faults --durations 0 $(ARGS)
 	$(BIN)/python -m docs.generate
 
 PEERS := .venv-peers

@@ -63,11 +63,14 @@ class Load:
     """All requests so far. `load` makes it."""
 
     requests: list[Request] = field(default_factory=list)
+    """Those that have ended."""
+    open: set[str] = field(default_factory=set)
+    """Ids of the others."""
     _stopped: threading.Event = field(default_factory=threading.Event)
 
-    def ended(self, *, after_s: float = 0.0, before_s: float = float("inf")) -> list[Request]:
-        """Requests that ended in a span of time."""
-        return [one for one in list(self.requests) if after_s < one.ended_s <= before_s]
+    def ended(self, *, after_s: float = 0.0) -> list[Request]:
+        """Requests that ended since then."""
+        return [one for one in list(self.requests) if one.ended_s > after_s]
 
     async def run(self, hands: Sequence[Hands]) -> None:
         """Until `stop`; then every open request ends."""
@@ -92,6 +95,7 @@ class Load:
         rng = random.Random()
         while not self._stopped.is_set():
             one = Request(uuid.uuid4().hex, tenant, stream)
+            self.open.add(one.id)
             prompt = " ".join(str(rng.randrange(10**6)) for _ in range(_PROMPT_WORDS))
             try:
                 await (_stream if stream else _unary)(client, one, prompt)
@@ -105,6 +109,7 @@ class Load:
                 one.fault = type(error).__name__
             one.ended_s = time.monotonic()
             self.requests.append(one)
+            self.open.discard(one.id)
             if one.fault:
                 await asyncio.sleep(_PAUSE_S)
 

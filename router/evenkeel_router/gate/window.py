@@ -15,8 +15,8 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 | pace within the tolerance, and a request waits   | one more; after the first cut one per window   |
 | pace above the tolerance times the best          | half, at least the floor; once per window      |
 
-A stream that ends leaves a place in the batch. Until another one begins, the window takes one more for it: else the place would be
-free while a begin is on its way here, and many streams that end together would be replaced one by one.
+A stream that ends leaves a place in the batch. Until another one begins, the window takes one more for it. Otherwise the place would
+be free until a begin is seen here, and streams that end together would be replaced one by one.
 
 Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
 pace does not show, is then at most one step long.
@@ -136,8 +136,7 @@ class Window:
             return False
         if count < max(1, round(rules.floor * part)):
             return True
-        # Alone only: a place that this router's stream left may go to another router's.
-        most = int(limit * part) + (self._free_places if part == 1 else 0)
+        most = int((limit + self._free_places) * part)
         return count < most and self._tokens < rules.most_tokens * part
 
     def would_overtake(self, request: GatedRequest) -> bool:
