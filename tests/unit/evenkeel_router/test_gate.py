@@ -10,6 +10,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_router.gate.engine_load import QUEUE, EngineLoad
 from evenkeel_router.gate.gate import Gate
 from evenkeel_router.gate.window import STREAMED, GatedRequest, Window, WindowRules
 
@@ -230,6 +231,34 @@ def test_a_best_pace_that_was_a_wrong_prediction_is_forgotten() -> None:
     for n in range(1, 600):
         answered(window, n, 0.1)
     assert window.limit > RULES.floor
+
+
+def test_streams_that_end_together_are_replaced_at_once() -> None:
+    gate = Gate(Fcfs())
+    arrive(gate, *[request(n) for n in range(20)])
+    batch = [one for _ in range(6) for one in _begin(gate, gate.admit(0.0), 0.1)]
+    queue = gate.unanswered
+    for one in batch:
+        gate.leave(one, 1.0, None)
+        gate.admit(1.0)
+    assert gate.unanswered == queue + len(batch)
+
+
+def test_a_long_queue_in_the_engine_shows_that_no_place_is_free() -> None:
+    gate = Gate(Fcfs())
+    arrive(gate, *[request(n) for n in range(20)])
+    batch = [one for _ in range(6) for one in _begin(gate, gate.admit(0.0), 0.1)]
+    for one in batch:
+        gate.leave(one, 1.0, None)
+    gate.read(EngineLoad(running=6, waiting=3, usage=0.5))
+    gate.admit(1.0)
+    assert gate.unanswered == QUEUE
+
+
+def _begin(gate: Gate, requests: list[GatedRequest], now_s: float) -> list[GatedRequest]:
+    for one in requests:
+        gate.begun(one, now_s)
+    return requests
 
 
 def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_begins() -> None:
