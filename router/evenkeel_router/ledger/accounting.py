@@ -8,7 +8,7 @@ store know are closed too once no router counts them as alive; otherwise their a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -21,48 +21,7 @@ from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
 from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
-
-
-class HeldWork(NamedTuple):
-    """One client at one replica, by its last report."""
-
-    admitted: float
-    """Requests, ever."""
-    running: float
-    waiting: float
-    aborted: int = 0
-    """Requests broken off, ever, after they had been admitted."""
-    aborted_tokens: int = 0
-    """Output tokens charged for those."""
-
-    def share(self, open_here: int) -> float:
-        """This router's part of what the replica has of the client, from 0 to 1."""
-        everything = self.running + self.waiting
-        return min(1.0, open_here / everything) if everything else 0.0
-
-    def running_here(self, open_here: int) -> int:
-        """How many of this router's open requests run."""
-        return round(self.share(open_here) * self.running)
-
-    def waiting_here(self, open_here: int, unanswered: int) -> int:
-        """How many of this router's `unanswered` requests only wait; 0 where the report knows of none.
-
-        What was answered runs; what else runs is among the unanswered.
-        """
-        if not self.waiting:
-            return 0
-        begun = max(0, self.running_here(open_here) - (open_here - unanswered))
-        return max(0, unanswered - begun)
-
-
-class RelocationVerdict(NamedTuple):
-    """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
-
-    paid: Mapping[int, Paid]
-    """Bookings that began, or may have: rather a doubt than a second charge. Their output is that of all, spread evenly."""
-    never: frozenset[int] = frozenset()
-    """Bookings that did not run, and cannot any more."""
-
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -246,10 +205,9 @@ class Accounting:
         known = self.alive | self._left_s.keys()
         self._draining &= known
         self._incomplete &= known
-        for gone in self._aborted.keys() - known:
-            del self._aborted[gone]
-        for gone in self._latencies.keys() - known:
-            del self._latencies[gone]
+        for columns in (self._aborted, self._latencies):
+            for gone in columns.keys() - known:
+                del columns[gone]
 
     def _depart(self, replica: str, close_s: float) -> None:
         incarnation = self._at.pop(replica, None)

@@ -33,7 +33,8 @@ from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
-from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.held_work import RelocationVerdict
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream

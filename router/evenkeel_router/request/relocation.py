@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.request_state import RequestState
 
