@@ -1,4 +1,4 @@
-"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (R3, R5, R6, R11).
+"""This router's part in the ledger: live incarnations, requests sent to them, and the service received (R3, R5, R6, R11).
 
 Reports name an incarnation. It departs when another one answers in its place, or when its replica is no longer
 configured; a lost connection is no departure. It is closed for good when it has departed and has no open requests. An
@@ -103,7 +103,7 @@ class Accounting:
         return True
 
     def meets_unreported(self, replica: str, now_s: float) -> None:
-        """A replica without reports joins: what this router gets from it is all that will ever be known."""
+        """A replica without reports joins. The ledger will have only the service that this router receives from it."""
         self._unreported += 1
         name = f"{_unreported(replica, self.ledger.router)}{self._unreported}"
         self.meets(replica, name, policy="", now_s=now_s)
@@ -288,21 +288,21 @@ class Accounting:
             self.ledger.received(booking.incarnation, booking.client.identity, service)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
-        """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
+        """An attempt failed without output. Returns what is paid by now: with its input, if the replica had computed that (R11)."""
         computed = self.was_running(booking)
         self.ended(booking, estimate if computed else None)
         return booking.paid._replace(input=True) if computed else booking.paid
 
     def moved(self, booking: Booking, verdict: RelocationVerdict | None, estimate: Usage) -> Paid:
-        """A request was taken back from a replica that drains; what of it is paid by now (R11).
+        """A request was taken back from a draining replica. Returns what of it is paid by now (R11).
 
-        `verdict`: by its reports; None where none came. In doubt the request had begun: then it is booked there, so
-        that it costs the client the same, and once.
+        `verdict`: by its reports; None if none came. Then the request counts as begun and is booked there, so that the client
+        pays for it once.
         """
         if verdict is not None and booking.number in verdict.never:
             self.ended(booking, NOTHING)
             return booking.paid
-        self.ended(booking, estimate)  # of output, what it reports is all there was
+        self.ended(booking, estimate)  # the replica's reports contain all of its output
         there = Paid(True) if verdict is None else verdict.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
@@ -324,12 +324,11 @@ class Accounting:
     def was_running(self, booking: Booking) -> bool:
         """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order.
 
-        Requests that only waited were charged nothing there; to let them pass as paid would give as many free
-        inputs as a client has requests waiting.
+        The replica charged nothing for requests that only waited. If they counted as paid, each of them would get its input free.
         """
         account = self.ledger.replica_accounts.get(booking.incarnation)
         if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
-            return True  # the engine never reported: rather nothing charged twice
+            return True  # the engine never reported: then nothing may be charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
         if self._lost.get(at, (-1.0, ()))[0] != account.head:

@@ -41,9 +41,9 @@ class HeldWork(NamedTuple):
 
 
 class RelocationVerdict(NamedTuple):
-    """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
+    """How many of the requests taken back had begun, by reports. Reports do not name requests, so the oldest count as begun."""
 
     paid: Mapping[int, Paid]
-    """Bookings that began, or may have: rather a doubt than a second charge. Their output is that of all, spread evenly."""
+    """Bookings that began or may have begun, so that none is charged twice. The output of all of them is divided evenly."""
     never: frozenset[int] = frozenset()
-    """Bookings that did not run, and cannot any more."""
+    """Bookings that did not run and will not run there."""

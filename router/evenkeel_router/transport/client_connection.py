@@ -1,6 +1,6 @@
 """One client's connection: requests are parsed by httptools (llhttp) and answered in order.
 
-aiohttp's server is not used, because its way from the socket to a handler costs as much CPU as the router's own work.
+aiohttp's server is not used: between the socket and the handler it needs as much CPU as the rest of the router.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading_ended = False
         """Set after the last request: garbage, or one that closes the connection."""
         self._closing = False
-        """Set when the connection closes after the current answer."""
+        """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._fd: int | None = None
