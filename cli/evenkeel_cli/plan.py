@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from evenkeel_contract.enginesettings import ISOLATION
-from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_simulator.experiments.engine_fit import FitError
 from evenkeel_simulator.experiments.plots import plot_pairs
 from evenkeel_simulator.experiments.recording import Recording, read_recording
@@ -37,7 +36,7 @@ from evenkeel_cli.planning import (
     read_change,
     today,
 )
-from evenkeel_cli.trace_options import UsageError
+from evenkeel_cli.trace_options import UsageError, isolation_share
 from evenkeel_cli.yamlfile import YamlFault
 
 PLOT = "plan.png"
@@ -68,7 +67,7 @@ def plan(
         with working("reading the recording"):
             traffic = read_recording(recording)
             wanted = read_change(change, traffic)
-        share = _isolation(isolation)
+        share = isolation_share(isolation)
         with working("replaying"):
             fit, before = (
                 (None, today(traffic, find_profile(profile), isolation=share))
@@ -87,13 +86,6 @@ def plan(
         _report(found, traffic)
         if not no_plots:
             report_console().print(f"written to {out}/", highlight=False)
-
-
-def _isolation(text: str) -> float | None:
-    try:
-        return IsolationSetting.from_plain(text).share
-    except ValueError as error:
-        raise UsageError(f"--isolation {error}") from None
 
 
 def _plot(found: Plan, out: Path) -> None:

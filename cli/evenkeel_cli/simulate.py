@@ -13,7 +13,6 @@ from pathlib import Path
 import evenkeel_simulator
 import msgspec
 import typer
-from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.verdict import verdict
@@ -47,7 +46,7 @@ from evenkeel_cli.output import (
     working,
 )
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
-from evenkeel_cli.trace_options import UsageError, read_programs
+from evenkeel_cli.trace_options import UsageError, isolation_share, read_programs
 from evenkeel_cli.yamlfile import YamlFault
 
 _BATCH = 256  # requests between two updates of the progress bar
@@ -109,7 +108,7 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
             max_running=options.max_running,
             share_in_batch=options.share_in_batch,
             adapters_per_batch=spec.adapters_per_batch if spec else None,
-            isolation=_isolation(options.isolation),
+            isolation=isolation_share(options.isolation),
         ),
         warmup_s=options.warmup,
         requests_per_minute=options.requests_per_minute,
@@ -179,13 +178,6 @@ def _quantum(name: str, text: str) -> float | None:
         return float(text)
     except ValueError:
         raise UsageError(f"{name} is {text!r}, must be Auto or a number") from None
-
-
-def _isolation(text: str) -> float | None:
-    try:
-        return IsolationSetting.from_plain(text).share
-    except ValueError as error:
-        raise UsageError(f"isolation {error}") from None
 
 
 def _cost(name: str, linear: LinearCost) -> Cost:

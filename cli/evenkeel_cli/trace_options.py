@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_simulator.experiments.traces import (
     hash_clients,
     named_clients,
@@ -27,6 +28,14 @@ def option(text: str) -> Any:
 Speed = Annotated[
     float, typer.Option(help="Speed of arrivals; 2: the trace arrives in half the time.")
 ]
+
+
+def isolation_share(text: str) -> float | None:
+    """The value of `--isolation`, None for Off; raises `UsageError`."""
+    try:
+        return IsolationSetting.from_plain(text).share
+    except ValueError as error:
+        raise UsageError(f"--isolation {error}") from None
 
 
 def read_programs(

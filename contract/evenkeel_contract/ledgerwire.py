@@ -13,7 +13,7 @@ numbers. `Ledger.merge` checks that a block fits its names and that all numbers 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from evenkeel_fairshare.ledger import Delta, Digest
@@ -28,6 +28,7 @@ class LedgerMessageError(ValueError):
     """A digest or a delta is malformed or has an unknown version."""
 
 
+_Message = TypeVar("_Message")
 _VERSION: Final = bytes([LEDGER_VERSION])
 _encoder = msgspec.msgpack.Encoder()
 _digest = msgspec.msgpack.Decoder(Digest)
@@ -43,18 +44,12 @@ def encode(message: Digest | Delta) -> bytes:
 
 def decode_digest(data: bytes) -> Digest:
     """Decode a digest; raises `LedgerMessageError`."""
-    try:
-        return _digest.decode(_content(data))
-    except _UNREADABLE as error:
-        raise LedgerMessageError(f"not a ledger's digest: {error}") from error
+    return _decoded(_digest, data, "not a ledger's digest")
 
 
 def decode_delta(data: bytes) -> Delta:
     """Decode a delta; raises `LedgerMessageError`."""
-    try:
-        return _delta.decode(_content(data))
-    except _UNREADABLE as error:
-        raise LedgerMessageError(f"not a ledger's delta: {error}") from error
+    return _decoded(_delta, data, "not a ledger's delta")
 
 
 def frame(message: bytes) -> bytes:
@@ -74,9 +69,12 @@ def unframe(data: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _content(data: bytes) -> memoryview:
+def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, invalid: str) -> _Message:
     # Checked first, so that routers of two versions report the version and not a malformed message.
     if data[:1] != _VERSION:
         found = data[0] if data else "missing"
         raise LedgerMessageError(f"version {found} is not {LEDGER_VERSION}")
-    return memoryview(data)[1:]
+    try:
+        return decoder.decode(memoryview(data)[1:])
+    except _UNREADABLE as error:
+        raise LedgerMessageError(f"{invalid}: {error}") from error

@@ -6,7 +6,7 @@ A part is a fraction of a tenant's limit; a level is a fraction of its burst, or
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -76,6 +76,7 @@ class LimitsMessageError(ValueError):
     """A message that is malformed or of an unknown version."""
 
 
+_Message = TypeVar("_Message")
 _VERSION: Final = bytes([LIMITS_VERSION])
 _encoder = msgspec.msgpack.Encoder()
 _ask = msgspec.msgpack.Decoder(LimitsAsk)
@@ -91,22 +92,20 @@ def encode(message: LimitsAsk | LimitsAnswer) -> bytes:
 
 def decode_ask(data: bytes) -> LimitsAsk:
     """Decode a question; raises `LimitsMessageError`."""
-    try:
-        return _ask.decode(_content(data))
-    except _UNREADABLE as error:
-        raise LimitsMessageError(f"the message is not a LimitsAsk: {error}") from error
+    return _decoded(_ask, data, "the message is not a LimitsAsk")
 
 
 def decode_answer(data: bytes) -> LimitsAnswer:
     """Decode an answer; raises `LimitsMessageError`."""
-    try:
-        return _answer.decode(_content(data))
-    except _UNREADABLE as error:
-        raise LimitsMessageError(f"the message is not a LimitsAnswer: {error}") from error
+    return _decoded(_answer, data, "the message is not a LimitsAnswer")
 
 
-def _content(data: bytes) -> memoryview:
+def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, invalid: str) -> _Message:
+    # Checked first, so that routers of two versions report the version and not a malformed message.
     if data[:1] != _VERSION:
         found = data[0] if data else "missing"
         raise LimitsMessageError(f"version {found} is not {LIMITS_VERSION}")
-    return memoryview(data)[1:]
+    try:
+        return decoder.decode(memoryview(data)[1:])
+    except _UNREADABLE as error:
+        raise LimitsMessageError(f"{invalid}: {error}") from error

@@ -113,26 +113,22 @@ def encode(message: Report | ReportRequest) -> bytes:
 
 def decode_report(data: bytes) -> Report:
     """Decode a report; raises `ReportError`."""
-    try:
-        message = _report.decode(data)
-    except _UNREADABLE as error:
-        raise ReportError(f"not a report: {error}") from error
-    return _of_known_version(message)
+    return _decoded(_report, data, "a report")
 
 
 def decode_request(data: bytes) -> ReportRequest:
     """Decode a request; raises `ReportError`."""
-    try:
-        message = _request.decode(data)
-    except _UNREADABLE as error:
-        raise ReportError(f"not a question for a report: {error}") from error
-    return _of_known_version(message)
+    return _decoded(_request, data, "a question for a report")
 
 
 _Message = TypeVar("_Message", Report, ReportRequest)
 
 
-def _of_known_version(message: _Message) -> _Message:
+def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, what: str) -> _Message:
+    try:
+        message = decoder.decode(data)
+    except _UNREADABLE as error:
+        raise ReportError(f"not {what}: {error}") from error
     if message.version != REPORT_VERSION:
         raise ReportError(f"version {message.version} is not {REPORT_VERSION}")
     return message

@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from ipaddress import ip_network
 from math import ceil
+from types import NoneType
 from typing import ClassVar, Final, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -43,29 +44,25 @@ class Fault:
 
 def show(value: object) -> str:
     """Format a value for a message, short and on one line (a huge int has no `repr`)."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
-        return "a huge number"
-    if value is None:
-        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return repr(value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…")
-    if isinstance(value, int | float):
-        return repr(value)
-    return kind(value)
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge number"
+    return repr(value) if isinstance(value, int | float) else kind(value)
+
+
+_KINDS: Final = (
+    (NoneType, "null"), (bool, "a boolean"), (int | float, "a number"), (str, "a string"),
+    (list | tuple, "a list"), (dict, "a mapping"),
+)  # fmt: skip
 
 
 def kind(value: object) -> str:
     """The JSON name of a value's type."""
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string"}
-    if value is None:
-        return "null"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, dict):
-        return "a mapping"
-    return names.get(type(value), f"a value of type {type(value).__name__}")
+    names = (name for types, name in _KINDS if isinstance(value, types))
+    return next(names, f"a value of type {type(value).__name__}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -334,6 +331,11 @@ class Cidr:
         yield Fault(path, f"{show(value)} is not a network like 10.0.0.0/8{hint}")
 
 
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Timestamp:
     """A time as Kubernetes writes it: 2026-01-31T12:00:00Z."""
@@ -347,11 +349,6 @@ class Timestamp:
         except ValueError:
             pass
         yield Fault(path, f"{show(value)} is not a time like 2026-01-31T12:00:00Z")
-
-
-_TIMESTAMP: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII
-)
 
 
 _HOST: Final = re.compile(r"[a-zA-Z0-9._:-]+")

@@ -20,8 +20,9 @@ from typing import Final
 
 from evenkeel_contract.names import ROUTER_COMPONENT, engine_name
 from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
+from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError
+from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
@@ -39,8 +40,8 @@ from evenkeel_operator.core.recommendation import (
     queries,
     without_series,
 )
-from evenkeel_operator.core.records import Defaults, may_be_asked
-from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
+from evenkeel_operator.core.records import Defaults, SpecDecision, may_be_asked
+from evenkeel_operator.core.scaling import Decision, Scaling, State, Terms, started, step
 from evenkeel_operator.core.workload import workload
 
 _log = logging.getLogger(__name__)
@@ -337,3 +338,28 @@ class Activations:
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.critical("asking the routers of a service at zero failed", exc_info=task.exception())
+
+
+def scale_target(chosen: SpecDecision) -> ScaleTarget | None:
+    """The object that the operator scales in place of its own Deployment."""
+    if chosen.external is None or chosen.spec is None or chosen.spec.autoscaling is None:
+        return None
+    return chosen.external.scale_target_ref
+
+
+async def scale_external(
+    client: KubeClient, key: Key, target: ScaleTarget | None, scaling: Scaling
+) -> list[Note]:
+    """Set the number of engines that another owner made, through the subresource `/scale` of their owner."""
+    if target is None or scaling.decision is None:
+        return []
+    what = f"{target.kind} {target.name}"
+    where = (target.api_version, target.kind, key.namespace, target.name)
+    try:
+        if await client.scale(*where) != scaling.replicas:
+            _log.info("%s: scale %s to %d", key, what, scaling.replicas)
+            await client.set_scale(*where, replicas=scaling.replicas)
+    except Refused as error:
+        message = f"spec.engine.external.scaleTargetRef: {what} cannot be scaled: {error.message}"
+        return [Note(reasons.REFUSED, message)]
+    return []

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
+from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -23,6 +24,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from evenkeel_operator.core.status import Findings
 
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -72,6 +75,14 @@ class ServiceSample:
     """Component → (wanted, ready) pods."""
     conditions: tuple[tuple[str, str, str], ...]
     """Type, status, reason."""
+
+    @classmethod
+    def of(cls, found: Findings, status: Mapping[str, Any]) -> ServiceSample:
+        """From the results of a pass, and the status that they gave."""
+        loads = ((ENGINE_COMPONENT, found.engines), (ROUTER_COMPONENT, found.routers))
+        said = ((one["type"], one["status"], one["reason"]) for one in status["conditions"])
+        replicas = {component: (load.wanted, load.ready) for component, load in loads}
+        return cls(replicas=replicas, conditions=tuple(said))
 
 
 class ServiceCollector(Collector):

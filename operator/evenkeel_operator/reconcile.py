@@ -8,7 +8,7 @@ A pass may stop anywhere and run again. A pass over an unchanged service reads f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,7 +16,6 @@ from typing import Any, Final
 from evenkeel_contract.names import (
     API_VERSION,
     ENGINE_COMPONENT,
-    ENGINE_KEY_LABEL,
     ROUTER_COMPONENT,
     accepted_name,
     credentials_name,
@@ -24,12 +23,11 @@ from evenkeel_contract.names import (
     router_name,
 )
 from evenkeel_contract.routerconfig import StateStore
-from evenkeel_contract.spec.parts import External, ScaleTarget
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import KubeClient, Refused
+from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator import metrics
-from evenkeel_operator.autoscaler import Activations, Autoscaler
+from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external, scale_target
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
@@ -37,7 +35,6 @@ from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
-from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
@@ -57,6 +54,7 @@ from evenkeel_operator.core.workload import (
     STUCK,
     TIME_FORMAT,
     Workload,
+    all_use_key,
     newest_template,
     workload,
 )
@@ -144,7 +142,9 @@ class ServicePass:
 
         # 5. Plan and apply: writes nothing if nothing differs.
         outcome = await self._carry_out(key, seen, attended.wanted)
-        outcome.notes += await self._scale_external(key, spec_decision, scaling)
+        outcome.notes += await scale_external(
+            dependencies.client, key, scale_target(spec_decision), scaling
+        )
 
         # 6. Status, and events for what changed.
         reported = await self._reports.look(key, seen, has_store=_has_store(spec_decision))
@@ -173,26 +173,6 @@ class ServicePass:
         )
         return await applier.carry_out(key, plan, owner_uid=seen.uid)
 
-    async def _scale_external(
-        self, key: Key, spec_decision: SpecDecision, scaling: Scaling
-    ) -> list[Note]:
-        """Set the number of engines that another owner made, through the subresource `/scale` of their owner."""
-        target = _scale_target(spec_decision)
-        if target is None or scaling.decision is None:
-            return []
-        client, what = self._deps.client, f"{target.kind} {target.name}"
-        where = (target.api_version, target.kind, key.namespace, target.name)
-        try:
-            if await client.scale(*where) != scaling.replicas:
-                _log.info("%s: scale %s to %d", key, what, scaling.replicas)
-                await client.set_scale(*where, replicas=scaling.replicas)
-        except Refused as error:
-            message = (
-                f"spec.engine.external.scaleTargetRef: {what} cannot be scaled: {error.message}"
-            )
-            return [Note(reasons.REFUSED, message)]
-        return []
-
     def _rest_s(self, key: Key, *, settled: bool) -> float:
         if settled:
             self._unsettled_s.pop(key, None)
@@ -217,7 +197,7 @@ class ServicePass:
         spec = seen.raw.get("spec") or {}
         known, now_s = self._dry_runs.get(key), self._deps.monotonic_s()
         if known is None or known.spec != spec or now_s - known.at_s >= RESYNC_S:
-            wanted = await self._desired(key, seen, spec_decision, decide(_spec_of(spec_decision)))
+            wanted = await self._desired(key, seen, spec_decision, decide(spec_decision.spec))
             objects = () if wanted is None else wanted.manifests
             faults = await self._deps.applier.dry_run(objects, namespace=key.namespace)
             known = self._dry_runs[key] = _DryRun(spec, faults, now_s)
@@ -225,7 +205,7 @@ class ServicePass:
 
     async def _secret_faults(self, key: Key, spec_decision: SpecDecision) -> tuple[Fault, ...]:
         """Of a Secret that pods of a new spec would read. The other Secrets are reported in conditions."""
-        spec = _spec_of(spec_decision)
+        spec = spec_decision.spec
         ref = None if spec is None else spec.model.token_secret_ref
         if ref is None:
             return ()
@@ -239,9 +219,9 @@ class ServicePass:
         decision = await self._deps.autoscaler.attend(
             key, seen, spec_decision.running, activation=wanted
         )
-        scaling = decide(_spec_of(spec_decision), decision)
+        scaling = decide(spec_decision.spec, decision)
         cordoned = self._deps.store.cordoned
-        if scaling.replicas != 1 or not cordoned or _external(spec_decision) is not None:
+        if scaling.replicas != 1 or not cordoned or spec_decision.external is not None:
             return scaling
         return surged(scaling, await seen.pods.of(ENGINE_COMPONENT), cordoned)
 
@@ -284,7 +264,7 @@ class ServicePass:
         return next_credentials(
             stored,
             rotation=rotation,
-            old_keys_are_in_use=stored is not None and not _all_use(engines, stored.current.id),
+            old_keys_are_in_use=stored is not None and not all_use_key(engines, stored.current.id),
             fresh=self._deps.fresh,
         )
 
@@ -300,7 +280,7 @@ class ServicePass:
     ) -> Findings:
         wanted = attended.wanted
         routers = spec_decision.running.spec.router.count if spec_decision.running else 0
-        if _external(spec_decision) is not None:
+        if spec_decision.external is not None:
             engines = await self._deps.observer.external_engines(key)
         else:
             engines = await self._workload(key, seen, ENGINE_COMPONENT, scaling.replicas)
@@ -313,8 +293,8 @@ class ServicePass:
                 *outcome.notes,
                 *attended.notes,
                 *(wanted.notes if wanted else ()),
-                *foreign_scalers(key.name, seen.scalers, _scale_target(spec_decision)),
-                *missing_pool(_external(spec_decision), seen.pools),
+                *foreign_scalers(key.name, seen.scalers, scale_target(spec_decision)),
+                *missing_pool(spec_decision.external, seen.pools),
                 *reported.notes,
             ),
             blocked=attended.blocked,
@@ -361,7 +341,8 @@ class ServicePass:
             host_taken=wanted is not None and wanted.host_taken,
             now=now.astimezone(UTC).strftime(TIME_FORMAT),
         )
-        metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
+        sample = metrics.ServiceSample.of(found, status)
+        metrics.SERVICES.found(key.namespace, key.name, sample)
         for change in outcome.reverted:
             reverted = EventText(reasons.REVERTED, change.why, bad=True)
             await emit(dependencies.client, raw, reverted, now=now)
@@ -398,47 +379,12 @@ def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
 
 
-def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceSample:
-    loads = ((ENGINE_COMPONENT, found.engines), (ROUTER_COMPONENT, found.routers))
-    return metrics.ServiceSample(
-        replicas={component: (load.wanted, load.ready) for component, load in loads},
-        conditions=tuple(
-            (one["type"], one["status"], one["reason"]) for one in status["conditions"]
-        ),
-    )
-
-
-def _spec_of(spec_decision: SpecDecision) -> Any:
-    return spec_decision.running.spec if spec_decision.running else None
-
-
-def _external(spec_decision: SpecDecision) -> External | None:
-    """The engines that another owner made; None if the operator creates them."""
-    spec = _spec_of(spec_decision)
-    return None if spec is None else spec.engine.pods_of_others
-
-
-def _scale_target(spec_decision: SpecDecision) -> ScaleTarget | None:
-    """The object that the operator scales in place of its own Deployment."""
-    external, spec = _external(spec_decision), _spec_of(spec_decision)
-    return external.scale_target_ref if external and spec.autoscaling is not None else None
-
-
 def _has_store(spec_decision: SpecDecision) -> bool:
     """Whether routers keep the ledger in a file or a server."""
-    spec = _spec_of(spec_decision)
+    spec = spec_decision.spec
     return spec is not None and spec.router.state.store is not StateStore.PEERS
 
 
 def _wakes(spec_decision: SpecDecision) -> bool:
-    spec = _spec_of(spec_decision)
+    spec = spec_decision.spec
     return spec is not None and spec.autoscaling is not None and spec.autoscaling.wakes
-
-
-def _all_use(engines: Object | None, key_id: str) -> bool:
-    """Whether every engine uses the key."""
-    if engines is None:
-        return True
-    spec = engines["spec"]
-    label = (spec["template"]["metadata"].get("labels") or {}).get(ENGINE_KEY_LABEL)
-    return label == key_id and workload(engines, wanted=spec.get("replicas", 1)).settled

@@ -13,7 +13,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from math import inf
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -36,8 +35,8 @@ from evenkeel_router.ledger.stores.contract import LedgerStore
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
-from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_state import RequestLog
@@ -62,10 +61,6 @@ BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
-LATE_S: Final = 15.0  # in which a router that ends serves new connections, too: a node's proxy may not know yet that it leaves
-QUIET_S: Final = 0.5  # without a request, before the router ends: clients are about to send on connections that they keep
-QUIET_ON_CLUSTER_S: Final = 2.0  # likewise, where late proxies of nodes still send to it
-LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
 class Router:
@@ -86,26 +81,9 @@ class Router:
         return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
 
     async def drain(self) -> None:
-        """Serve each connection once more, refuse those that come late, and end what lasts too long (DESIGN section 5).
-
-        A client with an open connection does not know that the router leaves, nor does a node's proxy that is late,
-        and many clients do not repeat a request. In the second half of the time, connections close with their current
-        answer: what they sent then could be cut.
-        """
-        intake, config = self.rooms.intake, self.rooms.settings.config
-        intake.draining = True
-        intake.refuses_from_s = asyncio.get_running_loop().time() + LATE_S
-        _log.info("draining: %d requests in flight", intake.admission.running)
-        half_s = config.drain_timeout_s / 2
-        quiet_s = min(QUIET_ON_CLUSTER_S if config.cluster else QUIET_S, half_s)
-        if await _until_idle(intake, half_s, quiet_s=quiet_s):
-            return
-        self.traffic.pre_shutdown()
-        if not await _until_idle(intake, half_s):
-            intake.refuses_from_s = -inf
-            for request_state in list(intake.active_requests):
-                request_state.interrupt()
-            await _until_idle(intake, LAST_WORDS_S)
+        """Serve what is in flight, and each connection once more, for a limited time."""
+        rooms = self.rooms
+        await drain(rooms.intake, rooms.settings.config, self.traffic.pre_shutdown)
 
 
 @asynccontextmanager
@@ -413,17 +391,3 @@ async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 def _report_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.critical("a background task failed", exc_info=task.exception())
-
-
-async def _until_idle(intake: Intake, timeout_s: float, *, quiet_s: float = 0.0) -> bool:
-    """Whether nothing was in flight for `quiet_s`, within the time."""
-    loop = asyncio.get_running_loop()
-    busy_s = loop.time()
-    deadline_s = busy_s + timeout_s
-    while intake.admission.running or loop.time() < busy_s + quiet_s:
-        if intake.admission.running:
-            busy_s = loop.time()
-            if busy_s >= deadline_s:
-                return False
-        await asyncio.sleep(0.02)
-    return True

@@ -14,7 +14,7 @@ from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
 from evenkeel_router.api.identity import WHOLE
 from evenkeel_router.app import Router, running
-from evenkeel_router.ledger.accounting import HeldWork
+from evenkeel_router.ledger.held_work import HeldWork
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 

@@ -10,7 +10,6 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
@@ -99,7 +98,7 @@ def value_schema(hint: Any, *, defaults: bool) -> Schema:
         Shape.OPTIONAL: lambda: value_schema(inner, defaults=defaults),
         Shape.LIST: lambda: _list(inner, defaults=defaults),
         Shape.MAPPING: lambda: _mapping(inner, defaults=defaults),
-        Shape.ENUM: lambda: _enum(inner),
+        Shape.ENUM: lambda: {"type": "string", "enum": [member.value for member in inner]},
         Shape.SCALAR: lambda: _scalar(inner),
         Shape.OBJECT: lambda: object_schema(inner, defaults=defaults),
         Shape.PRIMITIVE: lambda: {"type": _TYPES[inner]},
@@ -121,10 +120,6 @@ def _mapping(hint: Any, *, defaults: bool) -> Schema:
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     values = value_schema(hint, defaults=defaults)
     return {"type": "object", "additionalProperties": values}
-
-
-def _enum(cls: type[Enum]) -> Schema:
-    return {"type": "string", "enum": [member.value for member in cls]}
 
 
 def _scalar(cls: type) -> Schema:

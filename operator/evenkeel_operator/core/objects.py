@@ -109,7 +109,7 @@ def conditions_of(item: Object) -> Mapping[str, Mapping[str, Any]]:
 
 
 def without_status(item: Object) -> dict[str, Any]:
-    """What people write of a resource."""
+    """The parts of a resource that people set."""
     return {key: value for key, value in item.items() if key != "status"}
 
 

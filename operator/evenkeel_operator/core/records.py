@@ -20,8 +20,8 @@ from urllib.parse import unquote
 import msgspec
 from evenkeel_contract.names import GROUP, SERVICE_LABEL
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_contract.spec.parts import PodTemplate, Runtime
-from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.spec.parts import External, PodTemplate, Runtime
+from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 from evenkeel_contract.validate import parse_service
 from evenkeel_contract.values import Fault, show
 
@@ -121,6 +121,16 @@ class SpecDecision:
     accepted: Accepted | None
     is_new: bool = False
     """The wanted spec is valid and not yet in use: the API server may still refuse it."""
+
+    @property
+    def spec(self) -> ServiceSpec | None:
+        """Of the service to build."""
+        return None if self.running is None else self.running.spec
+
+    @property
+    def external(self) -> External | None:
+        """The engines that another owner made; None if the operator creates them."""
+        return None if self.running is None else self.running.spec.engine.pods_of_others
 
     def refused(self, faults: tuple[Fault, ...], before: SpecDecision) -> SpecDecision:
         """The API server refused the wanted spec: the spec in use stays."""

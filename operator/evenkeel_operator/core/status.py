@@ -83,12 +83,8 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
 def _ready(found: Findings) -> Verdict:
     ready = ServiceCondition.READY
     if not found.runs:
-        return Verdict(
-            ready,
-            FALSE,
-            reasons.INVALID,
-            "The spec is invalid, and no valid spec was applied before.",
-        )
+        message = "The spec is invalid, and no valid spec was applied before."
+        return Verdict(ready, FALSE, reasons.INVALID, message)
     if found.routers.ready == 0:
         return Verdict(ready, FALSE, reasons.ROUTER_NOT_READY, _why(found.routers, "routers"))
     if found.engines.ready == 0 and found.wakes:
@@ -114,9 +110,8 @@ def _pods(
     condition: ServiceCondition, load: Workload, what: str, *, wakes: bool = False
 ) -> Verdict:
     if load.wanted == 0 and wakes:
-        return Verdict(
-            condition, TRUE, reasons.IDLE, f"0 {what} are desired until a request arrives."
-        )
+        message = f"0 {what} are desired until a request arrives."
+        return Verdict(condition, TRUE, reasons.IDLE, message)
     if load.wanted == 0:
         return Verdict(condition, FALSE, reasons.NO_REPLICAS, _why(load, what))
     if load.is_whole:
@@ -151,9 +146,8 @@ def _progressing(found: Findings) -> Verdict:
         if found.runs and not load.settled
     ]
     if not moving:
-        return Verdict(
-            condition, FALSE, reasons.STABLE, "All desired pods exist and are up to date."
-        )
+        message = "All desired pods exist and are up to date."
+        return Verdict(condition, FALSE, reasons.STABLE, message)
     if found.blocked is not None:
         return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
     for note in _stuck(found):
@@ -164,12 +158,8 @@ def _progressing(found: Findings) -> Verdict:
         if failure is not None and failure.reason == reasons.UNSCHEDULABLE and load.is_whole:
             message = f"No room to surge: {failure.message}. Add capacity, or allow rollout.maxUnavailable."
             return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
-    return Verdict(
-        condition,
-        TRUE,
-        reasons.ROLLING_OUT,
-        f"The rollout of {' and '.join(moving)} is in progress.",
-    )
+    message = f"The rollout of {' and '.join(moving)} is in progress."
+    return Verdict(condition, TRUE, reasons.ROLLING_OUT, message)
 
 
 def _stuck(found: Findings) -> Iterator[Note]:

@@ -15,6 +15,7 @@ from evenkeel_contract.names import (
     COMPONENT_LABEL,
     DRAIN_ANNOTATION,
     ENGINE_COMPONENT,
+    ENGINE_KEY_LABEL,
     IN_ROTATION_GATE,
 )
 
@@ -351,3 +352,12 @@ def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
     progress = conditions.get("Progressing", {})
     if progress.get("reason") == "ProgressDeadlineExceeded":
         yield Note(reasons.ROLLOUT_STUCK, "The rollout made no progress within its deadline.")
+
+
+def all_use_key(engines: Object | None, key_id: str) -> bool:
+    """Whether every pod of the engines' Deployment has the key that engines of the service share."""
+    if engines is None:
+        return True
+    spec = engines["spec"]
+    label = (spec["template"]["metadata"].get("labels") or {}).get(ENGINE_KEY_LABEL)
+    return label == key_id and workload(engines, wanted=spec.get("replicas", 1)).settled

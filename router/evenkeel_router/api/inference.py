@@ -1,4 +1,4 @@
-"""What parsing makes of a request, and what every parser needs: prompts, checks of fields, and changes to a body.
+"""The parsed request, and the parts that all parsers share: prompts, checks of fields, and changes to a body.
 
 Only fields that the router needs are decoded. Everything else is checked to be JSON and is sent as the client wrote it. The
 usual changes (asking for usage, and naming the client on `/generate`) insert one member behind the opening brace, so
@@ -6,8 +6,8 @@ that a long prompt is not encoded again. Guarded fields are removed member by me
 escaped spelling (`"r\\u0069d"`) gets through.
 
 A prompt has one canonical text, for matching prefixes. A conversation has the same text whatever its JSON spacing, and
-whether content is a string or a text part. The text differs from that of the engine's chat template, but it changes where
-that would change.
+whether content is a string or a text part. It is not the text of the engine's chat template. But where two conversations differ
+in that text, they differ in this one too.
 """
 
 from __future__ import annotations

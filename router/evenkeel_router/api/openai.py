@@ -1,8 +1,8 @@
 """OpenAI's completions, chat completions and embeddings: requests, the usage in answers, and streams. Pure.
 
-`EventScan.feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the
-rest arrives, so that a stream that breaks can still end with an error event. Nearly every event is alone in its chunk
-and carries nothing that the router needs: `passes` recognises those by four searches. `streams` has the scans of the
+`EventScan.feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest
+arrives. So a stream that breaks can still end with an error event. Nearly every event is alone in its chunk and has nothing
+that the router needs. `passes` recognises such an event by four searches. `streams` has the scans of the
 other APIs.
 """
 
@@ -128,7 +128,7 @@ def _openai(
 
 
 def _with_usage_option(body: bytes) -> bytes:
-    """Change the client's `stream_options`: of two members with one name, the client's would win."""
+    """Change the client's `stream_options`. A second member with that name would have no effect: engines would use the client's."""
     members = members_of(body)
     raw = bytes(members["stream_options"])
     options = {} if raw == b"null" else members_of(raw)
@@ -218,7 +218,7 @@ _CHUNK_TAIL: Final = _NO_USAGE + b"\n\n\r\n"
 
 
 def _chunk_head(size_bytes: int) -> bytes:
-    """How a chunk of this size (framing included) begins if it is an event; a line end if no chunk has this size."""
+    """How a chunk of this size (framing included) begins if it is an event. A line end: no chunk of an event has this size."""
     for digits in range(1, 4):
         head = b"%x\r\n" % max(0, size_bytes - digits - 4)
         if len(head) == digits + 2:
@@ -228,7 +228,7 @@ def _chunk_head(size_bytes: int) -> bytes:
 
 _MAX_CHUNK_BYTES: Final = 4096
 _CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
-"""By size, so that one comparison checks both the framing and the beginning of the event."""
+"""Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 
 
 class EventScan:

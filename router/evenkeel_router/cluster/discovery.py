@@ -95,12 +95,8 @@ def _place(cluster: ClusterConfig) -> tuple[object, ...]:
     return cluster.engines, cluster.peers, cluster.pod_labels
 
 
-def _services(cluster: ClusterConfig) -> tuple[str, ...]:
-    return (cluster.engines,) if cluster.peers is None else (cluster.engines, cluster.peers)
-
-
 def _slices_of(namespace: str, cluster: ClusterConfig) -> Selection[EndpointSlice]:
-    names = ",".join(_services(cluster))
+    names = ",".join(filter(None, (cluster.engines, cluster.peers)))
     return Selection(
         EndpointSlice,
         f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",

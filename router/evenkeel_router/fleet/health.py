@@ -1,4 +1,4 @@
-"""Which replicas take requests, by probes and by what requests run into.
+"""Which replicas take requests, by probes and by the failures of requests.
 
 | seen                                  | the replica is                                                        |
 |---------------------------------------|-----------------------------------------------------------------------|
@@ -13,8 +13,9 @@
 | discovery marks it unschedulable      | not routable, at once and whatever probes show; its cache counts      |
 
 A replica that sends reports does not join before its first report: only a report names the process, and so the state
-from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without. If no gate orders its queue (R12), its
-service until then is in no ledger but its own. A replica that reports an inactive plug-in joins without at once. `probe` lists the paths that are probed.
+from which clients start there (R5). A replica without a report for `REPORT_PATIENCE_S` joins without one. If no gate orders its
+queue (R12), no ledger has its service until then. A replica that reports an inactive plug-in joins at once. `probe` lists the
+paths that are probed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class _Watch:
         self.started_s: float | None = None
         """Of a replica without reports: when its process started, if it reports that."""
         self.unknown_since_s: float | None = None
-        """Ready since then, and not joined because no report came."""
+        """Since when it has been ready without joining, because no report came."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -175,7 +176,7 @@ class HealthMonitor:
                 self.replaced(member.name)
 
     async def _measure(self, watch: _Watch) -> None:
-        """How far deficits can fall there, which bounds what its clients can owe (R5). And when the process started."""
+        """How far deficits can fall there, which bounds the debts of its clients (R5), and when the process started."""
         if watch.replica.reports is None:
             watch.started_s = await self._prober.started_s(watch.replica)
         size = await self._prober.size(watch.replica)
@@ -202,10 +203,10 @@ class HealthMonitor:
         elif verdict is not Verdict.SILENT or watch.silent >= SILENT_PROBES:
             if member.routable:
                 _log.warning("replica %s is not ready", member.name)
-                if verdict is Verdict.NOT_READY:  # by its own word: it drains
+                if verdict is Verdict.NOT_READY:  # the replica itself reports that it drains
                     self._drain(member)
             fleet.unready(member)
-        # One that is ready and waits for its report only is neither there nor missing yet.
+        # A replica that is ready and only waits for its report counts neither as lost nor as found.
         watch.probed = watch.probed or verdict is not Verdict.READY or member.routable
         self._notice()
 
@@ -258,7 +259,7 @@ class HealthMonitor:
         if self._settings.config.scheduling.queue is QueueOwner.ENGINE:
             _log.warning("replica %s sends no reports: its service is not in the ledger", name)
             books.leaves(name, now_s)
-        elif not member.joined:  # it joins, and its gate counts
+        elif not member.joined:  # it joins, and its gate counts its service
             _log.warning("replica %s sends no reports: this router orders its queue", name)
             books.meets_unreported(name, now_s)
         return True

@@ -2,10 +2,9 @@
 
 Unready and draining replicas are filtered first; the fleet policy chooses among the others.
 
-A replica is *known* while it is configured; it has *joined* while its process, and so its cache, exists. A refused
-connection ends the second, not the first. Slots belong to processes: a successor gets another slot, so that requests
-which still end on the old process do not touch the new one, and so that the prefix index can sweep a departed slot in
-small steps.
+A replica is *known* while it is configured. It has *joined* while its process, and so its cache, exists: a refused connection
+ends that. A slot belongs to one process, and its successor gets another slot. So requests that end on the old process do not
+change the figures of the new one, and the prefix index can sweep a departed slot in small steps.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
-FAILURES: Final = 3  # one may be chance, and two a process on its way out
+FAILURES: Final = 3  # a single failure may be chance, and two may come from a process that ends
 LONGEST_S: Final = 30.0  # bounds how late the router notices that the replica works again
 
 
 class Backoff:
-    """No requests for a while to a replica that reports ready and fails requests which other replicas answer.
+    """A replica that reports ready, but fails requests that other replicas answer, gets no requests for a while.
 
     Such a replica attracts requests, because it fails them at once and so always looks idle. After `FAILURES` in a row
     each backoff is twice as long, up to `LONGEST_S`; one answer resets this.
 
-    A failure counts only once another replica has answered the same request. A request that fails on every replica is
-    at fault itself, so no client can drive replicas out of the fleet. Silence never counts: a silent replica keeps its
+    A failure counts only once another replica has answered the same request. A request that fails on every replica is itself
+    the cause. So no client can remove replicas from the fleet. Silence never counts: a silent replica keeps its
     requests, and looks busy.
     """
 
@@ -72,20 +71,20 @@ class Backoff:
 
 
 SPARE_SLOTS: Final = 8
-"""Free ones to wait for: the index has swept a slot long before it comes round again."""
+"""A slot is used again only while more than this many are free: the index has swept it by then."""
 TERMINATING: Final = "terminating"
 """`Member.unschedulable` of one whose pod is being deleted."""
 
 
 class Basis(Enum):
-    """What a match rests on; the metrics' label `mode`."""
+    """The basis of a match; the label `mode` of metrics."""
 
     TEXT = "text"
     """Blocks of text that were sent to the replica."""
     ESTIMATED = "estimated"
     """Pages of tokens that were sent to it."""
     EXACT = "exact"
-    """Pages of tokens, and complete news of what the replica holds."""
+    """Pages of tokens, by complete KV events of the replica."""
 
 
 class Pages(NamedTuple):
@@ -98,7 +97,7 @@ class Pages(NamedTuple):
     """Of the prompt."""
 
     def cached(self, pages: int) -> int:
-        """Tokens that an engine finds cached where it holds `pages`: never the last one, whose output is asked for."""
+        """Tokens that an engine finds cached if it holds `pages`. Never the last token: the engine computes it for its output."""
         return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
 
 
@@ -166,7 +165,7 @@ class Ticket(NamedTuple):
 
 
 class Fleet:
-    """The replicas, what each has in flight, and what each holds."""
+    """The replicas, the requests in flight at each, and the prefixes that each has cached."""
 
     def __init__(
         self,
@@ -201,12 +200,12 @@ class Fleet:
         return 0 if member.slot is None else self.outstanding[member.slot]
 
     def blocks(self, member: Member) -> int:
-        """Blocks of prompts that are counted on being cached at a replica."""
+        """Blocks of prompts that this router assumes to be cached at a replica."""
         return 0 if member.slot is None else self.index.held(member.slot)
 
     @property
     def deserted(self) -> bool:
-        """Whether there is no replica: none is known but those that will not come back."""
+        """Whether there is no replica, apart from those that will not come back."""
         return all(member.unschedulable == TERMINATING for member in self._members.values())
 
     def why_unroutable(self) -> str:
@@ -246,7 +245,7 @@ class Fleet:
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
 
     def unready(self, member: Member) -> None:
-        """A replica is draining or broken: nothing more goes there, its cache is still good."""
+        """A replica is draining or broken: it gets no more requests, but its cache is still valid."""
         member.routable = False
         if member.slot is not None:
             self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
@@ -270,7 +269,7 @@ class Fleet:
                 policy.joined(member.slot)
 
     def replace_index(self, index: PrefixIndex | ExactIndex, *, block_bytes: int) -> None:
-        """A changed block size or bound: nothing is known of what replicas hold."""
+        """A changed block size or bound: the index starts empty."""
         self.index = index
         self._block_bytes = block_bytes
 
@@ -285,7 +284,7 @@ class Fleet:
         adapter: str | None = None,
         cache_salt: str = "",
     ) -> Match:
-        """Match a prompt against what routable replicas hold: by its `pages`, else by its text.
+        """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
@@ -316,8 +315,8 @@ class Fleet:
     def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
-        Its input is charged and its prompt is counted on being cached there from now on, before there is a connection:
-        otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
+        From now on its input is charged there and its prompt counts as cached there, even before there is a connection.
+        Otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
@@ -346,9 +345,10 @@ class Fleet:
         return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
 
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
-        """The request ended there: settle. Unless its prompt was computed, take back what was counted on.
+        """The request ended there: replace its estimated charge.
 
-        `NOTHING` is for what never got there or never ran; None where its usage is unknown: its estimated charge stands.
+        A prompt that was not computed no longer counts as cached there. `NOTHING`: it did not arrive or did not run. None: its
+        usage is unknown, and the estimated charge stays.
         """
         if not self.alive(ticket):
             return

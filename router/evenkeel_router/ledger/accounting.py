@@ -1,4 +1,4 @@
-"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (R3, R5, R6, R11).
+"""This router's part in the ledger: live incarnations, requests sent to them, and the service received (R3, R5, R6, R11).
 
 Reports name an incarnation. It departs when another one answers in its place, or when its replica is no longer
 configured; a lost connection is no departure. It is closed for good when it has departed and has no open requests. An
@@ -8,7 +8,7 @@ store know are closed too once no router counts them as alive; otherwise their a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -21,48 +21,7 @@ from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
 from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
-
-
-class HeldWork(NamedTuple):
-    """One client at one replica, by its last report."""
-
-    admitted: float
-    """Requests, ever."""
-    running: float
-    waiting: float
-    aborted: int = 0
-    """Requests broken off, ever, after they had been admitted."""
-    aborted_tokens: int = 0
-    """Output tokens charged for those."""
-
-    def share(self, open_here: int) -> float:
-        """This router's part of what the replica has of the client, from 0 to 1."""
-        everything = self.running + self.waiting
-        return min(1.0, open_here / everything) if everything else 0.0
-
-    def running_here(self, open_here: int) -> int:
-        """How many of this router's open requests run."""
-        return round(self.share(open_here) * self.running)
-
-    def waiting_here(self, open_here: int, unanswered: int) -> int:
-        """How many of this router's `unanswered` requests only wait; 0 where the report knows of none.
-
-        What was answered runs; what else runs is among the unanswered.
-        """
-        if not self.waiting:
-            return 0
-        begun = max(0, self.running_here(open_here) - (open_here - unanswered))
-        return max(0, unanswered - begun)
-
-
-class RelocationVerdict(NamedTuple):
-    """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
-
-    paid: Mapping[int, Paid]
-    """Bookings that began, or may have: rather a doubt than a second charge. Their output is that of all, spread evenly."""
-    never: frozenset[int] = frozenset()
-    """Bookings that did not run, and cannot any more."""
-
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -144,7 +103,7 @@ class Accounting:
         return True
 
     def meets_unreported(self, replica: str, now_s: float) -> None:
-        """A replica without reports joins: what this router gets from it is all that will ever be known."""
+        """A replica without reports joins. The ledger will have only the service that this router receives from it."""
         self._unreported += 1
         name = f"{_unreported(replica, self.ledger.router)}{self._unreported}"
         self.meets(replica, name, policy="", now_s=now_s)
@@ -246,10 +205,9 @@ class Accounting:
         known = self.alive | self._left_s.keys()
         self._draining &= known
         self._incomplete &= known
-        for gone in self._aborted.keys() - known:
-            del self._aborted[gone]
-        for gone in self._latencies.keys() - known:
-            del self._latencies[gone]
+        for columns in (self._aborted, self._latencies):
+            for gone in columns.keys() - known:
+                del columns[gone]
 
     def _depart(self, replica: str, close_s: float) -> None:
         incarnation = self._at.pop(replica, None)
@@ -330,21 +288,21 @@ class Accounting:
             self.ledger.received(booking.incarnation, booking.client.identity, service)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
-        """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
+        """An attempt failed without output. Returns what is paid by now: with its input, if the replica had computed that (R11)."""
         computed = self.was_running(booking)
         self.ended(booking, estimate if computed else None)
         return booking.paid._replace(input=True) if computed else booking.paid
 
     def moved(self, booking: Booking, verdict: RelocationVerdict | None, estimate: Usage) -> Paid:
-        """A request was taken back from a replica that drains; what of it is paid by now (R11).
+        """A request was taken back from a draining replica. Returns what of it is paid by now (R11).
 
-        `verdict`: by its reports; None where none came. In doubt the request had begun: then it is booked there, so
-        that it costs the client the same, and once.
+        `verdict`: by its reports; None if none came. Then the request counts as begun and is booked there, so that the client
+        pays for it once.
         """
         if verdict is not None and booking.number in verdict.never:
             self.ended(booking, NOTHING)
             return booking.paid
-        self.ended(booking, estimate)  # of output, what it reports is all there was
+        self.ended(booking, estimate)  # the replica's reports contain all of its output
         there = Paid(True) if verdict is None else verdict.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
@@ -366,12 +324,11 @@ class Accounting:
     def was_running(self, booking: Booking) -> bool:
         """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order.
 
-        Requests that only waited were charged nothing there; to let them pass as paid would give as many free
-        inputs as a client has requests waiting.
+        The replica charged nothing for requests that only waited. If they counted as paid, each of them would get its input free.
         """
         account = self.ledger.replica_accounts.get(booking.incarnation)
         if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
-            return True  # the engine never reported: rather nothing charged twice
+            return True  # the engine never reported: then nothing may be charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
         if self._lost.get(at, (-1.0, ()))[0] != account.head:

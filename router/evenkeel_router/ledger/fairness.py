@@ -47,8 +47,8 @@ class MemberFigures:
     requested_per_s: float = 0.0
     """Requested service, weighted tokens per second."""
     lead_s: float = 0.0
-    """Lead over the least served backlogged member of its level, in seconds of fair service of that level. 0 for a
-    member that is not backlogged, since it takes no service from others."""
+    """Lead over the least served backlogged member of its level, in seconds of fair service of that level.
+    0 for a member that is not backlogged, since it takes no service from others."""
     backlogged: bool = False
 
     def __add__(self, other: MemberFigures) -> MemberFigures:
@@ -142,8 +142,7 @@ class Fairness:
     def steps(
         self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
     ) -> Iterator[None]:
-        """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as
-        alive."""
+        """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as alive."""
         self._most_alive = max(self._most_alive, len(alive))
         grown: dict[str, float] = {}
         for client, more in self._served.refresh():
@@ -301,8 +300,7 @@ class Fairness:
     def _leads(
         self, waiting: Collection[str], weights: ConfiguredWeights, rate: float
     ) -> Generator[None, None, dict[str, float]]:
-        """Backlogged client or tenant → lead in seconds: its lead times the active weights of the level, over the
-        level's rate."""
+        """Backlogged client or tenant → lead in seconds: its lead times the active weights of the level, over the level's rate."""
         beside: defaultdict[str, float] = defaultdict(float)
         for client in waiting:
             beside[tenant_of(client)] += weights.client(client)

@@ -30,7 +30,7 @@ NO_DEMAND: Final = 0.02
 
 
 class LimitPart:
-    """One limit here. With `fill_s` 0 it does not refill: what is taken comes back by `put`."""
+    """One limit at this router. With `fill_s` 0 it does not refill: `put` gives back what was taken."""
 
     __slots__ = ("_demand", "_demand_s", "_level", "_updated_s", "fill_s", "name", "part", "size")
 
@@ -55,7 +55,7 @@ class LimitPart:
         self._demand_s = now_s
 
     def resize(self, size: float, fill_s: float, now_s: float) -> None:
-        """A changed limit: what was used stays used."""
+        """Change the limit; the amount in use stays."""
         used = (self.part - self.level(now_s)) * self.size
         self.size, self.fill_s = size, fill_s
         self._level = self.part - used / size
@@ -65,7 +65,7 @@ class LimitPart:
         return self.level(now_s) * self.size
 
     def level(self, now_s: float) -> float:
-        """What is free, as a fraction of the whole burst."""
+        """The free amount, as a fraction of the whole burst."""
         if self.fill_s:
             passed_s = max(0.0, now_s - self._updated_s)
             grown = self._level + self._most() * passed_s / self.fill_s
@@ -93,7 +93,7 @@ class LimitPart:
         self._demand_s = now_s
 
     def demand(self, now_s: float) -> float:
-        """What came lately, as a fraction of the whole; 0 where it came long ago."""
+        """The recent demand, as a fraction of the whole limit; 0 if the last demand is long ago."""
         demand = self._demand * math.exp(-max(0.0, now_s - self._demand_s) / DEMAND_S)
         return demand if demand * self.size >= NO_DEMAND else 0.0
 
@@ -109,7 +109,7 @@ class LimitPart:
         )
 
     def give(self, want: LimitWant, demand_of_others: float, now_s: float) -> LimitGift | None:
-        """Hand over what the asker lacks and what its share of the demand is; it is gone from here at once."""
+        """Give the asker what it lacks, and its share of the demand. The amount leaves this router at once."""
         level = self.level(now_s)
         need = min(want.need, max(0.0, level))
         fair = self._fair(want, demand_of_others, now_s)
@@ -238,7 +238,7 @@ class LimitParts:
         return LimitsAsk(router=self.router, epoch=self.epoch, census=False, wants=tuple(wants))
 
     def answer(self, ask: LimitsAsk, now_s: float) -> LimitsAnswer:
-        """Answer another router; what is given is gone from here."""
+        """Answer another router. The amount given leaves this router."""
         held, gifts = None, list[LimitGift]()
         self._asked_s[ask.router] = now_s
         if ask.census and ask.epoch > self.epoch:
@@ -282,7 +282,7 @@ class LimitParts:
     # Epochs and the census.
 
     def _see(self, epoch: Epoch) -> None:
-        """A router without any part may enter a newer epoch at once: it has nothing to be counted."""
+        """A router without any part may enter a newer epoch at once: the census has nothing to count there."""
         self._highest = max(self._highest, epoch[0])
         if epoch > self.epoch and not self._has_parts():
             self._enter(epoch)

@@ -48,7 +48,7 @@ class Histogram:
         self.total += value
 
     def never(self) -> None:
-        """Count an event that did not happen: above every bound, and not in the sum."""
+        """Count a missing value (such as a first token that never came): above every bound, and not in the sum."""
         self.counts[-1] += 1
 
 
@@ -263,7 +263,7 @@ class _Requested:
     last_s: float = 0.0
     """Time of its last request."""
     silent: bool = False
-    """Its rate of 0 was reported."""
+    """Whether its rate of 0 was reported."""
     cost: float = 0.0
     """Decayed sum of costs."""
     finished: float = 0.0

@@ -17,7 +17,7 @@ from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 
 class Adapted(msgspec.Struct, kw_only=True):
-    """Whose presence says that the prompt, or its cache, is not what it seems."""
+    """Fields that change the prompt, or what may be cached for it, in ways that this module does not model."""
 
     lora_path: Raw | UnsetType = UNSET
     session_params: Raw | UnsetType = UNSET
@@ -148,7 +148,8 @@ def of_messages(body: bytes) -> ChatFields:
         if turn.role == "system":
             raise _inline_system()
         messages += _turn(turn)
-    tools = [_anthropic_tool(tool) for tool in fields.tools or () if not _is_built_in(tool)]
+    own = [tool for tool in fields.tools or () if not (tool.type or "").startswith(_BUILT_IN)]
+    tools = [_anthropic_tool(tool) for tool in own]
     return ChatFields(messages=messages, tools=tools, tool_choice=_choice(fields.tool_choice))
 
 
@@ -203,10 +204,6 @@ def _tool_result(content: str | list[_Block] | None) -> str | list[Part]:
         if block.text:
             parts.append(Part("text", block.text))
     return _content(parts) if parts else ""
-
-
-def _is_built_in(tool: _AnthropicTool) -> bool:
-    return (tool.type or "").startswith(_BUILT_IN)
 
 
 def _anthropic_tool(tool: _AnthropicTool) -> Tool:

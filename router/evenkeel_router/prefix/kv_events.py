@@ -1,7 +1,7 @@
 """KV events of all replicas, over ZeroMQ (contract `kvevents`), in tokens mode.
 
-One task for each life of each replica that publishes: it subscribes, asks for a replay of earlier batches, and applies
-new ones in pieces, between which requests are served.
+Each process of a replica that publishes has one task. It subscribes, asks for a replay of earlier batches, and applies new ones
+in pieces, between which requests are served.
 
 No socket here reconnects by itself: ZeroMQ would join the batches of a process and of its successor without a mark. So
 a subscription is one connection, a monitor reports its end, and the next one begins with a replay. After silence a
@@ -88,7 +88,7 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 5.0
 """For the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
 NEXT_S: Final = 1.0
-"""For each further one, or the end: they come in one go. What does not come was dropped by its sender."""
+"""For each further one, or the end: they come together. If one does not come, its sender dropped it."""
 RETRY_S: Final = 1.0
 KEEP_ALIVE_S: Final = 10.0
 """A connection whose other end does not answer for this long counts as broken."""
@@ -104,7 +104,7 @@ class _Lost(Exception):
 
 
 class _Slot:
-    """A replica's blocks in the index, while this life of it lasts."""
+    """A replica's blocks in the index, as long as this process of it exists."""
 
     def __init__(self, fleet: Fleet, member: Member, index: ExactIndex) -> None:
         self._fleet, self._member, self._index = fleet, member, index
@@ -114,7 +114,7 @@ class _Slot:
 
     @property
     def slot(self) -> int | None:
-        """Where it is; None once it is over: the slot may be another replica's by now."""
+        """Its slot; None once the process has ended, because another replica may have the slot by now."""
         member = self._member
         same = member.slot == self._slot and member.lives == self._life
         return self._slot if same and self._fleet.index is self._index else None
@@ -281,7 +281,7 @@ class KvEvents:
         return asyncio.create_task(answer())
 
     async def _take_over(self, parts: Sequence[PagesPart], slot: _Slot, follower: Follower) -> None:
-        """What the replica holds, unless the follower has come to know it meanwhile."""
+        """The pages that the replica holds, unless the follower knows them by now."""
         if follower.sync_state is SyncState.IN_SYNC:
             return
         follower.take_over(parts[0].sequence, parts[0].last_unix_s)
@@ -293,7 +293,7 @@ class KvEvents:
         follower.taken_over()
 
     async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
-        """Apply what comes until something is missing, or nothing came for so long that something may be."""
+        """Apply batches until one is missing, or until none came for so long that the last ones may be missing."""
         silence_ms = round(self._settings.timing.kv_check_interval_s * 1000)
         while await live.poll(silence_ms):
             if follower.live(read_live(await live.recv_multipart())):

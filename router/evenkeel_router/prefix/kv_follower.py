@@ -173,7 +173,7 @@ class Follower:
         self._notify()
 
     def disconnected(self, why: str) -> None:
-        """It is not there any more. What is known stays: the next replay shows whether it is still valid."""
+        """The subscription ended. The view stays: the next replay shows whether it is still valid."""
         self._trouble = why
         self._missing = True
         self._notify()
@@ -181,7 +181,9 @@ class Follower:
     def live(self, batch: Numbered) -> bool:
         """A published batch; whether a replay must follow before the next one."""
         if batch.sequence == self._next:
-            self._bound = self._bound or not self._next  # nothing is known that could be another's
+            self._bound = (
+                self._bound or not self._next
+            )  # the view is empty, so nothing in it can be of another process
             if self._bound:
                 self._apply(batch)
             else:
@@ -226,7 +228,9 @@ class Follower:
 
     def ended(self) -> bool:
         """The replay is over; whether it must be made again."""
-        if not self._proven or self._claim is not None:  # who answers has not got as far
+        if (
+            not self._proven or self._claim is not None
+        ):  # the process that answers has published fewer batches: it is another one
             self._restarted()
         else:
             self._missing = False
@@ -261,7 +265,7 @@ class Follower:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Nothing that is known can be trusted: it belongs to another process, or may have changed since."""
+        """Clear the view: it belongs to another process, or may have changed since."""
         self._view.cleared()
         self._next, self._witness, self._takeover_unix_s = 0, b"", None
         self._bound, self._claim = False, None
@@ -273,7 +277,7 @@ class Follower:
         self._notify()
 
     def _begin_late(self, first: Numbered) -> None:
-        """The beginning is not kept any more. What is stored from here on is known, and what is removed."""
+        """The replica no longer keeps its first batches. The view has only the blocks that it stores from here on."""
         self._lacks(
             f"its batches before number {first.sequence} are not kept any more", curable=True
         )
@@ -324,7 +328,7 @@ class Follower:
         self._change(read)
 
     def _doubt(self, why: str) -> None:
-        """Forget all: rather too few blocks than one that may have been dropped."""
+        """Clear the view: too few blocks are better than one that the replica may have dropped."""
         self._view.cleared()
         self._lacks(why, curable=True)
 

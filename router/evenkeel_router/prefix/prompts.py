@@ -33,7 +33,7 @@ from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 _TEXT: Final = ("text", "input_text")
 _THOUGHTS: Final = ("thinking", "reasoning")  # SGLang drops them
 _MEDIA: Final = ("image", "video", "audio", "input_audio")  # how their types begin
-_OF_THE_CALL: Final = frozenset(  # names of `apply_chat_template` itself
+_OF_THE_CALL: Final = frozenset(  # parameters of `apply_chat_template` itself
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents",
      "messages", "padding", "return_dict", "tokenize", "tools", "truncation"}
 )  # fmt: skip
@@ -59,14 +59,14 @@ class Chat:
     answer_begins: str = ""
     """What follows the template's text (`continue_final_message`)."""
     size_bytes: int = 0
-    """Of the request that it is of: what a template may take for it grows with that."""
+    """Size of the request's body: a template may take longer for a larger one."""
 
     source: str = ""
     """The API that it was converted from; empty for a chat."""
 
     @property
     def kind(self) -> str:
-        """What kind of request it is, for the check of token counts."""
+        """The kind of the request, for the check of token counts."""
         return f"{self.source} {'chat' if self.tools is None else 'tools'}".strip()
 
 
@@ -85,7 +85,7 @@ _CHAT: Final = msgspec.json.Decoder(ChatFields)
 
 
 def is_read(endpoint: Endpoint) -> bool:
-    """Whether the prompts of this endpoint are tokenised; the others find nothing in a cache of prefixes."""
+    """Whether the prompts of this endpoint are tokenised. Those of other endpoints use no cached prefix."""
     return endpoint in _READERS
 
 

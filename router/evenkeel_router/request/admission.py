@@ -25,7 +25,7 @@ from evenkeel_router.api.identity import Client
 from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
 
 TopUp = Callable[[LimitPart, float], Awaitable[bool]]
-"""Asks other routers for what a request needs of a limit; False if that is in vain."""
+"""Asks other routers for what a request needs of a limit; False if they cannot give it."""
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
 _NO_PART_RETRY_S: Final = 1.0
@@ -240,7 +240,7 @@ class Admission:
         self.running += 1
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
-        """A request that is in has so many input tokens more than estimated; may be negative."""
+        """An admitted request has so many more input tokens than estimated; may be negative."""
         self._tenants[client.tenant_identity].use(tokens, now_s)
 
     def leave(self, client: Client, tokens: int, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """One attempt: what a request holds at one replica, and its answer on the way from the replica to the client.
 
-What the request holds is owned by its current `Attempt`: a ticket (fleet), a booking (ledger) and an exchange (connection). An
+The current `Attempt` owns what the request holds: a ticket (fleet), a booking (ledger) and an exchange (connection). An
 attempt takes each in one place, and one of four endings gives all of them back:
 
 | state      | holds                     | left by                                  |
@@ -33,7 +33,8 @@ from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
-from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.held_work import RelocationVerdict
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
@@ -60,7 +61,7 @@ class Verdict(Protocol):
     """The answer to come for a request that the router took back from a draining replica."""
 
     async def verdict(self) -> RelocationVerdict | None:
-        """What had begun there; None if no report ever showed it."""
+        """Which requests had begun there; None if no report showed it."""
 
 
 class Attempt:
@@ -114,7 +115,7 @@ class Attempt:
         self._leave_gate(NOTHING)
 
     def failed(self, estimate: Usage) -> tuple[bool, Paid]:
-        """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
+        """The replica failed before the client was sent anything. Its charge of q is taken back, since the next attempt pays it.
 
         Returns whether the request had begun there as far as the last report shows, and what of it is charged by
         now (R11): if the replica computed and charged its input, the next attempt carries that flag.
@@ -328,7 +329,7 @@ async def _drain(stream: Stream, idle_s: float) -> None:
 
 
 def relay_whole(answered: Answered, *, close: bool) -> CompleteReply:
-    """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
+    """The client's answer if the replica's answer is no stream; raises `FailedAttempt`."""
     state, admitted, request, reply, begun = answered
     status, body, inference = reply.status, reply.body, admitted.inference
     api = admitted.endpoint.api

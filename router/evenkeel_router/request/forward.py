@@ -60,8 +60,8 @@ from evenkeel_router.transport.upstream import (
 )
 
 EXCUSED_PER_ATTEMPT: Final = 4
-"""A request that only waited where a replica was lost is excused this often for each attempt that it has. The limit
-stops a request that brings down every replica that begins it: until the next report it looks the same."""
+"""If a replica is lost at which a request only waited, that uses no attempt, up to so often for each attempt. The limit stops a
+request that crashes every replica: until the next report it looks as if it had only waited."""
 
 
 @dataclass(slots=True)
@@ -288,7 +288,7 @@ class Forwarder:
     def _answer_by_s(
         self, request_state: RequestState, history: _History, silence_s: float
     ) -> float:
-        """When a request must have its first byte, however often it goes to another replica through no fault of its own."""
+        """When a request must have its first byte, however often it goes to another replica without using an attempt."""
         once_s = self._settings.config.limits.queue_timeout_s + silence_s
         return request_state.started_s + request_state.activation_s + once_s * (1 + history.spent)
 

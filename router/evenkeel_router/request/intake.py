@@ -41,7 +41,7 @@ class Intake:
     def let_in(self, request: Request) -> None:
         """While the router ends, its answers close connections; raises `Refusal` where one was opened late."""
         request.keep_alive = False
-        if request.opened_s >= self.refuses_from_s:
+        if request.connection.opened_s >= self.refuses_from_s:
             raise own_answers.shutting_down()
 
     def apply(self, config: RouterConfig) -> None:

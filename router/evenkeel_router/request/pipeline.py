@@ -5,8 +5,8 @@
 Each decision is a pure function; this file puts them in order. The sender is identified before the body is read, so
 that an unknown sender cannot make the router hold megabytes.
 
-Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there; checks
-of `/health`, of browsers (CORS) and the console are neither.
+Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
+`/health` and of browsers (CORS) and requests to the console are neither counted nor logged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a lab
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
-"""What `stripped` counts for an identity header from a peer that may not send one."""
+"""The name in `stripped` of an identity header from a peer that may not send one."""
 
 
 RequestSink: TypeAlias = Callable[[RequestState, float], None]
@@ -386,7 +386,8 @@ class Pipeline:
             request_state.trace.ended(request_state)
 
     def _objective(self, request_state: RequestState) -> None:
-        """A request of a client within its share: when its first token came, or that it never did through our fault."""
+        """Count a request of a client within its share: the time of its first token, or that none came through a fault of the
+        service."""
         seen = self._totals.within_share_ttft_s
         if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
             seen.observe(request_state.first_byte_s - request_state.started_s)

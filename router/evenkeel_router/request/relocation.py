@@ -2,9 +2,9 @@
 
     drain → next report → taken back → next report → what had begun → forwarded to another replica
 
-A queue that a draining replica serves to its end is served by what clients happen to have in it, whatever their
-weights, and that adds up over drains. So with every report of a draining replica, the router takes back the requests
-that have not begun by it; never unless another replica is routable that the request was not tried at. Requests that
+A draining replica would serve the rest of its queue by the number of requests that each client has there, whatever the weights,
+and this adds up over drains. So with every report of a draining replica, the router takes back the requests that have not begun
+by that report. It does so only if another replica is routable at which the request was not tried. Requests that
 run are finished.
 
 No report shows for certain which requests have not begun. So a request that was taken back waits for another report,
@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.request_state import RequestState
 
@@ -106,7 +107,7 @@ class PendingVerdict:
         self._noticed.set()
 
     async def verdict(self) -> RelocationVerdict | None:
-        """What had begun; None where no report ever showed it."""
+        """Which requests had begun; None if no report showed it."""
         try:
             async with asyncio.timeout(NOTICE_S):
                 await self._noticed.wait()
@@ -168,7 +169,7 @@ class Relocation:
     def _take_back_from(
         self, incarnation: str, client: str, unanswered: list[tuple[int, Attempt]]
     ) -> int:
-        """Take back what of a client's unanswered attempts, oldest first, only waits; how many."""
+        """Take back those of a client's unanswered attempts (oldest first) that only wait; returns their number."""
         accounting, routable = self._accounting, self._fleet.routable
         held = accounting.held(incarnation, client)
         open_here = accounting.open_at(incarnation, client)

@@ -1,6 +1,6 @@
 """One client's connection: requests are parsed by httptools (llhttp) and answered in order.
 
-aiohttp's server is not used, because its way from the socket to a handler costs as much CPU as the router's own work.
+aiohttp's server is not used: between the socket and the handler it needs as much CPU as the rest of the router.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 from multidict import CIMultiDict, istr
 
-from evenkeel_router.transport.client_request import (
-    Answer,
-    HttpSyntaxError,
-    Request,
-    TransferCodingError,
-)
+from evenkeel_router.transport import lingering
+from evenkeel_router.transport.client_request import Answer, HttpSyntaxError, Request, check_head
 
 if TYPE_CHECKING:
     from evenkeel_router.transport.server import TrafficServer
@@ -30,15 +26,7 @@ MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
-LINGER_S: Final = 30.0
-"""How long a connection stays open in all for the rest of a body whose request was answered, as in nginx (`lingering_time`).
-Many clients read the answer only then."""
-LINGER_IDLE_S: Final = 5.0
-"""The longest pause in the rest of a body, and the part of `LINGER_S` that is left for the end of the connection."""
-
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
-_HOST: Final = istr("Host")
-_TRANSFER_ENCODING: Final = istr("Transfer-Encoding")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -75,7 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading_ended = False
         """Set after the last request: garbage, or one that closes the connection."""
         self._closing = False
-        """Set when the connection closes after the current answer."""
+        """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._fd: int | None = None
@@ -280,8 +268,7 @@ class ClientConnection(asyncio.Protocol):
         if self._arriving is not None:
             self._arriving.body.fail(error)
         else:
-            headers: CIMultiDict[str] = CIMultiDict()
-            self._accept(Request(self, method="", target="", headers=headers, error=error))
+            self._accept(Request.unreadable(self, error))
 
     # httptools callbacks
 
@@ -310,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
             return
         headers = CIMultiDict(self._headers)
         version = self._parser.get_http_version()
-        self._check_head(version, headers)
+        check_head(version, headers)
         self._in_head = False
         request = Request(
             self,
@@ -329,23 +316,12 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request = self._arriving
-        if request is None or (self._parser.should_upgrade() and _has_body(request)):
+        if request is None or (self._parser.should_upgrade() and request.has_body):
             return
         self._arriving = None
         request.body.end()
         if not request.keep_alive:
             self._reading_ended = True
-
-    @staticmethod
-    def _check_head(version: str, headers: CIMultiDict[str]) -> None:
-        if version not in ("1.1", "1.0"):
-            raise HttpSyntaxError(f"HTTP/{version} is not supported")
-        hosts = len(headers.getall(_HOST, ()))
-        if hosts > 1 or (not hosts and version == "1.1"):
-            raise HttpSyntaxError("a request has one Host header")
-        coding = headers.get(_TRANSFER_ENCODING)
-        if coding is not None and coding.lower() != "chunked":
-            raise TransferCodingError(coding)
 
     # Answering.
 
@@ -371,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
             answer.finish()
             keep_alive = answer.keep_alive
             if not request.body.complete:
-                unread = request.error is not None or not await _read_rest(request)
+                unread = request.error is not None or not await lingering.read_rest(request)
         finally:
             self._task = self._current = None
             if unread:
@@ -386,11 +362,7 @@ class ClientConnection(asyncio.Protocol):
             return self._owner.refuse(request, fault)
 
     def _close_slowly(self) -> None:
-        """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close.
-
-        The kernel resets a connection that is closed with unread bytes. Then the client may lose its answer
-        (RFC 9112, section 9.6).
-        """
+        """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close."""
         transport = self.transport
         if transport is None or not transport.can_write_eof():
             self.close()
@@ -403,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         transport.write_eof()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self._idle_timer = self._loop.call_later(LINGER_IDLE_S, self.close)
+        self._idle_timer = self._loop.call_later(lingering.LINGER_IDLE_S, self.close)
 
     def _go_on(self, keep_alive: bool) -> None:
         if not keep_alive or self._closing:
@@ -422,20 +394,3 @@ class ClientConnection(asyncio.Protocol):
 def _name(name: bytes) -> istr:
     """A header's name. Clients send the same few names again and again."""
     return istr(name.decode("latin-1"))
-
-
-def _has_body(request: Request) -> bool:
-    return _TRANSFER_ENCODING in request.headers or bool(request.content_length)
-
-
-async def _read_rest(request: Request) -> bool:
-    """Whether the rest of the body arrived in time. It is thrown away."""
-    arrived = True
-    try:
-        async with asyncio.timeout(LINGER_S - LINGER_IDLE_S):
-            while arrived:
-                async with asyncio.timeout(LINGER_IDLE_S):
-                    arrived = bool(await request.body.read())
-    except (TimeoutError, HttpSyntaxError):
-        return False
-    return True

@@ -1,7 +1,6 @@
 """A client's request: its head, its body as it arrives; and the answers: written at once, or a stream piece by piece.
 
-Reading a body is bounded in size, in time, and in what all bodies together hold in memory. Compressed bodies are
-unpacked in slices, so that a body that unfolds to gigabytes is refused early and delays no other request.
+Reading a body is bounded in size, in time, and in what all bodies together hold in memory (`compression`: compressed ones).
 
 Writing never waits. The writer of a stream stops when the hook of `Stream.when_full` is called, and waits for `drain`
 before it writes more. This bounds what the router holds for a client that does not read.
@@ -12,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.transport.compression import is_packed, unpacked
 from evenkeel_router.transport.upstream import Sink
 
 if TYPE_CHECKING:
@@ -34,9 +36,8 @@ INVALID_BODY: Final = "invalid_body"
 _CONTENT_LENGTH: Final = istr("Content-Length")
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
 _EXPECT: Final = istr("Expect")
-_PACKED: Final = ("gzip", "deflate")
-_GZIP_OR_ZLIB: Final = 47  # zlib's wbits: either header, any window
-_SLICE_BYTES: Final = 256 * 1024  # about a millisecond
+_HOST: Final = istr("Host")
+_TRANSFER_ENCODING: Final = istr("Transfer-Encoding")
 
 
 class HttpSyntaxError(Exception):
@@ -81,6 +82,14 @@ class Body:
             finally:
                 self._waiter = None
         return self.read_nowait()
+
+    def __aiter__(self) -> Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if piece := await self.read():
+            return piece
+        raise StopAsyncIteration
 
     # Called by the connection.
 
@@ -147,16 +156,33 @@ class Request:
         """The client's address; None if its socket has none."""
         return self.connection.peer
 
-    @property
-    def opened_s(self) -> float:
-        """When its connection was opened, by the loop's clock."""
-        return self.connection.opened_s
+    @classmethod
+    def unreadable(cls, connection: ClientConnection, error: HttpSyntaxError) -> Request:
+        """Bytes that are no request."""
+        return cls(connection, method="", target="", headers=CIMultiDict(), error=error)
 
     @property
     def content_length(self) -> int | None:
         """The length of the body, if the head states it."""
         length = self.headers.get(_CONTENT_LENGTH)
         return None if length is None else int(length)
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the head announces one."""
+        return _TRANSFER_ENCODING in self.headers or bool(self.content_length)
+
+
+def check_head(version: str, headers: CIMultiDict[str]) -> None:
+    """Raise `HttpSyntaxError` if the router does not serve requests with this head."""
+    if version not in ("1.1", "1.0"):
+        raise HttpSyntaxError(f"HTTP/{version} is not supported")
+    hosts = len(headers.getall(_HOST, ()))
+    if hosts > 1 or (not hosts and version == "1.1"):
+        raise HttpSyntaxError("a request has one Host header")
+    coding = headers.get(_TRANSFER_ENCODING)
+    if coding is not None and coding.lower() != "chunked":
+        raise TransferCodingError(coding)
 
 
 class Memory(Protocol):
@@ -173,7 +199,8 @@ async def read_body(
     request: Request, memory: Memory, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`."""
-    packed = _is_packed(request)
+    headers = request.headers
+    packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
     if request.body.complete:  # the usual case: it arrived with its head
         body = _arrived(request, memory, limit_bytes)
     else:
@@ -195,11 +222,15 @@ def _arrived(request: Request, memory: Memory, limit_bytes: int) -> bytes:
 
 
 async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s: float) -> bytes:
+    length = request.content_length
+    if length is not None and length > limit_bytes:
+        raise _too_large(limit_bytes)
+    if request.headers.get(_EXPECT, "").lower() == "100-continue":
+        # The client waits with its body for this, as curl does above 1 MiB.
+        request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
-        _check_announced(request, limit_bytes)
-        _continue(request)
         async with asyncio.timeout(timeout_s):
-            return await _collect(request, memory, limit_bytes)
+            return await _collect(request.body, memory, limit_bytes)
     except TimeoutError as error:
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
@@ -210,77 +241,29 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
         ) from error
 
 
-async def _collect(request: Request, memory: Memory, limit_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+async def _unpack(packed: bytes, memory: Memory, limit_bytes: int) -> bytes:
+    try:
+        async with aclosing(unpacked(packed)) as pieces:
+            return await _collect(pieces, memory, limit_bytes)
+    except zlib.error as error:
+        message = f"The body cannot be unpacked: {error}."
+        raise invalid(message, code=INVALID_BODY) from error
+
+
+async def _collect(pieces: AsyncIterator[bytes], memory: Memory, limit_bytes: int) -> bytes:
+    taken: list[bytes] = []
     taken_bytes = 0
     try:
-        while piece := await request.body.read():
+        async for piece in pieces:
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
             memory.reserve(len(piece))
             taken_bytes += len(piece)
-            pieces.append(piece)
+            taken.append(piece)
     except BaseException:  # cancellation included: the client disconnected
         memory.release(taken_bytes)
         raise
-    return b"".join(pieces)
-
-
-def _is_packed(request: Request) -> bool:
-    """Whether the body is compressed; raises `Refusal` for an unknown encoding."""
-    encodings = request.headers.getall(_CONTENT_ENCODING, ())
-    if not encodings:
-        return False
-    encoding = ", ".join(encodings).strip().lower()
-    if encoding not in ("", "identity", *_PACKED):
-        message = (
-            f"content-encoding {encoding[:40]!r} is not supported; send {' or '.join(_PACKED)}."
-        )
-        raise invalid(message, code="unsupported_encoding", param="content-encoding")
-    return encoding in _PACKED
-
-
-async def _unpack(packed: bytes, memory: Memory, limit_bytes: int) -> bytes:
-    """Slice by slice, with other requests in between: a kilobyte may unfold to a megabyte."""
-    stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-    pieces: list[bytes] = []
-    taken_bytes = 0
-    rest = packed
-    try:
-        while not stream.eof:
-            piece = stream.decompress(rest, _SLICE_BYTES)
-            rest = stream.unconsumed_tail
-            if not piece and not rest and not stream.eof:
-                raise zlib.error("it is incomplete")
-            if taken_bytes + len(piece) > limit_bytes:
-                raise _too_large(limit_bytes)
-            memory.reserve(len(piece))
-            taken_bytes += len(piece)
-            pieces.append(piece)
-            await asyncio.sleep(0)
-        if stream.unused_data:
-            raise zlib.error("more bytes follow it")
-    except zlib.error as error:
-        memory.release(taken_bytes)
-        message = f"The body cannot be unpacked: {error}."
-        raise invalid(message, code=INVALID_BODY) from error
-    except BaseException:
-        memory.release(taken_bytes)
-        raise
-    return b"".join(pieces)
-
-
-def _check_announced(request: Request, limit_bytes: int) -> None:
-    """Refuse before reading, if the head states the length."""
-    length = request.content_length
-    if length is not None and length > limit_bytes:
-        raise _too_large(limit_bytes)
-
-
-def _continue(request: Request) -> None:
-    """Ask for the body where the client waits for it, as curl does above 1 MiB."""
-    if request.headers.get(_EXPECT, "").lower() == "100-continue":
-        request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return b"".join(taken)
 
 
 def _too_large(limit_bytes: int) -> Refusal:
@@ -310,19 +293,10 @@ _STATUS_LINES: Final = {
 }
 
 
-class _Date:
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
     """The `Date` header, formatted once a second."""
-
-    second = 0
-    line = ""
-
-
-def _date() -> str:
-    second = int(time.time())
-    if second != _Date.second:
-        _Date.second = second
-        _Date.line = f"date: {formatdate(second, usegmt=True)}\r\n"
-    return _Date.line
+    return f"date: {formatdate(second, usegmt=True)}\r\n"
 
 
 def _head(
@@ -331,7 +305,7 @@ def _head(
     """`fixed`: headers that are lines already."""
     line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
     closing = "" if keep_alive else "connection: close\r\n"
-    head = f"{line}{_date()}{fixed}{closing}"
+    head = f"{line}{_date(int(time.time()))}{fixed}{closing}"
     for name, value in headers:
         head += f"{name}: {value}\r\n"
     return f"{head}\r\n".encode("latin-1")

@@ -221,7 +221,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.abort()
 
     def check_silence(self, now_s: float) -> None:
-        """Fail the request if the replica has been silent for too long."""
+        """Fail the request if the replica has sent nothing for too long."""
         if self._active:
             self._active = False
             self._deadline_s = now_s + self._limit_s
@@ -351,7 +351,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _awaited(self, limit_s: float) -> asyncio.Future[bool]:
-        """A future for `_resolve` and `_fail`. It is no coroutine, which would be two more for every request."""
+        """A future for `_resolve` and `_fail`. A coroutine here would mean two more for every request."""
         if self._waiter is not None:
             raise RuntimeError("a connection serves one request at a time")
         if self._error is not None:

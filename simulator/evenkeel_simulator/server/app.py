@@ -23,7 +23,7 @@ from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import facts_of
 from evenkeel_contract.reportsport import Answers
 
-from evenkeel_simulator.server import handlers, operations, wire
+from evenkeel_simulator.server import error_bodies, handlers, operations
 from evenkeel_simulator.server.handlers import REPLICA
 from evenkeel_simulator.server.kv_events import KvPublisher
 from evenkeel_simulator.server.replica import Replica
@@ -194,7 +194,9 @@ async def _sglang_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPRequestEntityTooLarge:
         phrase = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase
         limit = request.app[REPLICA].settings.max_body_bytes
-        body = wire.error_body(f"the body has more than {limit} bytes", kind=phrase, status=413)
+        body = error_bodies.error_body(
+            f"the body has more than {limit} bytes", kind=phrase, status=413
+        )
         return web.Response(body=body, status=413, content_type="application/json")
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         detail = {"detail": HTTPStatus(error.status).phrase}

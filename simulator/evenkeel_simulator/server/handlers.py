@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 from evenkeel_contract.names import CACHE_SALT_HEADER, CLIENT_KEY_HEADER
 
-from evenkeel_simulator.server import messages, pooled, wire
+from evenkeel_simulator.server import error_bodies, messages, pooled, wire
 from evenkeel_simulator.server.answers import AnswerFormat, MakeFormat, Read, StreamFormat
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest
@@ -38,7 +38,7 @@ ErrorBody = Callable[[Exception, int], bytes]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _generating(read: Read, error_body: ErrorBody = wire.openai_error) -> Handler:
+def _generating(read: Read, error_body: ErrorBody = error_bodies.openai_error) -> Handler:
     """A handler for an endpoint that takes the client key from a header."""
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -67,7 +67,9 @@ def _with(parse: Callable[..., Ask], make: Callable[[Ask, wire.Head], AnswerForm
     return read
 
 
-def _counting(count: Callable[..., bytes], error_body: ErrorBody = wire.openai_error) -> Handler:
+def _counting(
+    count: Callable[..., bytes], error_body: ErrorBody = error_bodies.openai_error
+) -> Handler:
     """A handler for an endpoint that reads prompts and computes nothing in the engine."""
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -82,15 +84,15 @@ def _counting(count: Callable[..., bytes], error_body: ErrorBody = wire.openai_e
 
 completions: Final = _generating(_with(parse_completion, Completion))
 chat_completions: Final = _generating(_with(parse_chat, Chat))
-responses: Final = _generating(read_responses, wire.responses_error)
+responses: Final = _generating(read_responses, error_bodies.responses_error)
 anthropic_messages: Final = _generating(
-    _with(messages.parse_messages, messages.Messages), wire.anthropic_error
+    _with(messages.parse_messages, messages.Messages), error_bodies.anthropic_error
 )
 embeddings: Final = _generating(pooled.read_embeddings)
 classify: Final = _generating(pooled.read_classify)
 score: Final = _generating(pooled.read_score)
 rerank: Final = _generating(pooled.read_rerank)
-count_tokens: Final = _counting(messages.count_tokens, wire.anthropic_error)
+count_tokens: Final = _counting(messages.count_tokens, error_bodies.anthropic_error)
 tokenize: Final = _counting(pooled.tokenize)
 detokenize: Final = _counting(pooled.detokenize)
 
@@ -110,10 +112,10 @@ async def generate(http: web.Request) -> web.StreamResponse:
         if not ask.stream:
             return native_refusal(error)
         # The answer to a stream is a stream: its only event is the error.
-        body = wire.native_error_event(str(error)) + wire.DONE
+        body = error_bodies.native_error_event(str(error)) + wire.DONE
         return web.Response(body=body, headers=_EVENT_STREAM)
     except Overloaded as error:
-        return _json(wire.native_error(error, 503), status=503)
+        return _json(error_bodies.native_error(error, 503), status=503)
 
 
 async def _answer(
@@ -203,7 +205,7 @@ def _context_length(http: web.Request) -> int:
 
 def native_refusal(error: BadRequest) -> web.Response:
     """A 400 of SGLang's own endpoints."""
-    return _json(wire.native_error(error, 400), status=400)
+    return _json(error_bodies.native_error(error, 400), status=400)
 
 
 def _json(body: bytes, *, status: int = 200) -> web.Response:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from evenkeel_simulator.server import wire
+from evenkeel_simulator.server import error_bodies
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.handlers import REPLICA, native_refusal, read_body
 from evenkeel_simulator.server.replica import Replica
@@ -118,7 +118,7 @@ async def server_info(http: web.Request) -> web.Response:
 async def loads(http: web.Request) -> web.Response:
     """`GET /v1/loads`."""
     if http.query.get("dp_rank", "0") != "0":
-        body = wire.error_body("dp_rank: there is only rank 0", kind="400", status=400)
+        body = error_bodies.error_body("dp_rank: there is only rank 0", kind="400", status=400)
         return web.Response(body=body, status=400, content_type="application/json")
     replica = http.app[REPLICA]
     now, last = replica.engine.loads(), replica.metrics.last

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from evenkeel_simulator.server import tokens
 from evenkeel_simulator.server.ask import Ask
-from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.logprobs import chat_form, completion_form, probabilities
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.speech import Delta
@@ -371,44 +369,3 @@ def event(content: object) -> bytes:
 def named_event(name: str, content: object) -> bytes:
     """One server-sent event with a name."""
     return b"event: " + name.encode() + b"\n" + event(content)
-
-
-def error_body(message: str, *, kind: str, status: int) -> bytes:
-    """SGLang's error on OpenAI endpoints: flat, not under `error`."""
-    return encode(
-        {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-    )
-
-
-def openai_error(error: Exception, status: int) -> bytes:
-    """Of the OpenAI endpoints."""
-    if isinstance(error, BadRequest):
-        kind = HTTPStatus.BAD_REQUEST.phrase if error.by_schema else "BadRequestError"
-    else:
-        kind = HTTPStatus(status).name
-    return error_body(str(error), kind=kind, status=status)
-
-
-def responses_error(error: Exception, status: int) -> bytes:
-    """Of `/v1/responses`: under `error`."""
-    kind = "invalid_request_error" if status == 400 else HTTPStatus(status).name
-    return encode({"error": {"message": str(error), "type": kind, "param": None, "code": status}})
-
-
-def native_error(error: Exception, status: int) -> bytes:
-    """Of SGLang's own endpoints."""
-    if isinstance(error, BadRequest) and error.by_schema:
-        return openai_error(error, status)
-    return encode({"error": {"message": str(error)}})
-
-
-def anthropic_error(error: Exception, status: int) -> bytes:
-    """Of `/v1/messages`: 400, or 503."""
-    kind = "invalid_request_error" if status == 400 else "overloaded_error"
-    return encode({"type": "error", "error": {"type": kind, "message": str(error)}})
-
-
-def native_error_event(message: str) -> bytes:
-    """An invalid request to `/generate`, detected after the stream's headers were sent."""
-    error = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
-    return event({"error": error})

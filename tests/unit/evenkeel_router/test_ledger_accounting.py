@@ -14,7 +14,8 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
 from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
 from evenkeel_router.ledger import accounting
-from evenkeel_router.ledger.accounting import Accounting, Booking, HeldWork, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)

@@ -13,7 +13,7 @@ from typing import Any
 
 import evenkeel_router
 import pytest
-from evenkeel_router.transport import client_connection
+from evenkeel_router.transport import lingering
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 from evenkeel_router.transport.server import TrafficServer
@@ -241,7 +241,7 @@ async def test_the_rest_of_a_body_is_read_after_an_early_answer() -> None:
 async def test_a_body_is_read_to_its_end_as_long_as_it_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_connection, "LINGER_IDLE_S", 0.5)
+    monkeypatch.setattr(lingering, "LINGER_IDLE_S", 0.5)
 
     async def handle(request: Request) -> Answer:
         return CompleteReply(request, status=413, body=b"too large")
@@ -260,7 +260,7 @@ async def test_the_end_of_a_connection_is_part_of_the_time_for_the_rest_of_a_bod
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for limit in ("LINGER_S", "LINGER_IDLE_S"):
-        monkeypatch.setattr(client_connection, limit, 3600.0)
+        monkeypatch.setattr(lingering, limit, 3600.0)
 
     async def handle(request: Request) -> Answer:
         return CompleteReply(request, status=413, body=b"too large")
@@ -275,7 +275,7 @@ async def test_the_end_of_a_connection_is_part_of_the_time_for_the_rest_of_a_bod
 async def test_a_client_that_stops_in_its_body_gets_its_answer_and_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_connection, "LINGER_IDLE_S", 0.1)
+    monkeypatch.setattr(lingering, "LINGER_IDLE_S", 0.1)
 
     async def handle(request: Request) -> Answer:
         return CompleteReply(request, status=413, body=b"too large")

@@ -10,7 +10,7 @@ import asyncio
 from array import array
 
 import pytest
-from evenkeel_simulator.server import wire
+from evenkeel_simulator.server import error_bodies, wire
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.native import native_answer
@@ -174,19 +174,19 @@ def test_an_answer_of_generate(finish: Finish | None, reason: object) -> None:
 
 
 def test_errors() -> None:
-    assert wire.openai_error(BadRequest("no"), 400) == (
+    assert error_bodies.openai_error(BadRequest("no"), 400) == (
         b'{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}'
     )
     by_schema = BadRequest("no", by_schema=True)
-    for error_body in (wire.openai_error, wire.native_error):
+    for error_body in (error_bodies.openai_error, error_bodies.native_error):
         assert error_body(by_schema, 400) == (
             b'{"object":"error","message":"no","type":"Bad Request","param":null,"code":400}'
         )
-    assert wire.native_error(BadRequest("no"), 400) == b'{"error":{"message":"no"}}'
-    assert wire.anthropic_error(BadRequest("no"), 400) == (
+    assert error_bodies.native_error(BadRequest("no"), 400) == b'{"error":{"message":"no"}}'
+    assert error_bodies.anthropic_error(BadRequest("no"), 400) == (
         b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
     )
-    assert wire.responses_error(BadRequest("no"), 400) == (
+    assert error_bodies.responses_error(BadRequest("no"), 400) == (
         b'{"error":{"message":"no","type":"invalid_request_error","param":null,"code":400}}'
     )
 
