@@ -31,8 +31,6 @@ RUNNING, QUANTUM = 16, 500
 PREFIXES_KEPT = Scenario("kept", clients=5, requests_each=24)
 LONG_OUTPUTS = Scenario("long", clients=4, requests_each=20, most_output_tokens=100)
 LOST_BETS = Scenario("bets", clients=4, requests_each=20, most_output_tokens=300, bets=True)
-ORDER_DIFFERS = {"evenkeel-hrrn"}
-"""Once a bet was lost, two requests of a client change places in a pass. Why is not known."""
 CHUNKS = Scenario("chunks", clients=8, requests_each=8, segment_tokens=1)
 
 Start = Callable[..., Engine]
@@ -95,9 +93,7 @@ async def compare(
 async def test_the_simulator_admits_as_the_engine_does_while_memory_runs_short(
     start: Start, tmp_path: Path, flag: str
 ) -> None:
-    scenarios = [PREFIXES_KEPT, LONG_OUTPUTS]
-    if flag not in ORDER_DIFFERS:
-        scenarios.append(LOST_BETS)
+    scenarios = [PREFIXES_KEPT, LONG_OUTPUTS, LOST_BETS]
     await compare(start, tmp_path, flag, scenarios, pool=2048, chunk=2048)
 
 

@@ -113,8 +113,8 @@ class Batch:
         return ended
 
     def by_cost_of_retraction(self) -> list[EngineRequest]:
-        """The least output first, of these the longest input: SGLang's order in `retract_decode`."""
-        return sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens))
+        """The least output first, of these the longest input, of equal ones the last to begin: SGLang's order in `retract_decode`."""
+        return sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens, -r.entry))
 
 
 def _is_live(entry: tuple[int, int, EngineRequest]) -> bool:

@@ -98,12 +98,13 @@ PROFILES: Mapping[str, CostProfile] = MappingProxyType(
             decode_kv_token_ms=2.6e-4,
             kv_tokens=124_000,
         ),
-        # The GPU of the first, by the artifact's profile of batches up to 52 (D2) and by the throughputs of the VTC paper's Tables 2,
-        # 4 and 6 (D0, D1, Q0): nearer to its server at low load, and no larger batches. For the VTC paper: docs/design/0004.
+        # The GPU of the first, by the artifact's profile of prefills (P0, P1) and of batches up to 52 (D2), and by the throughputs of the
+        # VTC paper's Tables 2, 4 and 6 (D0, D1, Q0): nearer to its server at low load, and no larger batches. For the VTC paper:
+        # docs/design/0004.
         "a10g-llama2-7b-slora": CostProfile(
-            prefill_ms=10,
+            prefill_ms=35.8,
             prefill_token_ms=0.2131,
-            decode_ms=28,
+            decode_ms=27.3,
             decode_request_ms=0.23,
             decode_kv_token_ms=0.00098,
             waiting_ms=0.0004,

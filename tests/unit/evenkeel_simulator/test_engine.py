@@ -5,6 +5,7 @@ import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.registry import make_policy
+from evenkeel_simulator.engine.batch import Batch
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
@@ -303,6 +304,14 @@ def test_when_decode_runs_out_of_memory_the_least_produced_is_retracted_and_comp
     assert policy.produced == {"early": 590, "late": 390}
     assert late.computed_tokens > 90
     assert engine.loads().used_tokens == 0
+
+
+def test_of_requests_with_equal_lengths_the_last_to_begin_is_retracted_first() -> None:
+    batch = Batch()
+    for name in ("first", "second", "third"):
+        batch.add(make_request(name, tail=20), 0.0)
+    order = [request.id for request in batch.by_cost_of_retraction()]
+    assert order == ["third", "second", "first"]
 
 
 def test_an_abort_ends_a_request_wherever_it_is_and_leaves_nothing_locked() -> None:
