@@ -233,32 +233,34 @@ def test_a_best_pace_that_was_a_wrong_prediction_is_forgotten() -> None:
     assert window.limit > RULES.floor
 
 
-def test_streams_that_end_together_are_replaced_at_once() -> None:
-    gate = Gate(Fcfs())
-    arrive(gate, *[request(n) for n in range(20)])
-    batch = [one for _ in range(6) for one in _begin(gate, gate.admit(0.0), 0.1)]
-    queue = gate.unanswered
+def ended_together(gate: Gate) -> int:
+    """Five streams begin and end while others wait; their number."""
+    arrive(gate, *[request(n) for n in range(30)])
+    batch = []
+    while len(batch) < 5:
+        for one in gate.admit(0.0):
+            gate.begun(one, 0.1)
+            batch.append(one)
+    gate.admit(0.1)
     for one in batch:
         gate.leave(one, 1.0, None)
-        gate.admit(1.0)
-    assert gate.unanswered == queue + len(batch)
+    return len(batch)
+
+
+def test_streams_that_end_together_are_replaced_at_once() -> None:
+    gate = Gate(Fcfs())
+    places = ended_together(gate)
+    queue = gate.unanswered
+    assert len(gate.admit(1.0)) == places
+    assert gate.unanswered == queue + places
+    assert gate.admit(1.0) == []
 
 
 def test_a_long_queue_in_the_engine_shows_that_no_place_is_free() -> None:
     gate = Gate(Fcfs())
-    arrive(gate, *[request(n) for n in range(20)])
-    batch = [one for _ in range(6) for one in _begin(gate, gate.admit(0.0), 0.1)]
-    for one in batch:
-        gate.leave(one, 1.0, None)
-    gate.read(EngineLoad(running=6, waiting=3, usage=0.5))
-    gate.admit(1.0)
-    assert gate.unanswered == QUEUE
-
-
-def _begin(gate: Gate, requests: list[GatedRequest], now_s: float) -> list[GatedRequest]:
-    for one in requests:
-        gate.begun(one, now_s)
-    return requests
+    ended_together(gate)
+    gate.read(EngineLoad(running=6, waiting=QUEUE + 1, usage=0.5))
+    assert gate.admit(1.0) == []
 
 
 def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_begins() -> None:
