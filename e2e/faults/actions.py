@@ -24,7 +24,7 @@ Ended = frozenset[str]
 
 
 def kill_operator(stage: Stage) -> Ended:
-    return frozenset({stage.kill(stage.leader())})
+    return frozenset({machine.kill(stage.leader())})
 
 
 def an_operator_leads(stage: Stage) -> None:
@@ -38,7 +38,7 @@ def kill_operator_in_a_pass(stage: Stage) -> Ended:
     most = 400 + int(time.time()) % 100
     stage.kept["most"] = most
     stage.team.patch("one", router={"limits": {"maxConcurrentPerClient": most}})
-    return frozenset({stage.kill(leader)})
+    return frozenset({machine.kill(leader)})
 
 
 def the_pass_was_finished(stage: Stage) -> None:
@@ -51,11 +51,11 @@ def the_pass_was_finished(stage: Stage) -> None:
 
 
 def kill_router(stage: Stage) -> Ended:
-    return frozenset({stage.kill(next(iter(stage.pods("router").values())))})
+    return frozenset({machine.kill(next(iter(stage.pods("router").values())))})
 
 
 def kill_engine(stage: Stage) -> Ended:
-    return frozenset({stage.kill(next(iter(stage.pods("engine").values())))})
+    return frozenset({machine.kill(next(iter(stage.pods("engine").values())))})
 
 
 def kill_kubelet(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -105,6 +105,15 @@ def containers(node: Node, *command: str) -> str:
     """`ctr` of a node."""
     socket_of = files_of(node) / "run/containerd/containerd.sock"
     return run("ctr", "-a", socket_of, "-n", "k8s.io", *command)
+
+
+def kill(pod: Any) -> str:
+    """kill -9 of a pod's process. Returns the pod's name."""
+    (container,) = pod["status"]["containerStatuses"]
+    node = next(one for one in NODES if one.name == pod["spec"]["nodeName"])
+    identity = container["containerID"].removeprefix("containerd://")
+    containers(node, "tasks", "kill", "--signal", "SIGKILL", identity)
+    return str(pod["metadata"]["name"])
 
 
 def link(node: Node, state: str) -> None:

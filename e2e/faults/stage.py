@@ -96,14 +96,6 @@ class Stage:
             and (not node or pod["spec"].get("nodeName") == node)
         }
 
-    def kill(self, pod: Any) -> str:
-        """kill -9 of a pod's process. Returns the pod's name."""
-        (container,) = pod["status"]["containerStatuses"]
-        node = next(one for one in NODES if one.name == pod["spec"]["nodeName"])
-        identity = container["containerID"].removeprefix("containerd://")
-        machine.containers(node, "tasks", "kill", "--signal", "SIGKILL", identity)
-        return str(pod["metadata"]["name"])
-
     def leader(self) -> Any:
         """The pod of the operator that leads."""
         name = self._lease()["holderIdentity"]
