@@ -176,7 +176,8 @@ def _answers(seed: int, isolation: float) -> list[object]:
                 one.output_tokens += steps
             if rng.random() < 0.5:
                 _end((time,), batch.pop(rng.randrange(len(batch))))
-        answers += [time.figures(), [time.turn(one) for one in batch]]
+        turns = [(time.must_wait(one), time.should_wait(one)) for one in batch]
+        answers += [time.figures(), turns]
     return answers
 
 

@@ -23,7 +23,6 @@ level advances by elapsed time over the weight of its active members.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from math import inf
 from operator import itemgetter
 
@@ -41,16 +40,6 @@ from evenkeel_fairshare.replica.time_levels import (
     TimeLevel,
     step_size,
 )
-
-
-class Turn(Enum):
-    """Whether a request with a prefill may go on."""
-
-    GO = "go"
-    YIELD = "yield"
-    """A client with a lag goes before it, if one can be admitted: that one may wait in the queue."""
-    WAIT = "wait"
-    """It waits while requests of other clients use the engine."""
 
 
 class EngineTime:
@@ -81,8 +70,9 @@ class EngineTime:
         self._tolerated: list[tuple[float, Member]] | None = None
         """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed. For
         clients without a lag."""
-        self._step: tuple[int, float, float] | None = None
-        """(size, line) of a decode step of all requests in the batch; None: to be computed."""
+        self._step: tuple[int, float, float, float] | None = None
+        """(size, line) of a decode step of all requests in the batch, and the size below which every client tolerates it; None: to be
+        computed."""
         self._lagging: Clients | None = None
         """Clients with a lag; None: to be computed."""
         self._protected_lagging: Clients | None = None
@@ -99,7 +89,7 @@ class EngineTime:
 
     def starts(self, request: Request) -> None:
         """A request enters its prefill."""
-        client = self._client(request)
+        client = self.client(request)
         tokens = _context_tokens(request)
         client.running += 1
         client.context_tokens += tokens
@@ -109,7 +99,7 @@ class EngineTime:
 
     def decodes(self, request: Request) -> None:
         """The prefill of a request is complete, with its first token."""
-        client = self._client(request)
+        client = self.client(request)
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
         tenant = _tenant_of(client)
         client.decoding += 1
@@ -122,7 +112,7 @@ class EngineTime:
 
     def stops(self, request: Request) -> None:
         """A request leaves the batch, at its end or before."""
-        client = self._client(request)
+        client = self.client(request)
         if request in self._decoding:
             tokens = self._decoding.pop(request) + self._steps
             tenant = _tenant_of(client)
@@ -159,7 +149,7 @@ class EngineTime:
             return
         prefills: dict[Member, int] = {}
         for request, tokens in prefilled.items():
-            client = self._client(request)
+            client = self.client(request)
             prefills[client] = prefills.get(client, 0) + tokens
         decode_s = self._decode_part(seconds) if decoded else 0.0
         second_per_token = (seconds - decode_s) / sum(prefills.values()) if prefills else 0.0
@@ -199,24 +189,24 @@ class EngineTime:
 
     def must_wait(self, request: Request) -> bool:
         """Whether prefill of a request has to wait now, while requests of other clients use the engine."""
-        return self.turn(request) is Turn.WAIT
-
-    def turn(self, request: Request) -> Turn:
-        """Whether prefill of a request has to wait now, or a client with a lag goes first that waits in the queue."""
-        client = self._client(request)
+        client = self.client(request)
         leading = client.leading
-        if leading == NOT_LEADING:
-            return Turn.GO
+        return leading != NOT_LEADING and self.holds_up(request, client, leading)
+
+    def holds_up(self, request: Request, client: Member, leading: Leading) -> bool:
+        """Whether prefill of a request of `client` would hold up one that runs, and that `client` has a lead over."""
         if self._protected_lagging is None:
             self._protected_lagging = Clients(self._protected(self._all_lagging()))
-        if self._protected_lagging.has_rival(client, leading):
-            return Turn.WAIT
-        if self._isolation and self._makes_steps_too_long(request, client, leading):
-            return Turn.WAIT
-        return Turn.YIELD if self._all_lagging().has_rival(client, leading) else Turn.GO
+        return self._protected_lagging.has_rival(client, leading) or (
+            self._isolation > 0 and self._makes_steps_too_long(request, client, leading)
+        )
+
+    def must_yield(self, client: Member, leading: Leading) -> bool:
+        """Whether a client with a lag goes before `client`, if one can be admitted: that one may wait in the queue."""
+        return self._all_lagging().has_rival(client, leading)
 
     def all_yield(self) -> bool:
-        """Whether `turn` is no `GO` for any request that waits in the queue; may be False although it is so."""
+        """Whether every request that waits in the queue has to yield or to wait; may be False although it is so."""
         if self._isolation:
             fixed_s, slope = self._step_times.line()
             size = self._batch_size() + step_size(1, self._largest)
@@ -226,26 +216,30 @@ class EngineTime:
         return all(lagging.has_rival(client, leads) for client, leads in self._tenants.waiting())
 
     def should_wait(self, request: Request) -> bool:
-        """Whether it is not its turn."""
-        return self.turn(request) is not Turn.GO
+        """Whether it is not its turn: it has to wait, or a client with a lag goes first."""
+        client = self.client(request)
+        return self.must_yield(client, client.leading) or self.must_wait(request)
 
     def _makes_steps_too_long(self, request: Request, client: Member, leading: Leading) -> bool:
         """Whether beside the request decode steps take longer than a rival of its client tolerates."""
         if self._step is None:
-            self._step = (self._batch_size(), *self._step_times.line())
-        size, fixed_s, slope = self._step
+            fixed_s, slope = self._step_times.line()
+            level = client.level if len(self._tenants.active) == 1 else self._tenants
+            clearly_s = CLEARLY * fixed_s / self._isolation / level.largest_share - fixed_s
+            clear_size = clearly_s / slope if slope else (inf if clearly_s > 0.0 else 0.0)
+            self._step = (self._batch_size(), fixed_s, slope, clear_size)
+        size, fixed_s, slope, clear_size = self._step
         if request not in self._prefilling:
             size += step_size(1, _context_tokens(request))
-        step_s = fixed_s + slope * size
-        level = client.level if len(self._tenants.active) == 1 else self._tenants
-        if step_s * level.largest_share < CLEARLY * fixed_s / self._isolation:
+        if size < clear_size:
             return False  # shorter than what any client tolerates, and most are
+        step_s = fixed_s + slope * size
         longest_s = self._longest_step_s(client, leading)
         return longest_s == 0.0 or step_s > longest_s
 
     def lags(self, request: Request) -> bool:
         """Whether the client of a request has a lag."""
-        return self._client(request).lags
+        return self.client(request).lags
 
     def in_prefill(self, request: Request) -> bool:
         """Whether it is in the batch and its prefill is not complete."""
@@ -259,7 +253,8 @@ class EngineTime:
             for name, client in tenant.children.active.items()
         }
 
-    def _client(self, request: Request) -> Member:
+    def client(self, request: Request) -> Member:
+        """The client of an open request."""
         return self._tenants.active[request.tenant].children.active[request.client]
 
     def _longest_step_s(self, client: Member, leading: Leading) -> float:
@@ -339,41 +334,52 @@ class PassTurns:
         self._yielding = False
         self._went = False
         """Whether a request need not wait, so far in this pass."""
-        self._held: set[str] = set()
-        """Clients that have to wait in this pass. Their other requests wait without another look: there may be thousands."""
-        self._yielded: set[str] = set()
-        """Clients that yield in this pass."""
+        self._waits: dict[str, bool] = {}
+        """Clients of which no other request needs a look in this pass: there may be thousands. Whether they have to wait."""
+        self._yielded: list[Request] = []
+        """Of each client that yields in this pass, the request that was asked for."""
 
     def begin(self) -> None:
         """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
         self._yielding, self._went = self._time is not None, False
-        self._held.clear()
+        self._waits.clear()
         self._yielded.clear()
 
     def must_wait(self, request: Request) -> bool:
         """Whether prefill of a request has to wait in this pass."""
         if self._time is None:
             return False
-        client = request.client
-        if client in self._held or (self._yielding and client in self._yielded):
-            return True
-        turn = self._time.turn(request)
-        if turn is Turn.WAIT:
-            self._held.add(client)
-            return True
-        if turn is Turn.YIELD and self._yielding:
-            if self._went or self._yielded or not self._time.all_yield():
-                self._yielded.add(client)
+        waits = self._waits.get(request.client)
+        return self._look(self._time, request) if waits is None else waits
+
+    def _look(self, time: EngineTime, request: Request) -> bool:
+        client = time.client(request)
+        leading = client.leading
+        if leading == NOT_LEADING:
+            self._waits[request.client] = False
+            self._went = True
+            return False
+        if self._yielding and time.must_yield(client, leading):
+            if self._went or self._yielded or not time.all_yield():
+                self._waits[request.client] = True
+                self._yielded.append(request)
                 return True
-            self._yielding = (
-                False  # this pass would admit none: it becomes the one that would follow
-            )
+            # This pass would admit none: it becomes the one that would follow.
+            self._yielding = False
+        if time.holds_up(request, client, leading):
+            self._waits[request.client] = True
+            return True
         self._went = True
         return False
 
     def must_repeat(self, admitted: Iterable[Request]) -> bool:
-        """The pass ended. Whether another one has to follow in which no client yields: one did, and no client with a lag entered."""
+        """The pass ended. Whether another one has to follow in which no client yields: one did that need not wait, and no client with
+        a lag entered."""
         self._yielding = False
         if self._time is None or not self._yielded:
             return False
-        return not any(map(self._time.lags, admitted))
+        for request in self._yielded:
+            del self._waits[request.client]
+        if any(map(self._time.lags, admitted)):
+            return False
+        return not all(map(self._time.must_wait, self._yielded))

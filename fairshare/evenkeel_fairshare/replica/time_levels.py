@@ -167,13 +167,15 @@ class Member:
 
     @property
     def leading(self) -> Leading:
-        """Whether this client has a lead over others of its tenant, and over those of other tenants."""
-        tenant = self.parent
+        """Whether this client has a lead over others of its tenant, and over those of other tenants; it has an open request."""
+        tenant, level = self.parent, self.level
         assert tenant is not None
+        # An inlined `level.virtual_s`; the level of tenants has no owner, so `top_s` is its `virtual_s`.
+        top_s = tenant.level._virtual_s
+        now_s = level._virtual_s + (top_s - level._owner_s) * tenant.weight / level.weight
         return (
-            (self.used_until_s - self.level.virtual_s) * self.weight > LEAST_S,
-            # The level of tenants has no owner, so this is its `virtual_s`.
-            (tenant.used_until_s - tenant.level._virtual_s) * tenant.weight > LEAST_S,
+            (self.used_until_s - now_s) * self.weight > LEAST_S,
+            (tenant.used_until_s - top_s) * tenant.weight > LEAST_S,
         )
 
     @property
