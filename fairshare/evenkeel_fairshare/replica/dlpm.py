@@ -199,15 +199,13 @@ class Dlpm(ReplicaPolicy):
 
     def leave(self, request: Request, now_s: float) -> None:
         if request in self._queue:
-            client = self._take_out(request, admitted=False)
-            for node in client.path:
+            for node in self._take_out(request, admitted=False).path:
                 node.waiting -= 1
+                node.level.leave_if_idle(node)
         else:
-            client = self._running.pop(request)
-            for node in client.path:
+            for node in self._running.pop(request).path:
                 node.running -= 1
-        for node in client.path:
-            node.level.leave_if_idle(node)
+                node.level.leave_if_idle(node)
 
     def waiting(self) -> Collection[Request]:
         return self._queue.keys()

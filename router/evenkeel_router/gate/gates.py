@@ -166,13 +166,17 @@ class Gates:
     def begun(self, turn: Turn, output_tokens: int) -> None:
         """A request's answer begins: the window may have room."""
         now_s = asyncio.get_running_loop().time()
-        turn.place.gate.begun(turn.request, now_s, output_tokens=output_tokens)
-        self._admit(turn.place)
+        place = turn.place
+        place.gate.begun(turn.request, now_s, output_tokens=output_tokens)
+        if place.gate.clients or self._crowded:
+            self._admit(place)
 
     def left(self, turn: Turn, usage: Usage | None) -> None:
         """A request is over: the window may have room."""
-        turn.place.gate.leave(turn.request, asyncio.get_running_loop().time(), usage)
-        self._admit(turn.place)
+        place = turn.place
+        place.gate.leave(turn.request, asyncio.get_running_loop().time(), usage)
+        if place.gate.clients or self._crowded:
+            self._admit(place)
 
     def withdrawn(self, member: Member) -> None:
         """A replica takes no new requests: those that wait for it select another one."""

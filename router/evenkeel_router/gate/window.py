@@ -171,14 +171,18 @@ class Window:
         self, request: GatedRequest, now_s: float, *, output_tokens: int, others_wait: bool
     ) -> None:
         """A request has begun. `output_tokens`: of a whole answer, else 0; `others_wait`: a larger window would be used."""
-        sent = self._sent.get(request)
-        if sent is None:
+        if request not in self._sent:
             return
-        self._free_places -= self._free_places > 0
-        self._overtakes += 1  # back to 0 if it is the oldest
-        self.left(request)
-        if self._overtakes >= self.rules.most_overtakes:
-            self._prefers_matches = True
+        oldest = next(iter(self._sent))
+        sent = self._sent.pop(request)
+        self._tokens -= request.extend_tokens
+        if self._free_places:
+            self._free_places -= 1
+        if oldest is request:
+            self._overtakes = 0
+        else:
+            self._overtakes += 1
+            self._prefers_matches |= self._overtakes >= self.rules.most_overtakes
         sent_s, tokens_ahead = sent
         work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens
         pace = (now_s - sent_s) / work
