@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from evenkeel_contract.routerconfig import (
@@ -11,6 +12,7 @@ from evenkeel_contract.routerconfig import (
     LimitsConfig,
 )
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.request.attempt import Relay
 
 from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked
 from tests.support.raw_clients import (
@@ -52,6 +54,39 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
         await until(lambda: not router.rooms.intake.admission.running, "the request to be over")
         assert counted(router) == {}
         assert router.rooms.replicas.totals["r0"].output_tokens == 2
+
+
+async def test_a_stream_that_the_router_breaks_off_does_not_end_as_if_it_were_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no second head is in the middle of it."""
+
+    async def streams(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        await asked.hang()
+
+    feed = Relay.feed
+
+    def fails(relay: Relay, data: bytes, last: bool) -> None:
+        feed(relay, data, last)
+        raise RuntimeError("a fault of the router")
+
+    monkeypatch.setattr(Relay, "feed", fails)
+    async with behind(streams) as (router, _):
+        reader, writer = await connect(router)
+        body = json.dumps(BODY | {"stream": True}).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
+            % (AUTH.encode(), len(body), body)
+        )
+        got = b""
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(ConnectionResetError):
+                while data := await reader.read(65536):
+                    got += data
+        writer.close()
+        assert got.count(b"HTTP/1.1") == 1
+        assert not got.endswith(b"0\r\n\r\n")
 
 
 async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(

@@ -353,9 +353,11 @@ class Pipeline:
     def _fault(
         self, request_state: RequestState, request: Request, fault: BaseException
     ) -> CompleteReply:
-        """A fault of this program: the traceback goes to the log, not to the client."""
+        """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
         _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
         self._totals.faults += 1
+        if request_state.stream and request_state.first_byte_s is not None:
+            request.connection.abort()
         return own_answers.failed_here(request_state, request)
 
     def _finish(self, request_state: RequestState) -> None:
