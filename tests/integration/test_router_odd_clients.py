@@ -33,6 +33,12 @@ from tests.support.routers import (
     until,
 )
 
+_BODY = json.dumps(BODY | {"stream": True})
+STREAMED = (
+    f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{AUTH}\r\n"
+    f"Content-Length: {len(_BODY)}\r\n\r\n{_BODY}"
+).encode()
+
 
 async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> None:
     """As OpenAI's client does: it looks for no end of the stream behind `[DONE]`."""
@@ -43,11 +49,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
 
     async with behind(never_ends) as (router, _):
         reader, writer = await connect(router)
-        body = json.dumps(BODY | {"stream": True}).encode()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
-            % (AUTH.encode(), len(body), body)
-        )
+        writer.write(STREAMED)
         async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(DONE)
         writer.close()
@@ -74,11 +76,7 @@ async def test_a_stream_that_the_router_breaks_off_does_not_end_as_if_it_were_wh
     monkeypatch.setattr(Relay, "feed", fails)
     async with behind(streams) as (router, _):
         reader, writer = await connect(router)
-        body = json.dumps(BODY | {"stream": True}).encode()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
-            % (AUTH.encode(), len(body), body)
-        )
+        writer.write(STREAMED)
         got = b""
         async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionResetError):
