@@ -17,9 +17,6 @@ from e2e.rig.layout import REPOSITORY
 
 _CHART: Final = "charts/evenkeel/Chart.yaml"
 
-# 0.1.0 ends where its golden files were last true; the few commits up to 0.2.0 made other pods than these say.
-_LAST: Final = {"0.1.0": "ac54ab1d65a22aded50dd36d01be9d4efd22d0b1"}
-
 
 class NoHistoryError(Exception):
     """This clone has no previous version; the message has the reason."""
@@ -57,7 +54,7 @@ def find_previous() -> Previous:
             f"which raised the chart's version; fetch all of it ({error})"
         ) from error
     (version,) = re.findall(r"^version: (\S+)$", chart, re.MULTILINE)
-    return Previous(version, _LAST.get(version, commit))
+    return Previous(version, commit)
 
 
 def _git(*arguments: str) -> str:

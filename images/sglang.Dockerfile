@@ -1,6 +1,6 @@
 # The public SGLang image with the plug-in of Evenkeel, for replicas of runtime SGLang.
 #
-#     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.2.0 .
+#     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.3.0 .
 #
 # docs/reference/compatibility.md has the versions that the plug-in supports. The base image contains CUDA.
 ARG BASE=docker.io/lmsysorg/sglang:v0.5.23

@@ -1,6 +1,6 @@
 # The public vLLM image with the plug-in of Evenkeel, for replicas of runtime VLLM.
 #
-#     docker build --file images/vllm.Dockerfile --tag registry.example.com/evenkeel/vllm:0.2.0 .
+#     docker build --file images/vllm.Dockerfile --tag registry.example.com/evenkeel/vllm:0.3.0 .
 #
 # docs/reference/compatibility.md has the versions that the plug-in supports. The base image contains CUDA.
 ARG BASE=docker.io/vllm/vllm-openai:v0.32.0
