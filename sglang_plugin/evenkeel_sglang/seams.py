@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-TESTED: Final = ("0.5.20", "0.5.21", "0.5.23")
+TESTED: Final = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 """The versions with which the tests pass (`python -m tests.sglang.versions`). Any other version is a misfit."""
 SUPPORTED: Final = ", ".join(TESTED)
 

@@ -25,6 +25,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.vllm import CPU_PAGE_TOKENS
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.index import vllm_blocks
+from evenkeel_router.api.identity import Claims
 from evenkeel_router.app import Router
 from evenkeel_router.gate.engine_load import read_load
 from evenkeel_router.prefix.kv_follower import Follower, SyncState
@@ -185,7 +186,9 @@ def _expected(router: Router, prompt: list[int]) -> int:
     """Cached tokens of a prompt by the router's view. vLLM computes the last token again."""
     member = router.rooms.replicas.fleet.member("r0")
     assert member is not None and member.slot is not None
-    pages = vllm_blocks(prompt[:-1], page_tokens=CPU_PAGE_TOKENS)
+    identity = router.rooms.intake.directory.identify(Claims([f"Bearer {KEY}"], (), (), ""))
+    assert identity.cache_salt, "tenants share no cache by default"
+    pages = vllm_blocks(prompt[:-1], page_tokens=CPU_PAGE_TOKENS, cache_salt=identity.cache_salt)
     match = router.rooms.replicas.fleet.index.match(pages, ReplicaSet(1 << member.slot))
     return match.blocks * CPU_PAGE_TOKENS
 
