@@ -289,13 +289,13 @@ def previous_chart(stage: Stage) -> None:
         cluster.load_images(product_archives(tree, tag=previous.version))
     _roll_out(stage)
     chart = folder / "tree" / "charts" / "evenkeel"
-    _upgrade(stage, str(chart), previous.version, f"--set=images.registry={registry()}")
+    _upgrade(stage, str(chart), previous.version)
 
 
 def present_chart(stage: Stage) -> None:
     """From there to this one, likewise."""
     _roll_out(stage)
-    _upgrade(stage, str(CHART), TAG, *values())
+    _upgrade(stage, str(CHART), TAG)
 
 
 def values() -> list[str]:
@@ -307,9 +307,9 @@ def values() -> list[str]:
     ]
 
 
-def _upgrade(stage: Stage, chart: str, version: str, *options: str) -> None:
+def _upgrade(stage: Stage, chart: str, version: str) -> None:
     helm(stage.team.kubectl, "--namespace", SYSTEM, "upgrade", "evenkeel", chart,
-         "--reset-values", "--wait", "--timeout=180s", *options)  # fmt: skip
+         "--reset-values", "--wait", "--timeout=180s", *values())  # fmt: skip
     image = f"{registry()}/router:{version}"
 
     def all_routers_are_new() -> bool:

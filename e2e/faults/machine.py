@@ -6,6 +6,7 @@ Only for the cluster of `make cluster`, whose processes run in namespaces of thi
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
@@ -19,12 +20,13 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.operators import wait_until
 from e2e.rig.layout import API_PORT, HOST_LINK, NODES, SERVICE_CIDR, STATE, Node
 from e2e.rig.processes import run
 from e2e.scraping import host
 
 _INIT: Final = STATE / "pid"
+ENDS_S: Final = 60.0
+"""For the end of a process after kill -9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,14 @@ class Process:
         """kill -9. Returns its command line, to start it again."""
         pid = _pid(self.word)
         words = _words(pid)
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not _pids(self.word), f"the end of {self.name}")
+        watch = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(watch, signal.SIGKILL)
+            # Its command line is gone before its sockets are closed: a new process could not listen yet.
+            ended, _, _ = select.select([watch], [], [], ENDS_S)
+        finally:
+            os.close(watch)
+        assert ended, f"{self.name} still runs {ENDS_S:.0f} s after kill -9"
         return words
 
     def start(self, words: list[str]) -> None:
