@@ -90,13 +90,13 @@ def _stuck_rollout(
     )
 
 
-def _other_chart(what: str, do: Action) -> Scene:
+def _other_chart(what: str, do: Action, *, users: str) -> Scene:
     return Scene(
         name=f"{what} during a rollout",
         planned=True,
         do=do,
         undo=act.rollout_is_over,
-        users="nothing",
+        users=users,
         system="operator and routers are replaced; the rollout continues",
     )
 
@@ -305,6 +305,10 @@ SCENES: Final = (
         users="nothing",
         system="engines roll out; routers have both keys until the last",
     ),
-    _other_chart("return to the previous chart", act.previous_chart),
-    _other_chart("upgrade of the chart", act.present_chart),
+    _other_chart(
+        "return to the previous chart",
+        act.previous_chart,
+        users="nothing; with one router and store File, its operator ends the router before it starts the next: a gap of seconds",
+    ),
+    _other_chart("upgrade of the chart", act.present_chart, users="nothing"),
 )

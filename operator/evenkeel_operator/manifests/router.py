@@ -82,15 +82,14 @@ def router_deployment(context: BuildContext) -> Manifest:
         annotations = pod["metadata"].get("annotations") or {}
         pod["metadata"]["annotations"] = {**annotations, ENGINES_ANNOTATION: labels}
     found = manifest(context, "Deployment", ROUTER_COMPONENT)
-    on_a_volume = router.state.store is StateStore.FILE
     found["spec"] = {
         "replicas": router.count,
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": match},
-        # A second router cannot mount the volume of the first one.
-        "strategy": {"type": "Recreate"}
-        if on_a_volume
-        else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+        },
         "template": pod,
     }
     return found
@@ -211,19 +210,29 @@ def router_role_binding(context: BuildContext) -> Manifest:
 
 def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    placement: Manifest = {"topologySpreadConstraints": spread(match)}
     if context.spec.router.state.store is StateStore.FILE:
         claim = {"claimName": router_name(context.name)}
         volumes.append({"name": "state", "persistentVolumeClaim": claim})
+        placement = {"affinity": _near(match)}
     return {
         "serviceAccountName": router_name(context.name),
         "automountServiceAccountToken": True,  # to watch its Secret, engines and peers
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "securityContext": POD_SECURITY,
-        "topologySpreadConstraints": spread(match),
+        **placement,
         "containers": [_container(context)],
         "volumes": volumes,
     }
+
+
+def _near(match: dict[str, str]) -> Manifest:
+    """On the node of the router that it replaces: pods of one node can share a ReadWriteOnce volume, and the ledger's
+    lock says who writes. Only preferred, since that node may be lost."""
+    term = {"labelSelector": {"matchLabels": match}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = {"weight": 100, "podAffinityTerm": term}
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
 def _container(context: BuildContext) -> Manifest:

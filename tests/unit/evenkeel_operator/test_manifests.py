@@ -183,7 +183,11 @@ def test_the_ledger_of_store_file_is_on_a_volume_of_the_only_router() -> None:
     objects = build(sample_context("simulator.yaml", router=router))
     deployment = objects["Deployment", "simulated-router"]["spec"]
     assert deployment["replicas"] == 1
-    assert deployment["strategy"] == {"type": "Recreate"}
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    pod = deployment["template"]["spec"]
+    assert "topologySpreadConstraints" not in pod  # away from the volume
+    (near,) = pod["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["labelSelector"] == deployment["selector"]
     claim = objects["PersistentVolumeClaim", "simulated-router"]["spec"]
     assert claim["resources"] == {"requests": {"storage": "2Gi"}}
 
