@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,3 +99,30 @@ async def test_a_router_serves_while_redis_is_away_and_is_in_step_once_it_is_the
             assert found == served
     finally:
         await asyncio.shield(server.stop())
+
+
+async def test_in_a_rollout_the_next_router_serves_at_once_and_takes_the_file_over_later(
+    tmp_path: Path,
+) -> None:
+    state = StateConfig(store=StateStore.FILE, file=str(tmp_path / "ledger"), save_interval_s=0.05)
+    async with running_server(simulated()) as server:
+        config = config_for(state=state, replicas=(replica_of(server),))
+        async with AsyncExitStack() as old_life:
+            old = await old_life.enter_async_context(running(config, timing=TIMING))
+            await routable(old, 1)
+            await ask(old)
+            ledger = old.rooms.service_ledger.ledger
+            await until(lambda: ledger.served(CLIENT) > 0, "what the first one served")
+            served = ledger.served(CLIENT)
+            async with running(config, timing=TIMING) as new:
+                await routable(new, 1)
+                await ask(new)
+                assert (await figures(new))["up", ""] == 0, "the first one has the file"
+                await old_life.aclose()
+                persistence = new.rooms.service_ledger.persistence
+                assert persistence is not None
+                await until(persistence.loaded.is_set, "the file")
+                taken = new.rooms.service_ledger.ledger.served(CLIENT)
+                assert taken >= served
+    async with running(replace(config, replicas=()), timing=TIMING) as third:
+        assert third.rooms.service_ledger.ledger.served(CLIENT) >= taken
