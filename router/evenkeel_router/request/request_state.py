@@ -189,7 +189,9 @@ def _trace_lines(request: Request) -> str:
 
 FLUSH_INTERVAL_S: Final = 1.0
 FLUSHED_LINES: Final = 50
-"""Lines of one write. Between two writes the event loop goes on: a thread that encodes keeps it waiting for up to 5 ms."""
+"""Lines of one write. A thread that encodes more of them at once keeps the event loop waiting, for up to 5 ms."""
+PAUSE_S: Final = 0.001
+"""Between two writes."""
 MAX_PENDING: Final = 50_000
 """Lines in memory; further lines are dropped and counted."""
 
@@ -281,15 +283,17 @@ class RequestLog:
             while True:
                 await asyncio.sleep(FLUSH_INTERVAL_S)
                 if self._lines:
-                    await asyncio.to_thread(self.flush)
+                    await asyncio.to_thread(self.flush, PAUSE_S)
         finally:
             self.flush()
 
-    def flush(self) -> None:
-        """Write all lines collected so far."""
+    def flush(self, pause_s: float = 0.0) -> None:
+        """Write all lines collected so far, with pauses for other threads."""
         while self._output is not None and (lines := self._next_lines()):
             self._output.write(b"\n".join((*lines, b"")).decode())
             self._output.flush()
+            if pause_s:
+                time.sleep(pause_s)
 
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []
