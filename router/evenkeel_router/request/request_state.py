@@ -16,7 +16,7 @@ import time
 from collections import deque
 from functools import lru_cache
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 from evenkeel_contract.names import (
@@ -26,7 +26,7 @@ from evenkeel_contract.names import (
     REQUEST_ID_HEADER,
     SESSION_HEADER,
 )
-from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.qoe import Delivery
 from multidict import istr
 
@@ -218,45 +218,54 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     trace_id: str = ""
 
 
-class _Ended(NamedTuple):
-    """A request that ended, as the writer gets it: after the first two, fields of `RequestState`."""
-
-    time: float
-    duration_s: float
-    request_id: str
-    path: str
-    status: int
-    started_s: float
-    first_byte_s: float | None
-    client: Client | None
-    outcome: Outcome | None
-    replica: str
-    attempts: int
-    stream: bool
-    usage: Usage | None
-    trace: RequestTrace | None
-
-    def line(self) -> RequestLine:
-        """Its line."""
-        line = RequestLine(
-            self.time, self.request_id, self.path, self.status, round(self.duration_s, 6)
-        )
-        line.level, line.message = "info", "request"
-        line.attempts, line.replica, line.stream = self.attempts, self.replica, self.stream
-        if self.client is not None:
-            line.client = self.client.identity
-        if self.outcome is not None:
-            line.outcome = self.outcome.value
-        if self.first_byte_s is not None:
-            line.ttft_s = round(self.first_byte_s - self.started_s, 6)
-        if self.usage is not None:
-            line.input_tokens, line.cached_tokens, line.output_tokens = self.usage
-        if self.trace is not None:
-            line.trace_id = self.trace.log_id()
-        return line
+_ENDED: Final = (
+    "request_id", "path", "status", "started_s", "first_byte_s", "client", "outcome", "replica", "attempts", "stream",
+    "usage", "trace",
+)  # fmt: skip
+"""What the writer gets of a request that ended, fields of `RequestState`, after the time and the duration."""
+_fields_of = attrgetter(*_ENDED)
 
 
-_fields_of = attrgetter(*_Ended._fields[2:])
+def _line(  # noqa: PLR0913, PLR0917 - a field each, in the order of `_ENDED`
+    time_s: float,
+    duration_s: float,
+    request_id: str,
+    path: str,
+    status: int,
+    started_s: float,
+    first_byte_s: float | None,
+    client: Client | None,
+    outcome: Outcome | None,
+    replica: str,
+    attempts: int,
+    stream: bool,
+    usage: Usage | None,
+    trace: RequestTrace | None,
+) -> RequestLine:
+    input_tokens, cached_tokens, output_tokens = usage or NOTHING
+    return RequestLine(
+        time_s,
+        request_id,
+        path,
+        status,
+        _to_microseconds(duration_s),
+        "info",
+        "request",
+        "" if client is None else client.identity,
+        "" if outcome is None else outcome.value,
+        replica,
+        attempts,
+        stream,
+        0.0 if first_byte_s is None else _to_microseconds(first_byte_s - started_s),
+        input_tokens,
+        cached_tokens,
+        output_tokens,
+        "" if trace is None else trace.log_id(),
+    )
+
+
+def _to_microseconds(seconds: float) -> float:
+    return round(seconds * 1e6) / 1e6  # takes a fifth of the time of round(seconds, 6)
 
 
 class RequestLog:
@@ -299,5 +308,5 @@ class RequestLog:
         lines: list[bytes] = []
         with contextlib.suppress(IndexError):  # the loop's thread appends meanwhile
             while len(lines) < FLUSHED_LINES:
-                lines.append(self._encoder.encode(_Ended._make(self._lines.popleft()).line()))
+                lines.append(self._encoder.encode(_line(*self._lines.popleft())))
         return lines
