@@ -62,8 +62,7 @@ class _MeanOutput:
         self._requests = 0
 
     def add(self, cost: float) -> None:
-        if self._requests < RECENT_REQUESTS:
-            self._requests += 1
+        self._requests = min(self._requests + 1, RECENT_REQUESTS)
         self.cost += (cost - self.cost) / self._requests
 
 
