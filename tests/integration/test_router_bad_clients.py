@@ -202,13 +202,13 @@ async def test_all_bodies_together_are_bounded() -> None:
         assert router.rooms.intake.body_memory.used_bytes == MAX_BUFFERED_BYTES - 100_000
         router.rooms.intake.body_memory.used_bytes = 0
         tenant = tenant_of(next(router.rooms.totals.clients()).identity)
-        router.rooms.intake.body_memory.reserve(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        router.rooms.intake.body_memory.of(tenant).reserve(MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
-        router.rooms.intake.body_memory.reserve(
-            "ns/another", 16 * 2**20
+        router.rooms.intake.body_memory.of("ns/another").reserve(
+            16 * 2**20
         )  # as if nothing had happened
-        router.rooms.intake.body_memory.release("ns/another", 16 * 2**20)
-        router.rooms.intake.body_memory.release(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        router.rooms.intake.body_memory.of("ns/another").release(16 * 2**20)
+        router.rooms.intake.body_memory.of(tenant).release(MAX_BUFFERED_BYTES * 9 // 10)
         assert router.rooms.intake.body_memory.used_bytes == 0
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200

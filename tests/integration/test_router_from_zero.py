@@ -15,7 +15,7 @@ from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import Outgoing
 from evenkeel_simulator.server.app import running_server
 
-from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import OK
 from tests.support.routers import (
     KEY,
@@ -182,7 +182,7 @@ async def test_two_clients_leave_the_waiting_room_in_turns() -> None:
         router.discovery.update(replace(config, replicas=replicas(1)))
         for one in answers:
             assert (await one).status_code == 200
-    keys = [decode(dict(request.headers)["x-smg-routing-key"]) for _, request in upstream.asked]
+    keys = [decode(headers_of(request)["x-smg-routing-key"]) for _, request in upstream.asked]
     assert [key.client for key in keys] == ["chat", "anonymous", "chat", "chat"]
 
 

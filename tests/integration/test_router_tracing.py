@@ -17,7 +17,7 @@ from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.upstream import BrokenError, Outgoing, UpstreamError
 from multidict import CIMultiDict
 
-from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, replicas
+from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import OK
 from tests.support.otlp import Collector, attributes, collector
 from tests.support.ports import free_ports
@@ -119,7 +119,7 @@ async def traced(
 
 async def test_each_attempt_is_a_span_and_the_replica_gets_it_as_the_parent() -> None:
     def answer(_: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
-        sent.append(dict(request.headers))
+        sent.append(headers_of(request))
         return BrokenError("cut off") if len(sent) == 1 else FakeReply([OK])
 
     sent: list[dict[str, str]] = []
@@ -157,7 +157,7 @@ async def test_a_client_that_does_not_sample_gets_no_spans_and_the_replica_learn
         )
     assert reply.status_code == 200
     assert collected.spans == []
-    sent = dict(upstream.asked[0][1].headers)
+    sent = headers_of(upstream.asked[0][1])
     assert sent["traceparent"].startswith(f"00-{CLIENT_TRACE}-")
     assert sent["traceparent"].endswith("-00")
 

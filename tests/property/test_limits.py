@@ -7,12 +7,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from evenkeel_router.request.admission import admit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.limit_worlds import (
     World,
+    admit,
     arrivals,
     most_in_a_minute,
     run_virtually,

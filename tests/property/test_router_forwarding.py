@@ -22,7 +22,7 @@ from evenkeel_router.transport.upstream import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import DONE, EVENT, OK, USAGE
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
 
@@ -135,7 +135,7 @@ async def _one_request(api: Api, upstream: Scripted, *, stream: bool) -> None:
             0,
         )
 
-        asked = [dict(request.headers)["x-smg-routing-key"] for _, request in upstream.asked]
+        asked = [headers_of(request)["x-smg-routing-key"] for _, request in upstream.asked]
         assert len(asked) <= 3
         if not upstream.refusals:  # else all may be lost, and the first to come back is a new one
             assert len({name for name, _ in upstream.asked}) == len(asked)

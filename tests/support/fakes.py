@@ -79,6 +79,12 @@ class FakeReply:
 Answer = Callable[[ReplicaConfig, Outgoing], FakeReply | UpstreamError]
 
 
+def headers_of(request: Outgoing) -> dict[str, str]:
+    """The header lines of a request to a replica, by name."""
+    lines = (line.partition(": ") for line in request.headers.splitlines())
+    return {name: value for name, _, value in lines}
+
+
 @dataclass(slots=True)
 class FakeUpstream:
     """Replicas without sockets. `answer` decides what each request gets, and `asked` records all requests."""

@@ -20,7 +20,7 @@ from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange
 from evenkeel_router.ledger.limit_parts import LimitParts
-from evenkeel_router.request.admission import Admission, admit
+from evenkeel_router.request.admission import Admission, PartUsedUp, TopUp, topped_up
 
 PORTS_OPEN_S = 5.0
 """A router takes requests when it has a part, or after this time."""
@@ -53,6 +53,16 @@ def run_virtually(main: Coroutine[Any, Any, None]) -> None:
 def tenant(**limits: int) -> Client:
     """A client of a tenant with these limits."""
     return client_of(TenantConfig(namespace="ns", name="t", limits=TenantLimits(**limits)), "c")
+
+
+async def admit(
+    admission: Admission, top_up: TopUp, client: Client, tokens: int, now: Callable[[], float]
+) -> None:
+    """Enter as in the pipeline: with what other routers have, if a part is used up here."""
+    try:
+        admission.enter(client, tokens, now())
+    except PartUsedUp as refusal:
+        await topped_up(admission, top_up, client, tokens, now, refusal=refusal)
 
 
 @dataclass

@@ -111,11 +111,12 @@ async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client
             if piece is not None:
                 wire.data_received(piece)
 
-    reply = await reading(asyncio.ensure_future(wire.ask(b"POST / HTTP/1.1\r\n\r\n", 5.0)))
-    client = Client(reply, EventScan(drops_usage=False), list(holds))
+    await reading(wire.send(b"POST / HTTP/1.1\r\n\r\n", 5.0))
+    wire.no_longer_awaited()
+    client = Client(wire, EventScan(drops_usage=False), list(holds))
     ended = False
     while not ended and client.scan.broken is None:
-        ended = await reading(asyncio.ensure_future(reply.relay(client.feed, idle_s=5.0)))
+        ended = await reading(asyncio.ensure_future(wire.relay(client.feed, idle_s=5.0)))
     wire.release()
     client.scan.close()
     return client

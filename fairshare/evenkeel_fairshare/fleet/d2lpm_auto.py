@@ -73,8 +73,8 @@ class _Account:
 
     def __init__(self) -> None:
         self.open: dict[int, _OpenWork] = {}
-        self.busy = EMPTY
-        """The slots in `open`."""
+        self.busy = 0
+        """The slots in `open`, as a `ReplicaSet`."""
         self.output = _MeanOutput()
 
     def work(self, slot: int) -> float:
@@ -84,7 +84,7 @@ class _Account:
 
     def drop(self, slot: int) -> None:
         del self.open[slot]
-        self.busy = ReplicaSet(self.busy & ~(1 << slot))
+        self.busy &= ~(1 << slot)
 
 
 class _Load:
@@ -132,30 +132,31 @@ class AutoD2lpm(FleetPolicy):
             raise ValueError(f"slots {list(slots_of(strangers))} are routable but have not joined")
         if not request.weight > 0:
             raise ValueError(f"a client's weight is {request.weight}; it must be positive")
-        account = self._account(request.client)
-        holders = ReplicaSet(routable & request.longest)
-        others = ReplicaSet(routable & ~holders)
+        account = self._accounts.get(request.client) or self._added(request.client)
+        holders = routable & request.longest
         if not holders:
-            return self._least_work(account, others, outstanding)
-        near = self._least_work(account, holders, outstanding)
+            return self._least_work(account, routable, outstanding)
+        near, others = self._least_work(account, holders, outstanding), routable & ~holders
+        if not others or not self._loads[near].requests:
+            return near
         saved_tokens = request.matched_tokens + request.adapter_tokens
         quantum = self._patience * self._cost.input_cost(saved_tokens)
         wait = self._wait(account, request, near, self._input_cost(request, near))
-        if not others or wait <= quantum:
+        if wait <= quantum:
             return near
         far = self._least_work(account, others, outstanding)
         excess = wait - self._wait(account, request, far, self._input_cost(request, far))
         return near if excess <= quantum else far
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
-        account = self._account(request.client)
+        account = self._accounts.get(request.client) or self._added(request.client)
         self._accounts.move_to_end(request.client)
         if not self._live >> slot & 1:
             return
         load, own = self._loads[slot], account.open.get(slot)
         if own is None:
             own = account.open[slot] = _OpenWork(request.weight)
-            account.busy = ReplicaSet(account.busy | 1 << slot)
+            account.busy |= 1 << slot
             load.weight += own.weight
         cost = self._input_cost(request, slot)
         own.input_cost += cost
@@ -201,12 +202,10 @@ class AutoD2lpm(FleetPolicy):
             if slot in account.open:
                 account.drop(slot)
 
-    def _account(self, client: str) -> _Account:
-        account = self._accounts.get(client)
-        if account is None:
-            account = self._accounts[client] = _Account()
-            if len(self._accounts) > self._max_clients:
-                self._remove(self._accounts.popitem(last=False)[1])
+    def _added(self, client: str) -> _Account:
+        account = self._accounts[client] = _Account()
+        if len(self._accounts) > self._max_clients:
+            self._remove(self._accounts.popitem(last=False)[1])
         return account
 
     def _remove(self, account: _Account) -> None:
@@ -219,8 +218,10 @@ class AutoD2lpm(FleetPolicy):
     def _input_cost(self, request: Dispatch, slot: int) -> float:
         """Of the tokens that a replica computes for a request."""
         if request.longest >> slot & 1:
-            return self._cost.input_cost(max(1, request.input_tokens - request.matched_tokens))
-        return self._cost.input_cost(max(1, request.input_tokens + request.adapter_tokens))
+            tokens = request.input_tokens - request.matched_tokens
+        else:
+            tokens = request.input_tokens + request.adapter_tokens
+        return self._cost.input_cost(max(1, tokens))
 
     def _wait(self, account: _Account, request: Dispatch, slot: int, input_cost: float) -> float:
         """Work that a replica does before it has served the client's open work there.
@@ -238,13 +239,13 @@ class AutoD2lpm(FleetPolicy):
         share = work + input_cost + account.output.cost
         return work + min(others, share * other_weight / request.weight)
 
-    def _least_work(self, account: _Account, slots: ReplicaSet, outstanding: Sequence[int]) -> int:
+    def _least_work(self, account: _Account, slots: int, outstanding: Sequence[int]) -> int:
         """The slot with the least open work of the client, then of all clients, then with the fewest requests.
 
         `slots` is not empty. Ties go to the lowest slot.
         """
         idle = slots & ~account.busy
-        mask = idle or int(slots)
+        mask = idle or slots
         if not mask & mask - 1:
             return mask.bit_length() - 1
         loads, price = self._loads, self._output.cost

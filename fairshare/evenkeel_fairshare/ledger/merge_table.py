@@ -121,7 +121,10 @@ class MergeTable:
         cells[start + column] += amount
         cells[start] = version
         self._slots[name] = start  # the newest
-        self._note_order(version)
+        if version < self._newest:
+            self._in_order = False
+        else:
+            self._newest = version
 
     def merge(self, rows: Rows) -> list[str]:
         """Join rows; returns the names of changed rows.

@@ -26,6 +26,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import accumulate, repeat, takewhile
+from operator import and_, itemgetter
+from struct import iter_unpack
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -48,13 +51,12 @@ def text_blocks(
         raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
     # Lone surrogates are legal in JSON strings, so a request with one must not fail.
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    whole = len(data) - len(data) % block_bytes
+    blocks = map(itemgetter(0), iter_unpack(f"{block_bytes}s", data[:whole]))
     running = xxh3_64(seed=seed)
-    update, digest = running.update, running.intdigest
-    hashes = []
-    for end in range(block_bytes, len(data) + 1, block_bytes):
-        update(data[end - block_bytes : end])
-        hashes.append(digest())  # of data[:end]: one pass over the data for all prefixes
-    return hashes
+    digest = running.intdigest
+    # Of the data up to the end of each block: one pass for all prefixes.
+    return [digest() for _ in map(running.update, blocks)]
 
 
 def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> list[int]:
@@ -63,6 +65,7 @@ def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> 
     return text_blocks(data.tobytes(), block_bytes=block_tokens * data.itemsize, seed=seed)
 
 
+@lru_cache(maxsize=4096)
 def namespace_seed(name: str) -> int:
     """The seed of `text_blocks` for a namespace of the cache: an adapter, a salt; 0 for none."""
     return xxh3_64_intdigest(name.encode()) if name else 0
@@ -187,16 +190,14 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
         """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
-        held = among << 1 & ~self._departed
-        entry_of = self._entries.get
-        depth = 0
-        for key in hashes:
-            still = held & entry_of(key, 0)
-            if not still:
-                break
-            held = still
-            depth += 1
-        return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
+        entries = map(self._entries.get, hashes, repeat(0))
+        # What is held before the first block, then up to the end of each, as long as a replica holds it.
+        held = list(
+            takewhile(bool, accumulate(entries, and_, initial=among << 1 & ~self._departed))
+        )
+        if len(held) < 2:
+            return NO_MATCH
+        return Match(len(held) - 1, ReplicaSet(held[-1] >> 1))
 
     def lacking(self, hashes: Sequence[int], slot: int) -> list[int]:
         """The `hashes` that `slot` lacks, in their order. O(blocks)."""
@@ -216,18 +217,17 @@ class PrefixIndex:
         before = after = -1  # neighbours mostly have the same replicas: share one int
         gain = gained = 0
         fresh = []
-        for key in hashes:
-            entry = entries.get(key)
+        for key, entry in zip(hashes, map(entries.get, hashes), strict=True):
+            if entry == after:
+                continue
             if entry is None:
                 fresh.append(key)
-            elif entry != before:
+                continue
+            if entry != before:
                 before, after = entry, entry | mark
                 gain = not entry & replica
-                gained += gain
-                entries[key] = after
-            elif after != entry:
-                gained += gain
-                entries[key] = after
+            gained += gain
+            entries[key] = after
         for key in reversed(fresh):
             if key not in entries:  # twice in one prompt: a collision, which any client can forge
                 self._place(key)

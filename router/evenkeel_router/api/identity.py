@@ -8,15 +8,16 @@ choose it.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
+import msgspec
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import CLIENT_HEADERS, OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
@@ -51,6 +52,7 @@ KEY_HEADERS: Final = ("x-api-key", "api-key")
 _AUTHORIZATION: Final = istr("Authorization")
 _KEYS: Final = tuple(map(istr, KEY_HEADERS))
 _IDENTITY: Final = tuple((name, istr(name)) for name in CLIENT_HEADERS)
+_RARE: Final = (*_KEYS, *(key for _, key in _IDENTITY))
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
 DEFAULT_CLIENT: Final = "default"
@@ -92,16 +94,16 @@ class Client:
         return text
 
 
-class Claims(NamedTuple):
+class Claims(msgspec.Struct, frozen=True):
     """The headers of a request that identify its client."""
 
     authorization: Sequence[str]
     """Every `Authorization` header."""
-    keys: Sequence[str]
+    keys: Sequence[str] = ()
     """Every header that is an API key and nothing else (`KEY_HEADERS`)."""
-    named: Sequence[tuple[str, str]]
+    named: Sequence[tuple[str, str]] = ()
     """Every identity header, name and value."""
-    peer: str
+    peer: str = ""
     """The address of the other end; empty if it has none."""
 
 
@@ -118,6 +120,9 @@ class Sent(Protocol):
 def claims_of(request: Sent) -> Claims:
     """The headers that identify the sender."""
     headers = request.headers
+    authorization = headers.getall(_AUTHORIZATION, ())
+    if not any(map(headers.__contains__, _RARE)):
+        return Claims(authorization)
     named: list[tuple[str, str]] = []
     for name, key in _IDENTITY:
         if key in headers:
@@ -126,7 +131,7 @@ def claims_of(request: Sent) -> Claims:
     keys: list[str] = []
     for key_header in filter(headers.__contains__, _KEYS):
         keys += headers.getall(key_header)
-    return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
+    return Claims(authorization, keys, named, peer or "")
 
 
 class Directory:
@@ -180,7 +185,7 @@ class Directory:
         key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
         if claims.keys and any(other != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        digest = sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         client = self._by_key.get(digest)
         if client is None:
             message = "The API key is unknown to this service."

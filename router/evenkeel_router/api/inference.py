@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD, GUARDED_FIELDS
@@ -33,6 +33,8 @@ MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
 MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
 _guarded_values = attrgetter(*GUARDED_FIELDS)
 _NONE_GUARDED: Final = (UNSET,) * len(GUARDED_FIELDS)
+_KEY_MEMBER: Final = f'"{CLIENT_KEY_FIELD}":"%b"'.encode()
+_SALT_MEMBER: Final = f'"{CACHE_SALT_FIELD}":"%b"'.encode()
 _START = "\x1e"  # before each message; control characters of ASCII that separate records and units
 _UNIT = "\x1f"
 
@@ -49,7 +51,7 @@ class Limits:
     """Other names of the model."""
 
 
-class Inference(NamedTuple):
+class Inference(msgspec.Struct, frozen=True, gc=False):
     """One request, as later steps use it."""
 
     body: bytes
@@ -85,7 +87,8 @@ def parse_json(
     names_model: bool = True,
 ) -> Inference:
     """Parse a body; raises `Refusal` with the invalid field. `names_model`: whether bodies of the API name the model."""
-    _check_utf8(body)
+    if not body.isascii():
+        _check_utf8(body)
     try:
         inference = parser(body, limits)
     except msgspec.ValidationError as error:
@@ -99,8 +102,6 @@ def parse_json(
 
 def _check_utf8(body: bytes) -> None:
     """JSON is UTF-8, but the decoder does not check strings that it skips."""
-    if body.isascii():
-        return
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -156,7 +157,7 @@ class Message(msgspec.Struct):
     reasoning_content: str | None = None
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What the router needs of a request's prompts."""
 
     first: bytes
@@ -229,7 +230,7 @@ def with_adapter(inference: Inference, limits: Limits, *, names_model: bool) -> 
         members["model"] = Raw(msgspec.json.encode(f"{limits.model}:{adapter}"))
         body = msgspec.json.encode(members)
     text = f"{adapter}{_UNIT}".encode() + inference.text if inference.text else b""
-    return inference._replace(body=body, text=text)
+    return msgspec.structs.replace(inference, body=body, text=text)
 
 
 def check_output(field: str, value: int | None, limits: Limits, *, least: int = 1) -> None:
@@ -289,6 +290,8 @@ def without(body: bytes, names: tuple[str, ...]) -> bytes:
 
 def splice(body: bytes, member: bytes) -> bytes:
     """Insert `member` as the first of the object. The first brace of `body` opens it."""
+    if body.startswith(b'{"'):  # the usual case: it has a member
+        return b"{%b,%b" % (member, body[1:])
     start = body.index(b"{") + 1
     rest = body[start:]
     separator = b"" if rest.lstrip(b" \t\r\n").startswith(b"}") else b","
@@ -297,12 +300,12 @@ def splice(body: bytes, member: bytes) -> bytes:
 
 def with_client_key(body: bytes, key: str) -> bytes:
     """A `/generate` body that names the client. `body` has no such member, because parsing removed it."""
-    return splice(body, b'"%b":"%b"' % (CLIENT_KEY_FIELD.encode(), key.encode("ascii")))
+    return splice(body, _KEY_MEMBER % key.encode("ascii"))
 
 
 def with_cache_salt(body: bytes, cache_salt: str) -> bytes:
     """A body whose prefixes are shared with those of the same salt only; it has no such member, because parsing removed it."""
-    return splice(body, b'"%b":"%b"' % (CACHE_SALT_FIELD.encode(), cache_salt.encode("ascii")))
+    return splice(body, _SALT_MEMBER % cache_salt.encode("ascii"))
 
 
 def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:
@@ -310,15 +313,21 @@ def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:
 
     Raises `Refusal` if there are so many that reading them would delay other requests.
     """
-    check_parts("messages", messages)
     pieces = [tools.decode()] if tools else []
+    parts = len(messages)
+    if parts > MAX_PARTS:
+        raise _too_many_parts("messages", parts)
     for message in messages:
-        pieces += (_START, message.role, _UNIT)
         content = message.content
         if isinstance(content, str):
-            pieces.append(content)
-        elif content is not None:
-            pieces.extend(_part(part) for part in content)
+            pieces += (_START, message.role, _UNIT, content)
+        else:
+            pieces += (_START, message.role, _UNIT)
+            if content is not None:
+                parts += len(content) - 1
+                if parts > MAX_PARTS:
+                    raise _too_many_parts("messages", parts)
+                pieces.extend(_part(part) for part in content)
         if message.reasoning_content is not None:
             pieces += (_UNIT, message.reasoning_content)
         if message.tool_calls is not UNSET:
@@ -347,8 +356,12 @@ def check_parts(field: str, turns: Sequence[_Turn]) -> None:
     for one in turns:
         parts += len(one.content) if isinstance(one.content, list) else 1
     if parts > MAX_PARTS:
-        message = f"{field} has {parts} parts; send at most {MAX_PARTS}."
-        raise invalid(message, code="invalid_value", param=field)
+        raise _too_many_parts(field, parts)
+
+
+def _too_many_parts(field: str, parts: int) -> Refusal:
+    message = f"{field} has {parts} parts; send at most {MAX_PARTS}."
+    return invalid(message, code="invalid_value", param=field)
 
 
 def text_of(raw: UnsetType | Raw | None) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.exact import ExactIndex
@@ -131,7 +132,7 @@ class Member:
         return self.slot is not None
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True):
     """A request, matched: what `select` and every retry need."""
 
     dispatch: Dispatch
@@ -147,14 +148,14 @@ class Match(NamedTuple):
         return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
-class Prediction(NamedTuple):
+class Prediction(msgspec.Struct, frozen=True, gc=False):
     """How many tokens of its prompt a request should find cached at the replica chosen for it."""
 
     basis: Basis
     cached_tokens: int
 
 
-class Ticket(NamedTuple):
+class Ticket(msgspec.Struct, frozen=True):
     """One request at one replica, from selection to its end."""
 
     member: Member

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
@@ -35,7 +36,7 @@ JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
 
-class Booking(NamedTuple):
+class Booking(msgspec.Struct, frozen=True):
     """One request at one incarnation, from its dispatch to its end."""
 
     incarnation: str
@@ -262,7 +263,7 @@ class Accounting:
 
     def sends(self, replica: str, client: Client, *, paid: Paid, now_s: float) -> Booking:
         """A request is about to be sent. `paid`: at replicas before (R11)."""
-        incarnation = self.incarnation(replica)
+        incarnation = self._at.get(replica, "")
         # The seed first: a client sent there without a seed counts as started from zero.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
         self._bookings += 1

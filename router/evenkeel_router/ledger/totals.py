@@ -8,9 +8,10 @@ distribution is a hundred numbers, and the names of clients come from outside.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from array import array
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,21 +36,46 @@ MAX_TENANTS: Final = 100
 class Histogram:
     """Counts of values up to each bound; the last count is of values above all bounds."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("_counts", "_new", "_total", "bounds", "observe")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self._new = array("d")
+        """Values that are not counted yet."""
+        self.observe: Callable[[float], None] = self._new.append
+        """Count a value, with the next `collect`: in the first bucket whose bound it does not exceed."""
 
-    def observe(self, value: float) -> None:
-        """Count a value in the first bucket whose bound it does not exceed."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    @property
+    def counts(self) -> Sequence[int]:
+        """Values by bucket."""
+        self.collect()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        """The sum of the values."""
+        self.collect()
+        return self._total
 
     def never(self) -> None:
         """Count a missing value (such as a first token that never came): above every bound, and not in the sum."""
-        self.counts[-1] += 1
+        self._counts[-1] += 1
+
+    def collect(self) -> None:
+        """Count the new values, all at once: a hundred values that are sorted first cost little more than one."""
+        if not self._new:
+            return
+        values = sorted(self._new)
+        del self._new[:]
+        self._total += sum(values)
+        below = 0
+        for bucket, bound in enumerate(self.bounds):
+            up_to = bisect_right(values, bound)
+            self._counts[bucket] += up_to - below
+            below = up_to
+        self._counts[-1] += len(values) - below
 
 
 def ttft_histogram(threshold_s: float | None) -> Histogram:
@@ -74,6 +100,13 @@ class Distributions:
         self.duration_s = Histogram(SECONDS)
         self.qoe = Histogram(RATIOS)
         """Empty unless QoE is measured."""
+
+    def histograms(self) -> Sequence[Histogram]:
+        """All of them."""
+        return (
+            self.input_tokens, self.cached_tokens, self.output_tokens, self.ttft_s, self.itl_s,
+            self.duration_s, self.qoe,
+        )  # fmt: skip
 
 
 class ClientTotals:
@@ -122,12 +155,14 @@ class ClientTotals:
 
     def used(self, usage: Usage) -> None:
         """A request used these tokens."""
-        self.input_tokens += usage.input_tokens
-        self.cached_tokens += usage.cached_tokens
-        self.output_tokens += usage.output_tokens
-        self.distributions.input_tokens.observe(usage.input_tokens)
-        self.distributions.cached_tokens.observe(usage.cached_tokens)
-        self.distributions.output_tokens.observe(usage.output_tokens)
+        input_tokens, cached_tokens, output_tokens = usage
+        self.input_tokens += input_tokens
+        self.cached_tokens += cached_tokens
+        self.output_tokens += output_tokens
+        distributions = self.distributions
+        distributions.input_tokens.observe(input_tokens)
+        distributions.cached_tokens.observe(cached_tokens)
+        distributions.output_tokens.observe(output_tokens)
 
 
 class ReplicaTotals:
@@ -236,6 +271,16 @@ class RequestTotals:
         if len(self._tenants) >= self._max_tenants:
             yield self._other_tenants
 
+    def collect(self) -> Iterator[None]:
+        """Count what the distributions have not counted yet, in steps; otherwise their memory would grow."""
+        for one in [*self._tenants.values(), self._other_tenants]:
+            for histogram in one.histograms():
+                histogram.collect()
+            yield
+        for prediction in self.predictions.values():
+            prediction.error_tokens.collect()
+        self.within_share_ttft_s.collect()
+
     def predicted(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
         """A replica found `reported_tokens` of a prompt cached; the router expected `predicted_tokens`."""
         of = self.predictions.get(basis)
@@ -248,11 +293,12 @@ class RequestTotals:
     def settle(self, totals: ClientTotals, at: ReplicaTotals, usage: Usage) -> float:
         """Count the tokens that a request used at a replica; returns the service, weighted tokens."""
         totals.used(usage)
-        at.input_tokens += usage.input_tokens
-        at.cached_tokens += usage.cached_tokens
-        at.output_tokens += usage.output_tokens
-        extend = usage.input_tokens - usage.cached_tokens
-        return self.cost.input_cost(extend) + self.cost.output_cost(extend, 0, usage.output_tokens)
+        input_tokens, cached_tokens, output_tokens = usage
+        at.input_tokens += input_tokens
+        at.cached_tokens += cached_tokens
+        at.output_tokens += output_tokens
+        extend = input_tokens - cached_tokens
+        return self.cost.input_cost(extend) + self.cost.output_cost(extend, 0, output_tokens)
 
 
 @dataclass(slots=True)
@@ -325,8 +371,10 @@ class DemandMeter:
         return rates
 
     def _decay(self, known: _Requested, now_s: float) -> None:
-        kept = math.exp(-max(0.0, now_s - known.since_s) / self._window_s)
-        known.since_s = now_s
+        passed_s, known.since_s = now_s - known.since_s, now_s
+        if passed_s <= 0:
+            return
+        kept = math.exp(-passed_s / self._window_s)
         known.arrivals *= kept
         known.cost *= kept
         known.finished *= kept

@@ -16,7 +16,7 @@ burst is served now and then, not refused forever.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
@@ -44,52 +44,50 @@ def may_hold_more(held: int, free: int) -> bool:
 class BodyMemory:
     """Bytes of bodies in memory, with one limit for all of them. No tenant can use all of it."""
 
-    __slots__ = ("_held_bytes", "limit_bytes", "used_bytes")
+    __slots__ = ("_tenants", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._held_bytes: dict[str, int] = {}  # no zeros
+        self._tenants: dict[str, TenantMemory] = {}  # as many as the configuration names
 
-    def reserve(self, tenant: str, size_bytes: int) -> None:
+    def of(self, tenant: str) -> TenantMemory:
+        """What one tenant holds of it."""
+        memory = self._tenants.get(tenant)
+        if memory is None:
+            memory = self._tenants[tenant] = TenantMemory(self)
+        return memory
+
+
+class TenantMemory:
+    """The body memory, for one tenant."""
+
+    __slots__ = ("_all", "_held_bytes")
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._all = memory
+        self._held_bytes = 0
+
+    def reserve(self, size_bytes: int) -> None:
         """Use some of it; raises `Refusal`."""
-        free_bytes = self.limit_bytes - self.used_bytes - size_bytes
+        memory = self._all
+        free_bytes = memory.limit_bytes - memory.used_bytes - size_bytes
         if free_bytes < 0:
-            message = f"The router already holds {self.used_bytes} bytes of request bodies, which is its limit."
+            message = f"The router already holds {memory.used_bytes} bytes of request bodies, which is its limit."
             raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
-        held_bytes = self._held_bytes.get(tenant, 0)
-        if not may_hold_more(held_bytes, free_bytes):
+        if not may_hold_more(self._held_bytes, free_bytes):
             message = (
-                f"The tenant's requests already hold {held_bytes} bytes in the router; "
+                f"The tenant's requests already hold {self._held_bytes} bytes in the router; "
                 "the router keeps the remaining memory for other tenants."
             )
             raise Refusal(Outcome.RATE_LIMITED, message, code="max_buffered", retry_after_s=1)
-        self.used_bytes += size_bytes
-        self._held_bytes[tenant] = held_bytes + size_bytes
-
-    def release(self, tenant: str, size_bytes: int) -> None:
-        """Free what was reserved."""
-        self.used_bytes -= size_bytes
-        held_bytes = self._held_bytes.get(tenant, 0) - size_bytes
-        if held_bytes:
-            self._held_bytes[tenant] = held_bytes
-        else:
-            self._held_bytes.pop(tenant, None)
-
-
-class TenantMemory(NamedTuple):
-    """The body memory, for one tenant."""
-
-    memory: BodyMemory
-    tenant: str
-
-    def reserve(self, size_bytes: int) -> None:
-        """See `BodyMemory.reserve`."""
-        self.memory.reserve(self.tenant, size_bytes)
+        memory.used_bytes += size_bytes
+        self._held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """See `BodyMemory.release`."""
-        self.memory.release(self.tenant, size_bytes)
+        """Free what was reserved."""
+        self._all.used_bytes -= size_bytes
+        self._held_bytes -= size_bytes
 
 
 class PartUsedUp(Refusal):
@@ -107,12 +105,17 @@ class PartUsedUp(Refusal):
 class _Tenant:
     """One tenant's requests here, and the parts of its limits. A part that was used once is counted ever after."""
 
-    __slots__ = ("_limits", "_name", "_parts", "requests", "running", "slots", "tokens")
+    __slots__ = (
+        "_name", "_parts", "is_limited", "limits", "requests", "running", "slots", "tokens",
+    )  # fmt: skip
 
     def __init__(self, name: str, parts: LimitParts) -> None:
         self._name = name
         self._parts = parts
-        self._limits: TenantLimits | None = None
+        self.limits: TenantLimits | None = None
+        """As configured at the last `update`."""
+        self.is_limited = False
+        """Whether it has, or ever had, a limit here."""
         self.running = 0
         self.requests: LimitPart | None = None
         self.tokens: LimitPart | None = None
@@ -121,9 +124,7 @@ class _Tenant:
 
     def update(self, limits: TenantLimits, now_s: float) -> None:
         """Follow a changed configuration."""
-        if limits is self._limits:
-            return
-        self._limits = limits
+        self.limits = limits
         if limits.requests_per_minute:
             self.requests = self._rate(
                 "requests", limits.requests_per_minute, limits.burst_requests, now_s
@@ -141,6 +142,7 @@ class _Tenant:
         return self._part(kind, burst, _MINUTE_S * burst / per_minute, now_s)
 
     def _part(self, kind: str, size: float, fill_s: float, now_s: float) -> LimitPart:
+        self.is_limited = True
         return self._parts.limit(f"{kind} {self._name}", size=size, fill_s=fill_s, now_s=now_s)
 
     def check(self, limits: TenantLimits, tokens: int, now_s: float) -> None:
@@ -188,17 +190,18 @@ class _Tenant:
         return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
 
     def enter(self, tokens: int, now_s: float) -> None:
-        self.running += 1
+        """Take what a request that enters uses of the limits."""
         if self.requests is not None:
             self.requests.take(1, now_s)
         if self.slots is not None:
             self.slots.take(1, now_s)
         self.use(tokens, now_s)
 
-    def leave(self, now_s: float) -> None:
-        self.running -= 1
+    def leave(self, tokens: int, now_s: float) -> None:
+        """Give its slot back, and take the tokens that it used beyond the estimate."""
         if self.slots is not None:
             self.slots.take(-1, now_s)
+        self.use(tokens, now_s)
 
     def use(self, tokens: int, now_s: float) -> None:
         """So many tokens more than were taken before; may be negative."""
@@ -219,23 +222,29 @@ class Admission:
 
     def enter(self, client: Client, tokens: int, now_s: float) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
-        free = self.limits.max_concurrent - self.running - 1
+        limits = self.limits
+        free = limits.max_concurrent - self.running - 1
         if free < 0:
             message = f"The router is full ({self.running} requests in flight)."
             raise Refusal(
                 Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=_BUSY_RETRY_S
             )
-        tenant = self._tenant(client, now_s)
-        tenant.check(client.limits, tokens, now_s)
-        held = self.running_of(client.identity)
-        allowed = self.limits.max_concurrent_per_client
+        tenant = self._tenants.get(client.tenant_identity)
+        if tenant is None or tenant.limits is not client.limits:
+            tenant = self._updated(client, now_s)
+        if tenant.is_limited:
+            tenant.check(client.limits, tokens, now_s)
+        held = self._clients.get(client.identity, 0)
+        allowed = limits.max_concurrent_per_client
         if allowed and held >= allowed:
             raise _limited(f"The client has {held} requests in flight, which is its limit.")
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
         if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
             raise _greedy("client", held, self.running)
-        tenant.enter(tokens, now_s)
+        tenant.running += 1
+        if tenant.is_limited:
+            tenant.enter(tokens, now_s)
         self._clients[client.identity] = held + 1
         self.running += 1
 
@@ -246,8 +255,9 @@ class Admission:
     def leave(self, client: Client, tokens: int, now_s: float) -> None:
         """A request is over. `tokens`: what it used beyond the estimate at its start; may be negative."""
         tenant = self._tenants[client.tenant_identity]
-        tenant.use(tokens, now_s)
-        tenant.leave(now_s)
+        tenant.running -= 1
+        if tenant.is_limited:
+            tenant.leave(tokens, now_s)
         held = self._clients[client.identity] - 1
         if held:
             self._clients[client.identity] = held
@@ -259,7 +269,8 @@ class Admission:
         """Requests of a client in flight."""
         return self._clients.get(identity, 0)
 
-    def _tenant(self, client: Client, now_s: float) -> _Tenant:
+    def _updated(self, client: Client, now_s: float) -> _Tenant:
+        """The client's tenant, new or with changed limits."""
         tenant = self._tenants.get(client.tenant_identity)
         if tenant is None:
             tenant = _Tenant(client.tenant_identity, self._parts)
@@ -268,20 +279,22 @@ class Admission:
         return tenant
 
 
-async def admit(
+async def topped_up(
     admission: Admission,
     top_up: TopUp,
     client: Client,
     tokens: int,
     now: Callable[[], float],
+    *,
+    refusal: PartUsedUp,
 ) -> None:
-    """As `enter`, but first ask other routers for what they have of a limit that is used up here."""
-    while True:
+    """As `enter`, after that refused: ask other routers for what they have of a limit that is used up here."""
+    while await top_up(refusal.limit, refusal.amount):
         try:
             return admission.enter(client, tokens, now())
-        except PartUsedUp as refusal:
-            if not await top_up(refusal.limit, refusal.amount):
-                raise
+        except PartUsedUp as again:
+            refusal = again
+    raise refusal
 
 
 def _greedy(whose: str, running: int, in_all: int) -> Refusal:

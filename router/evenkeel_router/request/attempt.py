@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from msgspec import Struct
 
 from evenkeel_router.api.answers import GarbageError, of_reply
 from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
@@ -44,7 +44,6 @@ from evenkeel_router.transport.upstream import (
     Passes,
     Reply,
     SilenceError,
-    Upstream,
 )
 
 
@@ -64,28 +63,21 @@ class Verdict(Protocol):
         """Which requests had begun there; None if no report showed it."""
 
 
-class Attempt:
+class Attempt(Struct, eq=False):
     """From selection to one ending."""
 
-    __slots__ = (
-        "_accounting", "_fleet", "_state", "booking", "exchange", "taken_back", "ticket", "tried", "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self, fleet: Fleet, accounting: Accounting, ticket: Ticket, tried: ReplicaSet
-    ) -> None:
-        """`tried`: slots of the replicas that failed the request before."""
-        self._fleet = fleet
-        self._accounting = accounting
-        self._state = State.SELECTED
-        self.ticket = ticket
-        self.tried = tried
-        self.exchange: Exchange | None = None
-        self.booking: Booking | None = None
-        self.turn: Turn | None = None
-        """Where the router orders the replica's queue."""
-        self.taken_back: Verdict | None = None
-        """Set when the router takes the request back from a replica that drains."""
+    _fleet: Fleet
+    _accounting: Accounting
+    ticket: Ticket
+    tried: ReplicaSet
+    """Slots of the replicas that failed the request before."""
+    _state: State = State.SELECTED
+    exchange: Exchange | None = None
+    booking: Booking | None = None
+    turn: Turn | None = None
+    """Where the router orders the replica's queue."""
+    taken_back: Verdict | None = None
+    """Set when the router takes the request back from a replica that drains."""
 
     @property
     def replica(self) -> str:
@@ -97,16 +89,13 @@ class Attempt:
         """The ledger's booking while the request is at the replica."""
         return self.booking if self._state is State.DISPATCHED else None
 
-    async def connect(self, upstream: Upstream, replica: ReplicaConfig) -> Exchange:
-        """A connection for the request. Raises `ConnectError` and `ConnectionLimitError`; then `refused` follows."""
-        self.exchange = await upstream.connect(replica)
-        return self.exchange
-
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = State.DISPATCHED
-        self.booking = self._accounting.sends(self.replica, client, paid=paid, now_s=now_s)
-        return self.booking.key
+        booking = self.booking = self._accounting.sends(
+            self.ticket.member.name, client, paid=paid, now_s=now_s
+        )
+        return booking.key
 
     def refused(self) -> None:
         """The request never reached the replica: nothing is charged."""
@@ -173,7 +162,7 @@ Begun: TypeAlias = Callable[[int], None]
 """The client is about to be sent the first of its answer, with this status."""
 
 
-class Answered(NamedTuple):
+class Answered(Struct, frozen=True):
     """A replica's answer, and the request that it belongs to."""
 
     request_state: RequestState
@@ -330,7 +319,7 @@ async def _drain(stream: Stream, idle_s: float) -> None:
 
 def relay_whole(answered: Answered, *, close: bool) -> CompleteReply:
     """The client's answer if the replica's answer is no stream; raises `FailedAttempt`."""
-    state, admitted, request, reply, begun = answered
+    state, admitted, reply = answered.request_state, answered.admitted, answered.reply
     status, body, inference = reply.status, reply.body, admitted.inference
     api = admitted.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
@@ -348,9 +337,9 @@ def relay_whole(answered: Answered, *, close: bool) -> CompleteReply:
     else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
         content = reply.content_type or "no content type"
         raise FailedAttempt(f"the replica answered {status} with {content}")
-    begun(status)
+    answered.begun(status)
     return CompleteReply(
-        request,
+        answered.request,
         status=status,
         body=body,
         content_type=content_type,

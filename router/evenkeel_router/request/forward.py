@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from msgspec import Struct
 
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.fleet.health import Health
@@ -64,8 +64,7 @@ EXCUSED_PER_ATTEMPT: Final = 4
 request that crashes every replica: until the next report it looks as if it had only waited."""
 
 
-@dataclass(slots=True)
-class _History:
+class _History(Struct, eq=False):
     """The attempts of one request so far."""
 
     wait_until_s: float
@@ -156,10 +155,11 @@ class Forwarder:
                 return answer
 
     def _select(self, admitted: AdmittedRequest, history: _History) -> Ticket | None:
-        fleet, invited = self._replicas.fleet, history.invited & ~history.tried
-        history.invited = EMPTY
-        if invited & fleet.routable:
-            return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))
+        fleet = self._replicas.fleet
+        if history.invited:
+            invited, history.invited = history.invited & ~history.tried, EMPTY
+            if invited & fleet.routable:
+                return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))
         return fleet.select(admitted.match, history.tried)
 
     def _has_no_attempt_left(self, history: _History) -> bool:
@@ -175,19 +175,24 @@ class Forwarder:
         history: _History,
     ) -> Answer | None:
         """One replica; None if there was no turn or no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
-        if not await self._is_admitted(request_state, admitted, attempt, history):
+        replica, stream = attempt.replica, admitted.inference.stream
+        if self._accounting.orders_queue(replica) and not await self._has_turn(
+            request_state, admitted, attempt, history
+        ):
             attempt.refused()
             return None
         exchange = await self._connect(request_state, admitted, attempt)
         if exchange is None:
             return None
-        key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
+        now_s = self._now()
+        key = attempt.dispatched(admitted.client, paid=history.paid, now_s=now_s)
         request_state.attempts += 1
-        request_state.replica = attempt.replica
-        self._replicas.totals[attempt.replica].requests += 1
+        request_state.replica = replica
+        self._replicas.totals[replica].requests += 1
         silence_s = self._silence_s(admitted)
-        left_s = self._answer_by_s(request_state, history, silence_s) - self._now()
-        silence_s = min(silence_s, max(0.0, left_s))
+        left_s = self._answer_by_s(request_state, history, silence_s) - now_s
+        if left_s < silence_s:
+            silence_s = max(0.0, left_s)
         outgoing = admitted.outgoing(request_state, request, key)
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s)
@@ -196,12 +201,15 @@ class Forwarder:
                 f"The replica did not answer within {silence_s:g} s."
             ) from error
         except BrokenError as error:
-            self._health.broken(attempt.replica, str(error))
+            self._health.broken(replica, str(error))
             raise FailedAttempt(
                 str(error), unanswered=isinstance(error, UnansweredError)
             ) from error
         begun = partial(self._begun, request_state, attempt, history)
-        return await self._relay(attempt, Answered(request_state, admitted, request, reply, begun))
+        answered = Answered(request_state, admitted, request, reply, begun)
+        if stream and reply.status == 200 and reply.body is None:
+            return await self._relay(attempt, answered)
+        return relay_whole(answered, close=self._is_draining())
 
     async def _connect(
         self, request_state: RequestState, admitted: AdmittedRequest, attempt: Attempt
@@ -211,7 +219,8 @@ class Forwarder:
         if request_state.trace is not None:
             request_state.trace.forward(admitted, replica=replica.name, url=replica.url)
         try:
-            return await attempt.connect(self._upstream, replica)
+            exchange = attempt.exchange = await self._upstream.connect(replica)
+            return exchange
         except ConnectError as error:
             request_state.attempt_failed("unreachable")
             attempt.refused()
@@ -222,26 +231,21 @@ class Forwarder:
             raise own_answers.no_connection(str(error)) from error
 
     async def _relay(self, attempt: Attempt, answered: Answered) -> Answer:
-        """Pass the answer on; raises `FailedAttempt`, `Refusal`."""
-        reply = answered.reply
-        if reply.status != 200 or not answered.admitted.inference.stream or reply.body is not None:
-            return relay_whole(answered, close=self._is_draining())
+        """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
         config = self._settings.config
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if attempt.turn is not None:
             attempt.turn.produced = relay.scan
         return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
 
-    async def _is_admitted(
+    async def _has_turn(
         self,
         request_state: RequestState,
         admitted: AdmittedRequest,
         attempt: Attempt,
         history: _History,
     ) -> bool:
-        """Wait for the request's turn, where the router orders the replica's queue (R12). False: another replica is needed."""
-        if not self._accounting.orders_queue(attempt.replica):
-            return True
+        """Wait for the request's turn at a replica whose queue the router orders (R12). False: another replica is needed."""
         inference = admitted.inference
         turn = attempt.turn = self._gates.enter(
             attempt.ticket,

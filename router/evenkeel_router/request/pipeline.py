@@ -37,7 +37,7 @@ from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
-from evenkeel_router.request.admission import TenantMemory, TopUp, admit
+from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestIds, RequestState
@@ -51,6 +51,7 @@ from evenkeel_router.transport.client_request import (
     HttpSyntaxError,
     Request,
     read_body,
+    whole_body,
 )
 
 _log = logging.getLogger(__name__)
@@ -108,11 +109,15 @@ class Pipeline:
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
         request_state = RequestState(
-            request_id=self._ids.of(request),
-            path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
-            started_s=self._now(),
+            self._ids.of(request),
+            path if endpoint is not None or path == MODELS else _OTHER_PATH,
+            self._now(),
         )
-        if (preflight := self._cross_origin(request_state, request)) is not None:
+        if (
+            self._intake.cors is not None
+            and (preflight := own_answers.cross_origin(request_state, request, self._intake.cors))
+            is not None
+        ):
             return preflight
         if (spans := self._tracer.spans) is not None:
             request_state.trace = spans.begin(request_state.path, request.method, request.headers)
@@ -152,16 +157,9 @@ class Pipeline:
             return await self._console.handle(request, path, claims_of(request))
         return None
 
-    def _cross_origin(self, request_state: RequestState, request: Request) -> Answer | None:
-        """The answer to the check of a browser for a page of another origin (CORS); None for all other requests."""
-        cors = self._intake.cors
-        return None if cors is None else own_answers.cross_origin(request_state, request, cors)
-
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
-        request_state = RequestState(
-            request_id=self._ids.new(), path=_OTHER_PATH, started_s=self._now()
-        )
+        request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
         if isinstance(error, HttpSyntaxError):
             answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
             _log.debug("not HTTP", exc_info=error)
@@ -193,18 +191,22 @@ class Pipeline:
         # 2. Parse: what the request asks for, and what is sent on.
         if request_state.trace is not None:
             request_state.trace.step(Step.PARSE)
-        body_memory = TenantMemory(intake.body_memory, client.tenant_identity)
-        body = await read_body(
-            request,
-            body_memory,
-            limit_bytes=self._settings.config.limits.max_body_bytes,
-            timeout_s=self._settings.timing.body_timeout_s,
-        )
+        body_memory = intake.body_memory.of(client.tenant_identity)
+        limit_bytes = self._settings.config.limits.max_body_bytes
+        body = whole_body(request, body_memory, limit_bytes)
+        if body is None:
+            body = await read_body(
+                request,
+                body_memory,
+                limit_bytes=limit_bytes,
+                timeout_s=self._settings.timing.body_timeout_s,
+            )
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             inference = endpoint.api.parse(body, intake.limits, content_type)
-            self._note_stripped(request, inference)
+            if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
+                self._note_stripped(request, inference)
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -214,9 +216,14 @@ class Pipeline:
             if tokens is None:
                 tokens = self._totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
-            await admit(intake.admission, self._top_up, client, tokens, self._now)
+            now_s = self._now()
+            try:
+                intake.admission.enter(client, tokens, now_s)
+            except PartUsedUp as refusal:
+                admission = intake.admission
+                await topped_up(admission, self._top_up, client, tokens, self._now, refusal=refusal)
             if endpoint.api.computes:
-                self._service_ledger.demand.arrived(client.identity, self._now())
+                self._service_ledger.demand.arrived(client.identity, now_s)
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -254,7 +261,7 @@ class Pipeline:
         inference: Inference,
     ) -> Answer:
         totals.in_flight += 1
-        request_state.task = asyncio.current_task()
+        request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
             pages = None

@@ -37,6 +37,7 @@ async def sample(rooms: Rooms, history: History) -> None:
 
 
 def _tick(rooms: Rooms, history: History, now_s: float) -> Generator[None, None, None]:
+    yield from rooms.totals.collect()
     moment = yield from read(rooms, now_s)
     yield from history.add(moment)
 

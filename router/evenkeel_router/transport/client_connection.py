@@ -16,7 +16,7 @@ import httptools
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.transport import lingering
-from evenkeel_router.transport.client_request import Answer, HttpSyntaxError, Request, check_head
+from evenkeel_router.transport.client_request import Body, HttpSyntaxError, Request, check_head
 
 if TYPE_CHECKING:
     from evenkeel_router.transport.server import TrafficServer
@@ -34,9 +34,9 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_arriving", "_closing", "_current", "_drained", "_fd", "_head_bytes", "_headers",
-        "_idle_since_s", "_idle_timer", "_in_head", "_loop", "_owner", "_parser", "_paused_for_body",
-        "_pipelined", "_reading_ended", "_resumes_body", "_target", "_task", "_unparsed", "on_full",
-        "opened_s", "peer", "transport", "writing_paused",
+        "_idle_since_s", "_idle_timer", "_in_head", "_is_long", "_loop", "_owner", "_parser", "_paused_for_body",
+        "_pipelined", "_reading_ended", "_resumes_body", "_target", "_unparsed", "on_full", "opened_s",
+        "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, owner: TrafficServer) -> None:
@@ -49,13 +49,16 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         self._resumes_body = False
         self._head_bytes = 0
+        self._is_long = False
+        """Whether the head may have so many bytes that one of its lines is too long; else its headers are only counted, at its end."""
         self._target = b""
         self._headers: list[tuple[istr, str]] = []
         self._arriving: Request | None = None
         """The request whose body is being received."""
         self._current: Request | None = None
         """The request that is being answered."""
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Answers the current request."""
         self._pipelined: deque[Request] = deque()
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
@@ -98,8 +101,8 @@ class ClientConnection(asyncio.Protocol):
             self._idle_timer.cancel()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
         self._owner.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -107,6 +110,8 @@ class ClientConnection(asyncio.Protocol):
             self._owner.connections.move_to_end(self)
         if self._unparsed:
             self._unparsed += data
+        elif len(data) <= _SLICE_BYTES and len(self._pipelined) < MAX_PIPELINED:  # the usual case
+            self._feed(data)
         else:
             self._parse(data)
 
@@ -180,11 +185,11 @@ class ClientConnection(asyncio.Protocol):
 
     async def end(self, timeout_s: float) -> None:
         """Give the current request some time, then cancel it, and close."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=timeout_s)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=timeout_s)
+        if self.task is not None:
+            await asyncio.wait([self.task], timeout=timeout_s)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=timeout_s)
         self.close()
 
     def _check_idle(self) -> None:
@@ -217,9 +222,6 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _parse(self, data: bytes) -> None:
-        if len(data) <= _SLICE_BYTES and len(self._pipelined) < MAX_PIPELINED:  # the usual case
-            self._feed(data)
-            return
         for start in range(0, len(data), _SLICE_BYTES):
             if len(self._pipelined) >= MAX_PIPELINED:
                 self._unparsed = data[start:]
@@ -230,6 +232,7 @@ class ClientConnection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         if self._reading_ended:
             return
+        self._is_long = self._head_bytes + len(data) > MAX_LINE_BYTES
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -275,7 +278,6 @@ class ClientConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if not self._resumes_body:
             self._in_head = True
-            self._head_bytes = 0
             self._target = b""
             self._headers = []
 
@@ -287,27 +289,31 @@ class ClientConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:  # a trailer
             return
-        if len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS:
+        if self._is_long and (
+            len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
+        ):
             raise HttpSyntaxError("a header is too long, or there are too many")
-        text = value.rstrip(b" \t").decode("utf-8", "surrogateescape")
-        self._headers.append((_name(name), text))
+        self._headers.append((_name(name), value.rstrip(b" \t").decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
         if self._resumes_body:
             return
-        headers = CIMultiDict(self._headers)
-        version = self._parser.get_http_version()
+        if len(self._headers) > MAX_HEADERS:
+            raise HttpSyntaxError("a header is too long, or there are too many")
+        parser, headers = self._parser, CIMultiDict(self._headers)
+        version = parser.get_http_version()
         check_head(version, headers)
         self._in_head = False
-        request = Request(
+        self._head_bytes = 0
+        request = self._arriving = Request(
             self,
-            method=self._parser.get_method().decode(),
-            target=self._target.decode("utf-8", "surrogateescape"),
-            headers=headers,
-            keep_alive=self._parser.should_keep_alive(),
-            chunks_allowed=version == "1.1",
+            Body(self),
+            parser.get_method().decode(),
+            self._target.decode("utf-8", "surrogateescape"),
+            headers,
+            parser.should_keep_alive(),
+            version == "1.1",
         )
-        self._arriving = request
         self._accept(request)
 
     def on_body(self, data: bytes) -> None:
@@ -335,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._current = request
-        self._task = self._loop.create_task(self._serve(request))
+        self.task = self._loop.create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
         keep_alive = unread = False
@@ -343,23 +349,20 @@ class ClientConnection(asyncio.Protocol):
             if request.error is not None:
                 answer = self._owner.refuse(request, request.error)
             else:
-                answer = await self._answer(request)
+                try:
+                    answer = await self._owner.handle(request)
+                except Exception as fault:  # noqa: BLE001 - `refuse` logs it
+                    answer = self._owner.refuse(request, fault)
             answer.finish()
             keep_alive = answer.keep_alive
             if not request.body.complete:
                 unread = request.error is not None or not await lingering.read_rest(request)
         finally:
-            self._task = self._current = None
+            self.task = self._current = None
             if unread:
                 self._close_slowly()
             else:
                 self._go_on(keep_alive)
-
-    async def _answer(self, request: Request) -> Answer:
-        try:
-            return await self._owner.handle(request)
-        except Exception as fault:  # noqa: BLE001 - `refuse` logs it
-            return self._owner.refuse(request, fault)
 
     def _close_slowly(self) -> None:
         """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close."""

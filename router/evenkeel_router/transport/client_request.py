@@ -18,6 +18,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
@@ -48,19 +49,16 @@ class TransferCodingError(HttpSyntaxError):
     """The request uses a transfer coding other than `chunked`."""
 
 
-class Body:
+class Body(Struct, eq=False):
     """The body of one request. The connection adds bytes, the handler reads them."""
 
-    __slots__ = ("_connection", "_error", "_pieces", "_unread_bytes", "_waiter", "complete")
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._pieces: list[bytes] = []
-        self._unread_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: HttpSyntaxError | None = None
-        self.complete = False
-        """Whether all of it has arrived."""
+    _connection: ClientConnection
+    _pieces: list[bytes] = []
+    _unread_bytes: int = 0
+    _waiter: asyncio.Future[None] | None = None
+    _error: HttpSyntaxError | None = None
+    complete: bool = False
+    """Whether all of it has arrived."""
 
     def read_nowait(self) -> bytes:
         """Everything that has arrived since the last read; raises `HttpSyntaxError`."""
@@ -99,12 +97,14 @@ class Body:
         self._unread_bytes += len(data)
         if self._unread_bytes > MAX_UNREAD_BYTES:
             self._connection.pause_body()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def end(self) -> None:
         """All of it has arrived."""
         self.complete = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: HttpSyntaxError) -> None:
         """The rest cannot be read."""
@@ -116,35 +116,21 @@ class Body:
             self._waiter.set_result(None)
 
 
-class Request:
+class Request(Struct, eq=False):
     """The head of a request, with its body and its connection."""
 
-    __slots__ = ("body", "chunks_allowed", "connection", "error", "headers", "keep_alive",
-                 "method", "target")  # fmt: skip
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        *,
-        method: str,
-        target: str,
-        headers: CIMultiDict[str],
-        keep_alive: bool = False,
-        chunks_allowed: bool = True,
-        error: HttpSyntaxError | None = None,
-    ) -> None:
-        self.connection = connection
-        self.method = method
-        self.target = target
-        """Path and query, as the client sent them."""
-        self.headers = headers
-        self.keep_alive = keep_alive
-        """Whether the client expects the connection to stay open."""
-        self.chunks_allowed = chunks_allowed
-        """Whether the answer may use chunks (HTTP/1.1)."""
-        self.error = error
-        """Set if the bytes are not an HTTP request; all else is empty then."""
-        self.body = Body(connection)
+    connection: ClientConnection
+    body: Body
+    method: str
+    target: str
+    """Path and query, as the client sent them."""
+    headers: CIMultiDict[str]
+    keep_alive: bool = False
+    """Whether the client expects the connection to stay open."""
+    chunks_allowed: bool = True
+    """Whether the answer may use chunks (HTTP/1.1)."""
+    error: HttpSyntaxError | None = None
+    """Set if the bytes are not an HTTP request; all else is empty then."""
 
     @property
     def path(self) -> str:
@@ -159,7 +145,7 @@ class Request:
     @classmethod
     def unreadable(cls, connection: ClientConnection, error: HttpSyntaxError) -> Request:
         """Bytes that are no request."""
-        return cls(connection, method="", target="", headers=CIMultiDict(), error=error)
+        return cls(connection, Body(connection), "", "", CIMultiDict(), error=error)
 
     @property
     def content_length(self) -> int | None:
@@ -195,13 +181,23 @@ class Memory(Protocol):
         """Free what was reserved."""
 
 
+def whole_body(request: Request, memory: Memory, limit_bytes: int) -> bytes | None:
+    """The body, if it arrived with its head and is not packed, as usual. Otherwise None: `read_body` reads it.
+
+    Its length stays reserved: release it. Raises `Refusal`.
+    """
+    if not request.body.complete or _CONTENT_ENCODING in request.headers:
+        return None
+    return _arrived(request, memory, limit_bytes)
+
+
 async def read_body(
     request: Request, memory: Memory, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`."""
     headers = request.headers
     packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
-    if request.body.complete:  # the usual case: it arrived with its head
+    if request.body.complete:
         body = _arrived(request, memory, limit_bytes)
     else:
         body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)

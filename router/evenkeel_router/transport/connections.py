@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.routerconfig import ReplicaConfig
+from msgspec import Struct
 
 from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import (
@@ -102,7 +103,10 @@ class Connections:
 
     def give_back(self, connection: ReplicaConnection) -> None:
         """A connection is free for another request."""
-        self._idle.setdefault(connection.url, deque()).append(connection)
+        idle = self._idle.get(connection.url)
+        if idle is None:
+            idle = self._idle[connection.url] = deque()
+        idle.append(connection)
 
     def lost(self, connection: ReplicaConnection) -> None:
         """The replica closed an idle connection."""
@@ -139,40 +143,42 @@ def _head(url: str, api_key: str | None, path: str) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
-class _HttpExchange:
+class _HttpExchange(Struct, eq=False):
     """One request on a connection."""
 
-    __slots__ = ("_connection", "_connections", "_replica")
-
-    def __init__(
-        self, connections: Connections, replica: ReplicaConfig, connection: ReplicaConnection
-    ) -> None:
-        self._connections = connections
-        self._replica = replica
-        self._connection = connection
+    _connections: Connections
+    _replica: ReplicaConfig
+    _connection: ReplicaConnection
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
-        own = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
+        replica, body = self._replica, request.body
         data = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
-            _head(self._replica.url, self._replica.api_key, request.path),
-            own.encode(),
+            _head(replica.url, replica.api_key, request.path),
+            request.headers.encode(),
             request.content_type,
-            len(request.body),
-            request.body,
+            len(body),
+            body,
         )
-        if self._connection.reused:
+        connection = self._connection
+        while True:
+            may_be_closed = connection.reused
             try:
-                return await self._connection.ask(data, silence_s)
+                await connection.send(data, silence_s)
+                return connection
             except BrokenError:
-                if self._connection.answered:
+                if not may_be_closed or connection.answered:
                     raise
-            self._connection.abort()
-            try:
-                self._connection = await self._connections.open(self._replica)
-            except (ConnectError, ConnectionLimitError) as error:
-                # The replica may have received the request.
-                raise UnansweredError(str(error)) from error
-        return await self._connection.ask(data, silence_s)
+            finally:
+                connection.no_longer_awaited()
+            connection.abort()
+            connection = self._connection = await self._reopened()
+
+    async def _reopened(self) -> ReplicaConnection:
+        try:
+            return await self._connections.open(self._replica)
+        except (ConnectError, ConnectionLimitError) as error:
+            # The replica may have received the request.
+            raise UnansweredError(str(error)) from error
 
     def break_off(self) -> bool:
         return self._connection.break_off()

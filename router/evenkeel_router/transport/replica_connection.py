@@ -19,7 +19,6 @@ from evenkeel_router.transport.upstream import (
     Feed,
     Passes,
     RelocatedError,
-    Reply,
     SilenceError,
     Sink,
     UnansweredError,
@@ -119,6 +118,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._closing = False  # it takes no other request
         self._paused = False
         self._feed: Feed | None = None
+        self._passes: Passes = _pass_nothing
+        self._client: Sink = _NO_CLIENT
         self._begin()
 
     def _begin(self) -> None:
@@ -129,12 +130,9 @@ class ReplicaConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._headed = False
         self._complete = False
-        self._pieces.clear()
         self._size = 0
         self._held = False
         self._between = False  # the parser is between two chunks
-        self._passes: Passes = _pass_nothing
-        self._client: Sink = _NO_CLIENT
 
     # For the exchange and the pipeline.
 
@@ -146,20 +144,19 @@ class ReplicaConnection(asyncio.Protocol):
     def body(self) -> bytes | None:
         return None if self._streams() else b"".join(self._pieces)
 
-    async def ask(self, data: bytes, silence_s: float) -> Reply:
-        """Send a request; returns itself once the answer is complete, or a stream has begun."""
+    def send(self, data: bytes, silence_s: float) -> asyncio.Future[bool]:
+        """Send a request. The future is done once the answer is complete, or a stream has begun; then call `no_longer_awaited`."""
         self._busy = True
         self._begin()
         if self._transport is None:
             raise BrokenError("the replica closed the connection")
         self._transport.write(data)
         self._timer.watch(self)
-        waiter = self._awaited(silence_s)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-        return self
+        return self._awaited(silence_s)
+
+    def no_longer_awaited(self) -> None:
+        """The future of `send` is done, or its request was cancelled."""
+        self._waiter = None
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
         """Hand over the bytes that arrived, and those that arrive."""

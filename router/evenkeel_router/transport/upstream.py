@@ -14,10 +14,11 @@ fleet (R11). Silence is never tried again, because the replica may still be work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
+from msgspec import Struct
 
 
 class UpstreamError(Exception):
@@ -48,12 +49,12 @@ class RelocatedError(UpstreamError):
     """The router took the request back from a draining replica."""
 
 
-class Outgoing(NamedTuple):
+class Outgoing(Struct, frozen=True, gc=False):
     """A request to a replica."""
 
     path: str
-    headers: Sequence[tuple[str, str]]
-    """In addition to those of every request: content type and length, host, the replica's own key."""
+    headers: str
+    """Header lines, each with its end, in addition to those of every request: content type and length, host, the replica's own key."""
     body: bytes
     content_type: bytes = b"application/json"
 

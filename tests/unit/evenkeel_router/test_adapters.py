@@ -12,6 +12,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.request.own_answers import models
+from msgspec.structs import replace
 
 LIMITS = Limits(model="org/m:1", max_output_tokens=1000, adapters=frozenset({"a", "b/c"}))
 TURNS = {"messages": [{"role": "user", "content": "Hi" * 100}]}
@@ -40,7 +41,7 @@ def test_an_adapter_is_named_alone_or_after_the_model(
     assert json.loads(found.body) == body | {"model": f"org/m:1:{name}"}
     plain = read(endpoint, body | {"model": "org/m:1"})
     assert plain.adapter is None
-    assert found._replace(adapter=None, body=b"", text=b"") == plain._replace(body=b"", text=b"")
+    assert replace(found, adapter=None, body=b"", text=b"") == replace(plain, body=b"", text=b"")
 
 
 def test_another_name_of_the_model_is_the_model_and_is_passed_on() -> None:

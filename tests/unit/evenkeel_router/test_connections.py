@@ -23,7 +23,7 @@ from tests.support.nasty import EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
 from tests.support.wires import STREAM_HEAD
 
-REQUEST = Outgoing("/v1/completions", (("x-a", "b"),), b'{"model":"m"}')
+REQUEST = Outgoing("/v1/completions", "x-a: b\r\n", b'{"model":"m"}')
 
 
 async def ask(pool: Connections, replica: ReplicaConfig) -> bytes | None:
@@ -168,7 +168,7 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
     async with nasty(fine) as server:
         pool = Connections()
         exchange = await pool.connect(server.config("r0"))
-        request = Outgoing("/v1/completions", (), b'{"stream":true}')
+        request = Outgoing("/v1/completions", "", b'{"stream":true}')
         reply = await exchange.ask(request, silence_s=PATIENCE_S)
         assert reply.body is None
         taken: list[bytes] = []

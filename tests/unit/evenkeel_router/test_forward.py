@@ -23,7 +23,7 @@ from evenkeel_router.transport.upstream import (
     UpstreamError,
 )
 
-from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, replicas
+from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import DONE, EVENT, OK
 from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, until
 
@@ -71,7 +71,7 @@ async def test_the_second_attempt_goes_elsewhere_with_the_flag_of_r11() -> None:
 
     async with behind(answer) as (client, router, upstream):
         assert (await client.post("/v1/completions", json=BODY)).content == OK
-        keys = [dict(request.headers)["x-smg-routing-key"] for _, request in upstream.asked]
+        keys = [headers_of(request)["x-smg-routing-key"] for _, request in upstream.asked]
         assert [name for name, _ in upstream.asked] == ["r0", "r1"]
         assert [decode(key).retried_by_fleet for key in keys] == [False, True]
         assert upstream.closed == 2
@@ -106,7 +106,7 @@ async def test_a_refused_connection_is_no_attempt_and_charges_no_client() -> Non
         assert (await client.post("/v1/completions", json=BODY)).content == OK
         ((name, request),) = upstream.asked
         assert name == "r2"
-        assert not decode(dict(request.headers)["x-smg-routing-key"]).retried_by_fleet
+        assert not decode(headers_of(request)["x-smg-routing-key"]).retried_by_fleet
 
 
 async def test_without_room_for_a_connection_the_answer_is_503_and_no_replica_is_blamed() -> None:
@@ -163,7 +163,7 @@ async def test_a_trace_context_travels_on_if_it_is_printable() -> None:
     async with behind(lambda *_: FakeReply([OK])) as (client, _, upstream):
         headers = {"traceparent": b"00-ab-cd-01", "tracestate": "é".encode(), "x-other": b"y"}
         await client.post("/v1/completions", json=BODY, headers=headers)
-        sent = dict(upstream.asked[0][1].headers)
+        sent = headers_of(upstream.asked[0][1])
         assert sent.keys() == {
             "x-request-id",
             "x-smg-routing-key",
