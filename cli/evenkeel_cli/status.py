@@ -197,9 +197,8 @@ def _print(console: Console, fleet: FleetStatus) -> None:
     if not fleet.running:
         words = "[red]not running[/]: `evenkeel up` was killed; its next run cleans up"
     console.print(f"[bold]{escape(fleet.service)}[/]  {escape(fleet.model)}  {words}")
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("process", "state", "address", "id", "running for"):
-        table.add_column(name, overflow="fold")
+    names = ("process", "state", "address", "id", "running for")
+    table = Table(*names, box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for process in fleet.processes:
         state = f"[{_STYLES[process.state]}]{process.state}[/]"
         table.add_row(

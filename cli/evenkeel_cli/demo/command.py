@@ -21,7 +21,7 @@ from rich.table import Table
 from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.output import make_output_folder, print_error, report_console, working
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
@@ -128,10 +128,7 @@ def _progress(phase: Phase) -> Iterator[Callable[[float, int], None]]:
 
 
 def _table(figures: Sequence[Figures]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for figure in figures:
-        table.add_column(figure.title, justify="right", no_wrap=True)
+    table = make_table("", *(figure.title for figure in figures))
     rows: Sequence[tuple[str, Callable[[Figures], str]]] = (
         ("TTFT p50, ordinary clients", lambda f: seconds(f.ttft_p50_s)),
         ("TTFT p99, ordinary clients", lambda f: _at_least(f) + seconds(f.ttft_p99_s)),
