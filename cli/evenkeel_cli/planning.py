@@ -26,6 +26,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile, simulate
 from evenkeel_simulator.experiments.whatif import (
     RunFigures,
+    Served,
     Verdict,
     figures,
     of_records,
@@ -177,17 +178,7 @@ def changed(settings: Settings, change: Change) -> Settings:
 def replayed(recording: Recording, settings: Settings) -> tuple[RunFigures, list[Record]]:
     """The figures and the records of a replay; raises `SetupError`."""
     records, _ = simulate(settings.setup, recording.workload(settings.weights))
-    return _figures(recording, records, settings.setup), records
-
-
-def _figures(recording: Recording, records: list[Record], setup: Setup) -> RunFigures:
-    return figures(
-        of_records(records),
-        replicas=setup.replicas,
-        window_s=recording.end_s,
-        input_weight=_linear(setup).input_weight,
-        output_weight=_linear(setup).output_weight,
-    )
+    return _figures(recording, of_records(records), settings.setup), records
 
 
 def _linear(setup: Setup) -> LinearCost:
@@ -198,12 +189,18 @@ def _linear(setup: Setup) -> LinearCost:
 
 def recorded_figures(recording: Recording, setup: Setup) -> RunFigures:
     """What the fleet did."""
+    found = of_requests(recording.requests)
+    return _figures(recording, found, replace(setup, replicas=recording.replicas))
+
+
+def _figures(recording: Recording, served: list[Served], setup: Setup) -> RunFigures:
+    cost = _linear(setup)
     return figures(
-        of_requests(recording.requests),
-        replicas=recording.replicas,
+        served,
+        replicas=setup.replicas,
         window_s=recording.end_s,
-        input_weight=_linear(setup).input_weight,
-        output_weight=_linear(setup).output_weight,
+        input_weight=cost.input_weight,
+        output_weight=cost.output_weight,
     )
 
 
