@@ -19,7 +19,7 @@ from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 from evenkeel_cli.trace_options import Speed, option
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
-DEFAULT_ISOLATION = Scheduling().isolation.spelling
+DEFAULT_ISOLATION = str(Scheduling().isolation.text)
 
 
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Write no plots.")]

@@ -106,16 +106,16 @@ async def test_the_figures_are_those_of_top() -> None:
     window = result_of(window_between(before, now))
     rows = {f"ns/{row.tenant}/{row.client}": row for row in view.clients}
     assert window.seconds == pytest.approx(view.window_s)
-    together = window.rates[""].service
+    together = window.rates[""].service_per_s
     assert together > 0
     for identity in ("ns/acme/chat", "ns/rival/secret"):
         own, row = window.rates[identity], rows[identity]
-        assert own.service == pytest.approx(row.service_per_s)
-        assert own.service / together == pytest.approx(row.share)
+        assert own.service_per_s == pytest.approx(row.service_per_s)
+        assert own.service_per_s / together == pytest.approx(row.share)
         assert own.hit_rate == pytest.approx(row.hit_rate)
         assert (own.waiting, own.running) == (row.waiting, row.running)
     for row in view.replicas:
-        assert window.replicas[row.name].service == pytest.approx(row.service_per_s)
+        assert window.replicas[row.name].service_per_s == pytest.approx(row.service_per_s)
 
 
 async def test_the_admin_port_shows_the_service_behind_its_token() -> None:
