@@ -79,22 +79,15 @@ def demo(
     try:
         make_output_folder(out)
         results = asyncio.run(_run_all(phases(flood, quantum)))
-        figures = {one.phase.name: make_figures(one) for one in results}
-        console.print(FittedTable(_table(list(figures.values()))), highlight=False)
-        console.print()
-        for one in figures.values():
-            console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
-        _write(
-            DemoReport(
-                replicas=REPLICAS,
-                client_quantum=int(quantum) if quantum.isdecimal() else quantum,
-                profile=PROFILE,
-                load=flood,
-                phases=figures,
-            ),
-            results,
-            out,
+        report = DemoReport(
+            replicas=REPLICAS,
+            client_quantum=int(quantum) if quantum.isdecimal() else quantum,
+            profile=PROFILE,
+            load=flood,
+            phases={one.phase.name: make_figures(one) for one in results},
         )
+        _print(report, console)
+        _write(report, results, out)
     except (FleetError, OSError) as error:
         words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print_error(words)
@@ -125,6 +118,14 @@ def _progress(phase: Phase) -> Iterator[Callable[[float, int], None]]:
         yield lambda now_s, in_flight: bar.update(
             task, completed=now_s, description=f"{in_flight} in flight"
         )
+
+
+def _print(report: DemoReport, console: Console) -> None:
+    figures = list(report.phases.values())
+    console.print(FittedTable(_table(figures)), highlight=False)
+    console.print()
+    for one in figures:
+        console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
 
 
 def _table(figures: Sequence[Figures]) -> Table:
