@@ -12,11 +12,7 @@ import msgspec
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting, ReplicaPolicyName
-from evenkeel_contract.routerconfig import (
-    FleetPolicyName,
-    Positive,
-    Weight,
-)
+from evenkeel_contract.routerconfig import FleetPolicyName, Positive, Weight
 from evenkeel_contract.values import Fault, did_you_mean, show
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_simulator.engine.profiles import CostProfile

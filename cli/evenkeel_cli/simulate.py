@@ -37,13 +37,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable, make_table
-from evenkeel_cli.output import (
-    make_output_folder,
-    print_error,
-    print_json,
-    report_console,
-    working,
-)
+from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
 from evenkeel_cli.trace_options import UsageError, isolation_share, read_programs
 from evenkeel_cli.yamlfile import YamlFault

@@ -14,13 +14,7 @@ import msgspec
 import pytest
 from evenkeel_cli.top.view import make_view
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
-from evenkeel_contract.consolestate import (
-    HOUR_PATH,
-    NOW_PATH,
-    PAGE_PATH,
-    ConsoleState,
-    HourState,
-)
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, ConsoleState, HourState
 from evenkeel_contract.routerconfig import Anonymous, ApiKeyConfig, ClientConfig, TenantConfig
 from evenkeel_router.app import Router
 from evenkeel_router.request.console_page import page_files

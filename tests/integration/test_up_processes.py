@@ -22,12 +22,7 @@ from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.process_supervisor import ProcessSupervisor
 from evenkeel_cli.up.record import FleetRecord, ProcessRecord
 from evenkeel_cli.up.run import changes
-from evenkeel_cli.up.state import (
-    StateFolder,
-    end,
-    leftovers,
-    started_s,
-)
+from evenkeel_cli.up.state import StateFolder, end, leftovers, started_s
 from evenkeel_contract.routerconfig import ListenConfig
 
 DEADLINE_S = 60.0

@@ -6,11 +6,7 @@ import math
 
 import pytest
 from evenkeel_contract import ledgerwire
-from evenkeel_contract.ledgerwire import (
-    LedgerMessageError,
-    decode_delta,
-    decode_digest,
-)
+from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, decode_digest
 from evenkeel_fairshare.ledger import Compactor, Delta, Digest, ReplicaRow
 from hypothesis import given, settings
 from hypothesis import strategies as st

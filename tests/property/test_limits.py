@@ -11,13 +11,7 @@ from evenkeel_router.request.admission import admit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.limit_worlds import (
-    World,
-    arrivals,
-    most_in_a_minute,
-    run_virtually,
-    tenant,
-)
+from tests.support.limit_worlds import World, arrivals, most_in_a_minute, run_virtually, tenant
 
 SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

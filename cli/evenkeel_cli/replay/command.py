@@ -17,13 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.output import (
-    make_output_folder,
-    print_error,
-    print_json,
-    report_console,
-    working,
-)
+from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,

@@ -28,11 +28,7 @@ from evenkeel_contract.spec.parts import (
     RouterLimits,
     State,
 )
-from evenkeel_contract.spec.resources import (
-    LabelSelectorRequirement,
-    ServiceSpec,
-    TenantSpec,
-)
+from evenkeel_contract.spec.resources import LabelSelectorRequirement, ServiceSpec, TenantSpec
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 

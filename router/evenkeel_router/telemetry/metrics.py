@@ -19,10 +19,7 @@ from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.fairness import FleetFigures, MemberFigures
 from evenkeel_router.ledger.persistence import Persistence
-from evenkeel_router.ledger.totals import (
-    ClientTotals,
-    RequestTotals,
-)
+from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.request.own_answers import INTERNAL
 from evenkeel_router.request.request_state import RequestLog

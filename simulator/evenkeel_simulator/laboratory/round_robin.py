@@ -9,12 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Generator, Sequence
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import (
-    AdmissionResult,
-    Arrival,
-    Request,
-    UnchargedPolicy,
-)
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 from evenkeel_simulator.laboratory.vtc_preempt import most_tokens
 

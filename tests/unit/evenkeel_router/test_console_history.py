@@ -46,7 +46,11 @@ def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
         "ns/other/c": Reading(10, running=1),
     }
     found = rates(dict.fromkeys(now, Reading()), now)
-    assert (found["ns/t"].service_per_s, found["ns/t"].ttft_s, found["ns/t"].waiting) == (15, 2.0, 3)
+    assert (found["ns/t"].service_per_s, found["ns/t"].ttft_s, found["ns/t"].waiting) == (
+        15,
+        2.0,
+        3,
+    )
     assert (found[WHOLE_SERVICE].service_per_s, found[WHOLE_SERVICE].running) == (16, 1)
     assert isnan(found["ns/other"].ttft_s)
 

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
-from evenkeel_fairshare.ledger import (
-    CarryRules,
-    CompactionRules,
-    Compactor,
-    Ledger,
-    ReplicaRow,
-)
+from evenkeel_fairshare.ledger import CarryRules, CompactionRules, Compactor, Ledger, ReplicaRow
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 

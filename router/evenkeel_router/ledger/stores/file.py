@@ -18,13 +18,7 @@ from struct import Struct
 from typing import Final
 
 import xxhash
-from evenkeel_contract.ledgerwire import (
-    LedgerMessageError,
-    decode_delta,
-    encode,
-    frame,
-    unframe,
-)
+from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, encode, frame, unframe
 from evenkeel_fairshare.ledger import Delta
 
 from evenkeel_router.ledger.stores.contract import StoreError

@@ -15,13 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from evenkeel_contract.ledgerwire import (
-    LedgerMessageError,
-    decode_delta,
-    encode,
-    frame,
-    unframe,
-)
+from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, encode, frame, unframe
 from evenkeel_fairshare.ledger import Delta
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
