@@ -88,7 +88,7 @@ def _lines(path: Path, document: Document, faults: Sequence[Fault]) -> Iterator[
 
 
 def scalers(terms: Terms, *, queue_target: float, concurrency_target: float) -> list[Scaler]:
-    """The operator's core first, then its rivals."""
+    """The operator's core first, then the scalers that it is compared with."""
     scaling = terms.scaling
     sizes = sorted({scaling.max_replicas, max(1, scaling.max_replicas // 2)}, reverse=True)
     return [

@@ -82,7 +82,7 @@ class Options:
     isolation: Annotated[
         str,
         typer.Option(
-            help="spec.scheduling.isolation: part of its share of its speed alone that a client keeps, or Off.",
+            help="spec.scheduling.isolation: least speed of a running client, in percent of its speed alone times its share; or Off.",
             metavar="PERCENT",
         ),
     ] = DEFAULT_ISOLATION
@@ -150,11 +150,15 @@ class Options:
     ] = 120.0
     queue_target: Annotated[
         float,
-        typer.Option(help="--autoscale: waiting requests per replica that the rival aims at."),
+        typer.Option(
+            help="--autoscale: target of the scaler `hpa queue`, in waiting requests per replica."
+        ),
     ] = 4.0
     concurrency_target: Annotated[
         float,
-        typer.Option(help="--autoscale: requests in flight per replica that the rival aims at."),
+        typer.Option(
+            help="--autoscale: target of the scaler `panic window`, in requests in flight per replica."
+        ),
     ] = 32.0
     no_plots: NoPlots = False
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False

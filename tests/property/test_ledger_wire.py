@@ -54,9 +54,9 @@ def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
     first = next(parts)
     for name in ("first", "second"):
         here.closed(name)
-    sealer = Compactor(here)
-    assert sealer.compact(["router-1"], live=[], now_s=0)
-    sealer.collect(["router-1"])
+    compactor = Compactor(here)
+    assert compactor.compact(["router-1"], live=[], now_s=0)
+    compactor.collect(["router-1"])
     assert not here.replica_accounts
     for part in (first, *parts):
         there.merge(part)

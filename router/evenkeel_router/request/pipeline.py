@@ -289,7 +289,7 @@ class Pipeline:
         endpoint: Endpoint,
         inference: Inference,
     ) -> None:
-        """Give back and charge, however the request ended."""
+        """Return what the request reserved and charge what it used, for every kind of end."""
         if request_state.trace is not None:
             request_state.trace.step(Step.ACCOUNT)
         usage, attempt = request_state.usage, request_state.attempt

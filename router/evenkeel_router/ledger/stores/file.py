@@ -70,7 +70,7 @@ class FileStore:
                 try:
                     return [decode_delta(message) for message in unframe(content)]
                 except LedgerMessageError as error:
-                    _log.error("%s%s, generation %d, is unusable: %s",
+                    _log.error("%s%s, generation %d, is invalid and is ignored: %s",
                                self._path, ending, number, error)  # fmt: skip
             return []
 
@@ -105,7 +105,7 @@ class FileStore:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                _log.error("%s is unusable: %s", path, error)
+                _log.error("%s is invalid and is ignored: %s", path, error)
                 continue
             found.append((number, ending, content))
         return sorted(found, reverse=True)
