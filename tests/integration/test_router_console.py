@@ -88,6 +88,14 @@ async def test_the_figures_are_those_of_top() -> None:
                 lambda: sum(own.service for own in fairness.now.clients.values()) >= 12 * requests,
                 "the service in the ledger",
             )
+            await until(
+                lambda: (
+                    not any(
+                        own.running for own in result_of(read(router.rooms, 0.0)).clients.values()
+                    )
+                ),
+                "reports without running requests",
+            )
 
         await complete(client, router, KEY)
         await settled(1)
