@@ -122,17 +122,17 @@ def a_replica_departs(here: Ledger, there: Ledger, clients: list[str], replicas:
     here.merge(
         there.delta(here.digest())
     )  # each router gets the accounts and closed totals of the other
-    sealer = Compactor(here)
+    compactor = Compactor(here)
     here.touched.clear()
-    with timed("taking over as the router that seals", len(clients) * replicas, "rows"):
-        sealer.compact(members, live=["replica-0", *live], now_s=0)
+    with timed("taking over as the router that compacts", len(clients) * replicas, "rows"):
+        compactor.compact(members, live=["replica-0", *live], now_s=0)
     for one in (here, there):
         one.closed("replica-0")
     for reader, writer in ((here, there), (there, here)):
         reader.merge(over_the_wire(writer.delta(reader.digest()))[0])
     here.touched.clear()
-    with timed("one replica closed and folded into the book", len(clients), "clients"):
-        assert sealer.compact(members, live=live, now_s=1)
+    with timed("one replica closed and added to the closed totals", len(clients), "clients"):
+        assert compactor.compact(members, live=live, now_s=1)
     with timed("the new book taken over by a peer", len(clients), "clients"):
         delta, size = over_the_wire(here.delta(there.digest()))
         there.merge(delta)

@@ -76,7 +76,7 @@ def main() -> None:
         rooms.service_ledger.accounting.meets(
             f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0
         )
-    sealer, members = (
+    compactor, members = (
         Compactor(rooms.service_ledger.ledger),
         frozenset({rooms.service_ledger.ledger.router}),
     )
@@ -86,16 +86,16 @@ def main() -> None:
             rooms.service_ledger.accounting.alive, rooms.service_ledger.weights, now_s
         )
 
-    def seal(now_s: float) -> Iterator[None]:
-        return sealer.steps(members, live=rooms.service_ledger.accounting.alive, now_s=now_s)
+    def compact(now_s: float) -> Iterator[None]:
+        return compactor.steps(members, live=rooms.service_ledger.accounting.alive, now_s=now_s)
 
     measure("first reports", reports(rooms, everybody, arguments.replicas, 1))
     measure("first figures", figures(1.0))
-    measure("first book", seal(1.0))
+    measure("first closed totals", compact(1.0))
     for at in (2, 3):
         measure("reports of who is active", reports(rooms, active, arguments.replicas, at))
         measure("figures", figures(float(at)))
-        measure("closed totals", seal(float(at)))
+        measure("closed totals", compact(float(at)))
     rooms.service_ledger.accounting.meets("r0", "another", policy="DLPM", now_s=10.0)
     rooms.service_ledger.accounting.close(20.0, settled=True)
     measure(
@@ -109,7 +109,7 @@ def main() -> None:
             for client in clients
         ),
     )
-    measure("the departed one folded into the book", seal(20.0))
+    measure("the departed one added to the closed totals", compact(20.0))
     written: list[bytes] = []
     measure(
         "whole ledger written for a peer",

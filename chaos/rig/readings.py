@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
-from evenkeel_contract.ledgerwire import (
-    LEDGER_PATH,
-    decode_delta,
-    encode,
-    unframe,
-)
+from evenkeel_contract.ledgerwire import LEDGER_PATH, decode_delta, encode, unframe
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 

@@ -21,9 +21,8 @@ from evenkeel_simulator.experiments.scaling import Scaler, ScalingFigures, run_s
 from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.workload import Workload
 from rich.console import Console
-from rich.table import Table
 
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
 from evenkeel_cli.trace_options import UsageError
 from evenkeel_cli.yamlfile import Document, read_documents
@@ -89,7 +88,7 @@ def _lines(path: Path, document: Document, faults: Sequence[Fault]) -> Iterator[
 
 
 def scalers(terms: Terms, *, queue_target: float, concurrency_target: float) -> list[Scaler]:
-    """The operator's core first, then its rivals."""
+    """The operator's core first, then the scalers that it is compared with."""
     scaling = terms.scaling
     sizes = sorted({scaling.max_replicas, max(1, scaling.max_replicas // 2)}, reverse=True)
     return [
@@ -139,18 +138,8 @@ def write(
 
 def report(found: Sequence[ScalingFigures], console: Console, *, threshold_s: float) -> None:
     """The table."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("scaler")
-    for name in (
-        "GPU hours",
-        f"in {threshold_s:g} s",
-        "TTFT p50",
-        "p99",
-        "starts",
-        "flaps",
-        "peak",
-    ):
-        table.add_column(name, justify="right")
+    within = f"in {threshold_s:g} s"
+    table = make_table("scaler", "GPU hours", within, "TTFT p50", "p99", "starts", "flaps", "peak")
     for one in found:
         table.add_row(
             one.scaler,

@@ -1,4 +1,4 @@
-"""Commands whose options are the fields of a dataclass: a function with thirty parameters passes them on with difficulty."""
+"""Commands whose options are the fields of a dataclass, so that no function has thirty parameters."""
 
 from __future__ import annotations
 

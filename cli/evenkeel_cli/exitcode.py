@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     """What the exit code of `evenkeel` means for a script."""
 
     OK = 0
-    """The command did what it was asked. `up` and the live view of `top` end so after Ctrl-C."""
+    """The command succeeded. `up` and the live view of `top` also end with it after Ctrl-C."""
     FAILED = 1
     """The input is valid, but the command failed, or the fleet is not as it should be."""
     INVALID = 2

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.render import KeyHashes, serves
@@ -119,10 +119,6 @@ class _PartialResource(Generic[_Resource]):
     resource: _Resource
     faults: Sequence[Fault]
 
-    def without_echoes(self, found: Iterable[Fault]) -> Iterator[Fault]:
-        """The faults in `found`, except those that follow from an earlier fault."""
-        return without_echoes(found, self.faults)
-
 
 class _ManifestReader:
     """Collects the resources of a file with their faults, then the faults between them.
@@ -193,6 +189,10 @@ class _ManifestReader:
             )
             self._found.append((position, located))
 
+    def _check(self, read: _PartialResource[Any], found: Iterable[Fault]) -> None:
+        """Report further faults of a resource, except those that follow from an earlier fault."""
+        self._report(read.document, without_echoes(found, read.faults))
+
     def _add_secret(self, data: object) -> Sequence[Fault]:
         secret, faults = salvage(Secret, data)
         found = list(faults)
@@ -236,17 +236,11 @@ class _ManifestReader:
         """The notes; raises `ManifestFaults` with the faults of each resource on its own."""
         names: set[tuple[str, str]] = set()
         for service in self._services:
-            self._report(
-                service.document, service.without_echoes(_argument_faults(service.resource))
-            )
-            self._report(
-                service.document, service.without_echoes(_repeated_name(service.resource, names))
-            )
+            self._check(service, _argument_faults(service.resource))
+            self._check(service, _repeated_name(service.resource, names))
         names = set()
         for tenant in self._tenants:
-            self._report(
-                tenant.document, tenant.without_echoes(_repeated_name(tenant.resource, names))
-            )
+            self._check(tenant, _repeated_name(tenant.resource, names))
         if not self._services and not self._tenants and not self._found:
             message = "contains no FairInferenceService and no InferenceTenant"
             self._found.append((Position(0, 0), FileFault(file=self.name, message=message)))
@@ -285,15 +279,15 @@ class _ManifestReader:
             message = "a file may contain one FairInferenceService only; remove this one"
             self._report(further.document, [Fault("kind", message)])
         for first in self._services[:1]:
-            self._report(first.document, first.without_echoes(_runtime_faults(first.resource)))
-            self._report(first.document, first.without_echoes(_argument_faults(first.resource)))
-            self._report(first.document, first.without_echoes(self._store(first.resource)))
-            self._report(first.document, first.without_echoes(self._token(first.resource)))
+            self._check(first, _runtime_faults(first.resource))
+            self._check(first, _argument_faults(first.resource))
+            self._check(first, self._store(first.resource))
+            self._check(first, self._token(first.resource))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for read in self._tenants:
-            self._report(read.document, read.without_echoes(_repeated_name(read.resource, seen)))
-            self._report(read.document, read.without_echoes(self._keys(read.resource, owners)))
+            self._check(read, _repeated_name(read.resource, seen))
+            self._check(read, self._keys(read.resource, owners))
 
     def _store(self, service: FairInferenceService) -> Iterator[Fault]:
         """The file must contain the Secret with the address of the ledger's store."""

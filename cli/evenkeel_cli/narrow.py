@@ -14,6 +14,14 @@ from rich.text import Text
 _UNBOUNDED = 10_000
 
 
+def make_table(first: str, *others: str, gap: int = 2) -> Table:
+    """A table without lines: names in the first column, numbers in the others, `gap` blanks between two columns."""
+    table = Table(first, box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
 @dataclass(frozen=True, slots=True)
 class FittedTable:
     """A table, or one paragraph per row if the terminal is too narrow for its columns. Cells are markup."""

@@ -15,10 +15,9 @@ from evenkeel_simulator.experiments.setup import SetupError, find_profile
 from evenkeel_simulator.experiments.traces import TraceError
 from evenkeel_simulator.experiments.whatif import ClientFigures
 from rich.markup import escape
-from rich.table import Table
 
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.output import (
     make_output_folder,
     print_error,
@@ -113,10 +112,7 @@ def _plot(found: Plan, out: Path) -> None:
 
 def _report(found: Plan, traffic: Recording) -> None:
     console = report_console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("client")
-    for name in ("share", "→", "tokens/s", "→", "TTFT p50", "→", "GPU s", "→"):
-        table.add_column(name, justify="right")
+    table = make_table("client", "share", "→", "tokens/s", "→", "TTFT p50", "→", "GPU s", "→")
     for name, before in found.today.clients.items():
         after = found.changed.clients.get(name)
         if after is None:

@@ -12,11 +12,7 @@ import msgspec
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting, ReplicaPolicyName
-from evenkeel_contract.routerconfig import (
-    FleetPolicyName,
-    Positive,
-    Weight,
-)
+from evenkeel_contract.routerconfig import FleetPolicyName, Positive, Weight
 from evenkeel_contract.values import Fault, did_you_mean, show
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -26,6 +22,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile, simulate
 from evenkeel_simulator.experiments.whatif import (
     RunFigures,
+    Served,
     Verdict,
     figures,
     of_records,
@@ -177,17 +174,7 @@ def changed(settings: Settings, change: Change) -> Settings:
 def replayed(recording: Recording, settings: Settings) -> tuple[RunFigures, list[Record]]:
     """The figures and the records of a replay; raises `SetupError`."""
     records, _ = simulate(settings.setup, recording.workload(settings.weights))
-    return _figures(recording, records, settings.setup), records
-
-
-def _figures(recording: Recording, records: list[Record], setup: Setup) -> RunFigures:
-    return figures(
-        of_records(records),
-        replicas=setup.replicas,
-        window_s=recording.end_s,
-        input_weight=_linear(setup).input_weight,
-        output_weight=_linear(setup).output_weight,
-    )
+    return _figures(recording, of_records(records), settings.setup), records
 
 
 def _linear(setup: Setup) -> LinearCost:
@@ -198,12 +185,18 @@ def _linear(setup: Setup) -> LinearCost:
 
 def recorded_figures(recording: Recording, setup: Setup) -> RunFigures:
     """What the fleet did."""
+    found = of_requests(recording.requests)
+    return _figures(recording, found, replace(setup, replicas=recording.replicas))
+
+
+def _figures(recording: Recording, served: list[Served], setup: Setup) -> RunFigures:
+    cost = _linear(setup)
     return figures(
-        of_requests(recording.requests),
-        replicas=recording.replicas,
+        served,
+        replicas=setup.replicas,
         window_s=recording.end_s,
-        input_weight=_linear(setup).input_weight,
-        output_weight=_linear(setup).output_weight,
+        input_weight=cost.input_weight,
+        output_weight=cost.output_weight,
     )
 
 

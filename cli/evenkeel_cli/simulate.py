@@ -33,18 +33,11 @@ from evenkeel_simulator.experiments.workload_file import (
 from evenkeel_simulator.laboratory.costs import ProfiledCost
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.narrow import FittedTable
-from evenkeel_cli.output import (
-    make_output_folder,
-    print_error,
-    print_json,
-    report_console,
-    working,
-)
+from evenkeel_cli.narrow import FittedTable, make_table
+from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
 from evenkeel_cli.trace_options import UsageError, isolation_share, read_programs
 from evenkeel_cli.yamlfile import YamlFault
@@ -302,19 +295,9 @@ def _write(records: list[Record], summary: Summary, out: Path, title: str | None
 def _report(summary: Summary, out: Path) -> None:
     """Print the most important figures; summary.json has all of them."""
     console = report_console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("client")
-    for name in (
-        "requests",
-        "service",
-        "of owed",
-        "hit rate",
-        "TTFT p50",
-        "p99",
-        "latency p50",
-        "p99",
-    ):
-        table.add_column(name, justify="right")
+    table = make_table(
+        "client", "requests", "service", "of owed", "hit rate", "TTFT p50", "p99", "latency p50", "p99"
+    )  # fmt: skip
     for name, client in summary.clients.items():
         table.add_row(
             name,

@@ -22,13 +22,7 @@ from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.up.probes import Probes
-from evenkeel_cli.up.record import (
-    DEFAULT_ROOT,
-    FleetRecord,
-    address,
-    read_record,
-    router_configs,
-)
+from evenkeel_cli.up.record import DEFAULT_ROOT, FleetRecord, address, read_record, router_configs
 from evenkeel_cli.up.state import leftovers
 
 State = Literal["ready", "not ready", "not running"]
@@ -173,12 +167,11 @@ def make_status(
             uptime_s=max(0.0, now_s - process.started_s) if process else None,
         )
 
+    routable = {name for name, replica in seen.items() if replica.routable}
+    others = sorted((starting | replicas).items())
     processes = (
         *(one(name, url, is_ready=name in ready_routers) for name, url in urls.items()),
-        *(
-            one(name, url, is_ready=name in seen and seen[name].routable)
-            for name, url in sorted((starting | replicas).items())
-        ),
+        *(one(name, url, is_ready=name in routable) for name, url in others),
     )
     return FleetStatus(
         service=folder.replace(".", "/", 1),
@@ -197,9 +190,8 @@ def _print(console: Console, fleet: FleetStatus) -> None:
     if not fleet.running:
         words = "[red]not running[/]: `evenkeel up` was killed; its next run cleans up"
     console.print(f"[bold]{escape(fleet.service)}[/]  {escape(fleet.model)}  {words}")
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("process", "state", "address", "id", "running for"):
-        table.add_column(name, overflow="fold")
+    names = ("process", "state", "address", "id", "running for")
+    table = Table(*names, box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for process in fleet.processes:
         state = f"[{_STYLES[process.state]}]{process.state}[/]"
         table.add_row(

@@ -10,7 +10,7 @@ from evenkeel_contract.decode import salvage
 from evenkeel_contract.routerconfig import TracingConfig
 
 EVERY_REQUEST: Final = 1_000_000
-"""As a sampling rate. Who tries traces on a laptop wants each."""
+"""The sampling rate per million: on a laptop every request is traced."""
 
 
 def traces_to(url: str | None) -> TracingConfig | None:

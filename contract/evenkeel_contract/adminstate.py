@@ -16,6 +16,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from evenkeel_contract.messages import Decoder, check_version, read
+
 STATE_PATH: Final = "/v1/state"
 REPLICAS_PATH: Final = "/v1/replicas"
 ACTIVATION_PATH: Final = "/v1/activation"
@@ -249,7 +251,6 @@ class StateError(ValueError):
     """An answer that is not a router's state, or has an unknown version."""
 
 
-_Answer = TypeVar("_Answer", RouterState, ReplicasState, ActivationState)
 _state_decoder = msgspec.json.Decoder(RouterState)
 _replicas_decoder = msgspec.json.Decoder(ReplicasState)
 _activation_decoder = msgspec.json.Decoder(ActivationState)
@@ -276,13 +277,10 @@ def decode_activation(data: bytes) -> ActivationState:
     return _decoded(_activation_decoder, data)
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:
-    try:
-        state = decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise StateError(f"not a router's state: {error}") from error
-    if state.version != STATE_VERSION:
-        raise StateError(
-            f"version {state.version} of a router's state is not supported; expected {STATE_VERSION}"
-        )
+_Answer = TypeVar("_Answer", RouterState, ReplicasState, ActivationState)
+
+
+def _decoded(decoder: Decoder[_Answer], data: bytes) -> _Answer:
+    state = read(decoder, data, what="a router's state", error=StateError)
+    check_version(state.version, STATE_VERSION, StateError)
     return state

@@ -67,8 +67,8 @@ class EngineSettings:
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
     isolation: float | None = ISOLATION
-    """Divide engine time among clients whose requests run (R13). The part of its share of its speed alone that a client keeps beside
-    a large batch; 0: no such bound. None: prefill always goes first, as with a policy without accounts."""
+    """Divide engine time among clients whose requests run (R13). The least speed of a client beside a large batch, as a part of its
+    speed alone times its share; 0: no such bound. None: prefill always goes first, as with a policy without accounts."""
     reports_port: int | None = None
     """Port for reports; None disables them."""
     reports_host: str = LOOPBACK

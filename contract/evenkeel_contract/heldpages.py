@@ -18,6 +18,7 @@ from evenkeel_fairshare.prefix.copies import Copies
 from evenkeel_fairshare.prefix.index import unsigned
 
 from evenkeel_contract.kvevents import GPU
+from evenkeel_contract.messages import check_version, read
 from evenkeel_contract.reports import ReportError
 
 PAGES_VERSION: Final = 1
@@ -147,12 +148,8 @@ def answer(held: HeldPages) -> Iterator[bytes]:
 
 def decode_part(data: bytes) -> PagesPart:
     """Read a part of an answer; raises `ReportError`."""
-    try:
-        part = _part.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReportError(f"not the content of a replica's cache: {error}") from error
-    if part.version != PAGES_VERSION:
-        raise ReportError(f"version {part.version} is not supported; expected {PAGES_VERSION}")
+    part = read(_part, data, what="the content of a replica's cache", error=ReportError)
+    check_version(part.version, PAGES_VERSION, ReportError)
     if len(part.pages) % _HASH_BYTES:
         raise ReportError(f"{len(part.pages)} bytes are not a multiple of {_HASH_BYTES}")
     return part

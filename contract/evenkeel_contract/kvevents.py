@@ -19,6 +19,8 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from evenkeel_contract.messages import UNREADABLE
+
 GPU: Final = "GPU"
 """The medium that a router follows: the engine's device memory. SGLang also reports `CPU_PINNED` and others."""
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -137,7 +139,6 @@ class KvEventError(ValueError):
 
 
 _KNOWN: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _batch = msgspec.msgpack.Decoder(ReadBatch)
 _raw_batch = msgspec.msgpack.Decoder(_RawBatch)
@@ -156,7 +157,7 @@ def decode_batch(payload: bytes) -> ReadBatch:
         raise KvEventError(f"a batch of {len(payload)} bytes is longer than {MAX_BATCH_BYTES}")
     try:
         return _batch.decode(payload)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if (batch := _with_unknown_events(payload)) is not None:
             return batch
         raise KvEventError(
@@ -170,7 +171,7 @@ def _with_unknown_events(payload: bytes) -> ReadBatch | None:
         raw = _raw_batch.decode(payload)
         known = [one for one in raw.changes if _typed.decode(one).type in _KNOWN]
         return ReadBatch(raw.time_unix_s, [_change.decode(one) for one in known])
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 

@@ -13,10 +13,12 @@ numbers. `Ledger.merge` checks that a block fits its names and that all numbers 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from evenkeel_fairshare.ledger import Delta, Digest
+
+from evenkeel_contract.messages import pack, unpack
 
 LEDGER_PATH: Final = "/v1/ledger"
 LEDGER_VERSION: Final = 3
@@ -28,28 +30,25 @@ class LedgerMessageError(ValueError):
     """A digest or a delta is malformed or has an unknown version."""
 
 
-_Message = TypeVar("_Message")
-_VERSION: Final = bytes([LEDGER_VERSION])
-_encoder = msgspec.msgpack.Encoder()
 _digest = msgspec.msgpack.Decoder(Digest)
 _delta = msgspec.msgpack.Decoder(Delta)
-# For bad UTF-8 and deep nesting msgspec raises other errors than its own.
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode(message: Digest | Delta) -> bytes:
     """Encode a digest or a delta."""
-    return _VERSION + _encoder.encode(message)
+    return pack(LEDGER_VERSION, message)
 
 
 def decode_digest(data: bytes) -> Digest:
     """Decode a digest; raises `LedgerMessageError`."""
-    return _decoded(_digest, data, "not a ledger's digest")
+    what = "a ledger's digest"
+    return unpack(_digest, data, LEDGER_VERSION, what=what, error=LedgerMessageError)
 
 
 def decode_delta(data: bytes) -> Delta:
     """Decode a delta; raises `LedgerMessageError`."""
-    return _decoded(_delta, data, "not a ledger's delta")
+    what = "a ledger's delta"
+    return unpack(_delta, data, LEDGER_VERSION, what=what, error=LedgerMessageError)
 
 
 def frame(message: bytes) -> bytes:
@@ -67,14 +66,3 @@ def unframe(data: bytes) -> Iterator[bytes]:
             raise LedgerMessageError(f"a message at byte {at} is cut short")
         yield data[begin:end]
         at = end
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, invalid: str) -> _Message:
-    # Checked first, so that routers of two versions report the version and not a malformed message.
-    if data[:1] != _VERSION:
-        found = data[0] if data else "missing"
-        raise LedgerMessageError(f"version {found} is not {LEDGER_VERSION}")
-    try:
-        return decoder.decode(memoryview(data)[1:])
-    except _UNREADABLE as error:
-        raise LedgerMessageError(f"{invalid}: {error}") from error

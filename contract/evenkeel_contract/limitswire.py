@@ -6,9 +6,11 @@ A part is a fraction of a tenant's limit; a level is a fraction of its burst, or
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
+
+from evenkeel_contract.messages import pack, unpack
 
 LIMITS_PATH: Final = "/v1/limits"
 LIMITS_VERSION: Final = 1
@@ -76,36 +78,20 @@ class LimitsMessageError(ValueError):
     """A message that is malformed or of an unknown version."""
 
 
-_Message = TypeVar("_Message")
-_VERSION: Final = bytes([LIMITS_VERSION])
-_encoder = msgspec.msgpack.Encoder()
 _ask = msgspec.msgpack.Decoder(LimitsAsk)
 _answer = msgspec.msgpack.Decoder(LimitsAnswer)
-# Beyond its own errors, msgspec lets bad UTF-8 and endless nesting through as they are.
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode(message: LimitsAsk | LimitsAnswer) -> bytes:
     """Encode a question or an answer."""
-    return _VERSION + _encoder.encode(message)
+    return pack(LIMITS_VERSION, message)
 
 
 def decode_ask(data: bytes) -> LimitsAsk:
     """Decode a question; raises `LimitsMessageError`."""
-    return _decoded(_ask, data, "the message is not a LimitsAsk")
+    return unpack(_ask, data, LIMITS_VERSION, what="a LimitsAsk", error=LimitsMessageError)
 
 
 def decode_answer(data: bytes) -> LimitsAnswer:
     """Decode an answer; raises `LimitsMessageError`."""
-    return _decoded(_answer, data, "the message is not a LimitsAnswer")
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, invalid: str) -> _Message:
-    # Checked first, so that routers of two versions report the version and not a malformed message.
-    if data[:1] != _VERSION:
-        found = data[0] if data else "missing"
-        raise LimitsMessageError(f"version {found} is not {LIMITS_VERSION}")
-    try:
-        return decoder.decode(memoryview(data)[1:])
-    except _UNREADABLE as error:
-        raise LimitsMessageError(f"{invalid}: {error}") from error
+    return unpack(_answer, data, LIMITS_VERSION, what="a LimitsAnswer", error=LimitsMessageError)

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from evenkeel_contract.kvevents import PageHash
+from evenkeel_contract.messages import check_version, read
 from evenkeel_contract.reports import ReportError
 
 FACTS_VERSION: Final = 1
@@ -90,15 +91,10 @@ def ask(known: str = "") -> bytes:
 
 def decode_facts(data: bytes) -> PromptFacts:
     """Read an answer; raises `ReportError`."""
-    try:
-        facts = _facts.decode(data)
-    except _UNREADABLE as error:
-        raise ReportError(f"not a replica's tokenizer files: {error}") from error
-    if facts.version != FACTS_VERSION:
-        raise ReportError(f"version {facts.version} is not supported; expected {FACTS_VERSION}")
+    facts = read(_facts, data, what="a replica's tokenizer files", error=ReportError)
+    check_version(facts.version, FACTS_VERSION, ReportError)
     return facts
 
 
 _encoder = msgspec.msgpack.Encoder()
 _facts = msgspec.msgpack.Decoder(PromptFacts)
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

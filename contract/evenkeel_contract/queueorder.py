@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Self
 
-from evenkeel_contract.values import show
+from evenkeel_contract.values import Spelled, show
 
 
 class ReplicaPolicyName(Enum):
@@ -72,12 +72,11 @@ class QuantumSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationSetting:
+class IsolationSetting(Spelled):
     """A percentage from 0% to 200%, or `Off`."""
 
     EXAMPLE: ClassVar[str] = "50%"
     PATTERN: ClassVar[str] = r"(200|1[0-9][0-9]|[1-9]?[0-9])%|Off"
-    spelling: str
     share: float | None
     """50% is 0.5; None for `Off`."""
 
@@ -88,7 +87,3 @@ class IsolationSetting:
         if match is None:
             raise ValueError(f"must be Off or a percentage from 0% to 200%, not {show(data)}")
         return cls(match[0], int(match[1]) / 100 if match[1] else None)
-
-    def to_plain(self) -> str:
-        """The text that was read."""
-        return self.spelling

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from evenkeel_contract.messages import UNREADABLE
+
 RECORDING_VERSION: Final = 1
 RECORDING_PATH: Final = "/v1/recording"
 """PUT starts a recording, DELETE stops it, GET returns its `RecordingState`."""
@@ -115,7 +117,6 @@ _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(Line)
 _start = msgspec.json.Decoder(RecordingStart)
 _state = msgspec.json.Decoder(RecordingState)
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode_line(line: Line) -> bytes:
@@ -127,7 +128,7 @@ def decode_line(data: bytes) -> Line:
     """Raises `RecordingError`."""
     try:
         line: Line = _lines.decode(data)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordingError(str(error)) from error
     if isinstance(line, Header) and line.version != RECORDING_VERSION:
         raise RecordingError(
@@ -140,7 +141,7 @@ def decode_start(data: bytes) -> bytes | None:
     """The salt of a PUT; None if it has none. Raises `RecordingError`."""
     try:
         salt = bytes.fromhex(_start.decode(data).salt) if data else b""
-    except (*_UNREADABLE, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise RecordingError(str(error)) from error
     if salt and len(salt) != SALT_BYTES:
         raise RecordingError(f"salt has {len(salt)} bytes, must have {SALT_BYTES}")
@@ -151,7 +152,7 @@ def decode_recording_state(data: bytes) -> RecordingState:
     """Raises `RecordingError`."""
     try:
         return _state.decode(data)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordingError(str(error)) from error
 
 

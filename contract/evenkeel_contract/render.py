@@ -285,7 +285,7 @@ def kv_events_flag(
     """
     events: dict[str, str | bool | int] = {
         "publisher": "zmq",
-        "endpoint": f"tcp://{_to_bind(host)}:{port}",
+        "endpoint": f"tcp://{to_bind(host)}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
     if host != "*":  # otherwise SGLang connects instead of binding
@@ -295,8 +295,8 @@ def kv_events_flag(
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
 
 
-def _to_bind(host: str) -> str:
-    """The same IPv4 address, written with `::`: SGLang 0.5.21 has no `bind` and binds only if it sees `*` or `::`."""
+def to_bind(host: str) -> str:
+    """The same IPv4 address, written with `::`: vLLM and SGLang 0.5.21 bind only if they see `*` or `::`."""
     is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdigit()
     return f"[::ffff:{host}]" if is_ipv4 else host
 

@@ -7,9 +7,11 @@ that needs older changes asks with an older `since`. Bytes are MessagePack.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
+
+from evenkeel_contract.messages import check_version, read
 
 REPORT_VERSION: Final = 1
 
@@ -98,8 +100,6 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _report = msgspec.msgpack.Decoder(Report)
 _request = msgspec.msgpack.Decoder(ReportRequest)
-# For bad UTF-8 and deep nesting msgspec raises other errors than its own.
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ReportError(ValueError):
@@ -113,22 +113,13 @@ def encode(message: Report | ReportRequest) -> bytes:
 
 def decode_report(data: bytes) -> Report:
     """Decode a report; raises `ReportError`."""
-    return _decoded(_report, data, "a report")
+    report = read(_report, data, what="a report", error=ReportError)
+    check_version(report.version, REPORT_VERSION, ReportError)
+    return report
 
 
 def decode_request(data: bytes) -> ReportRequest:
     """Decode a request; raises `ReportError`."""
-    return _decoded(_request, data, "a question for a report")
-
-
-_Message = TypeVar("_Message", Report, ReportRequest)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes, what: str) -> _Message:
-    try:
-        message = decoder.decode(data)
-    except _UNREADABLE as error:
-        raise ReportError(f"not {what}: {error}") from error
-    if message.version != REPORT_VERSION:
-        raise ReportError(f"version {message.version} is not {REPORT_VERSION}")
-    return message
+    request = read(_request, data, what="a request for a report", error=ReportError)
+    check_version(request.version, REPORT_VERSION, ReportError)
+    return request

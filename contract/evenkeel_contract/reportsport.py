@@ -14,6 +14,7 @@ import msgspec
 
 from evenkeel_contract import heldpages, promptfacts
 from evenkeel_contract.heldpages import PAGES_VERSION, HeldPages, PagesQuestion
+from evenkeel_contract.messages import UNREADABLE, check_version
 from evenkeel_contract.promptfacts import FACTS_VERSION, PromptFacts, PromptQuestion
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import ReportError, ReportRequest, decode_request, encode
@@ -47,11 +48,9 @@ def decode_question(data: bytes) -> ReportRequest | PromptQuestion | PagesQuesti
     """Read any kind of request; raises `ReportError`."""
     try:
         question = _question.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return decode_request(data)
-    known = _VERSIONS[type(question)]
-    if question.version != known:
-        raise ReportError(f"version {question.version} is not {known}")
+    check_version(question.version, _VERSIONS[type(question)], ReportError)
     return question
 
 

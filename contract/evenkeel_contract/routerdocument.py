@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     ListenConfig,
@@ -34,7 +35,7 @@ def parse_router_config(data: bytes) -> tuple[RouterConfig | None, tuple[Fault, 
         return None, (Fault("", f"is longer than {MAX_CONFIG_BYTES} bytes"),)
     try:
         plain = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         return None, (Fault("", f"is not JSON: {error}"),)
     config, faults = salvage(RouterConfig, plain)
     faults += tuple(without_echoes(check_router_config(config), faults))

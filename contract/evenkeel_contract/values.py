@@ -118,12 +118,22 @@ _PERCENT: Final = re.compile(r"(100|[1-9]?[0-9])%")
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
+class Spelled:
+    """A value with a text format of its own."""
+
+    text: str | int
+
+    def to_plain(self) -> str | int:
+        """The text, or the number, that was read."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Spelled):
     """A length of time above zero, in Go's format: `120s`, `1500ms`, `1h30m`."""
 
     EXAMPLE: ClassVar[str] = "120s"
     PATTERN: ClassVar[str] = _DURATION.pattern
-    text: str
     seconds: float
 
     @classmethod
@@ -139,18 +149,13 @@ class Duration:
             raise ValueError(f"must be above 0 and at most 100 years, not {show(data)}")
         return cls(data, nanoseconds / 10**9)
 
-    def to_plain(self) -> str:
-        """The text that was read."""
-        return self.text
-
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Spelled):
     """A number above zero with a Kubernetes suffix: `16Mi`, `100Gi`, `500m`, `3`."""
 
     EXAMPLE: ClassVar[str] = "16Mi"
     PATTERN: ClassVar[str] = _QUANTITY.pattern
-    spelling: str | int
     value: Fraction
 
     @classmethod
@@ -172,18 +177,13 @@ class Quantity:
         """The value rounded up to an integer, as Kubernetes does."""
         return ceil(self.value)
 
-    def to_plain(self) -> str | int:
-        """The text that was read."""
-        return self.spelling
-
 
 @dataclass(frozen=True, slots=True)
-class CountOrPercent:
+class CountOrPercent(Spelled):
     """A whole number (`3`) or a percentage (`50%`)."""
 
     EXAMPLE: ClassVar[str] = "50%"
     PATTERN: ClassVar[str] = _PERCENT.pattern
-    spelling: str | int
     count: int | None
     """None for a percentage."""
     percent: int | None
@@ -205,10 +205,6 @@ class CountOrPercent:
         if self.count is not None:
             return float(self.count)
         return total * (self.percent or 0) / 100
-
-    def to_plain(self) -> str | int:
-        """The text that was read."""
-        return self.spelling
 
 
 class Constraint(Protocol):
@@ -239,15 +235,12 @@ class Range:
         )
 
     def _words(self) -> str:
-        low = f"above {self.above}" if self.above is not None else None
-        if self.minimum is not None:
-            low = f"at least {self.minimum}"
-        if self.maximum is None:
-            return low or "a number"
-        if self.minimum is not None:
+        if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum} to {self.maximum}"
-        high = f"at most {self.maximum}"
-        return f"{low} and {high}" if low else high
+        bounds = {"at least": self.minimum, "above": self.above, "at most": self.maximum}
+        return " and ".join(
+            f"{word} {bound}" for word, bound in bounds.items() if bound is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +293,9 @@ class UniqueBy:
             if seen != index:
                 where = f"{path}[{index}].{self.keys[-1]}"
                 what = "/".join(str(part) for part in key)
-                yield Fault(
-                    where,
-                    f"{show(what)} is given twice, first in {path}[{seen}]",
-                    about=(f"{path}[{seen}].{self.keys[-1]}",),
-                    kept=True,
-                )
+                about = (f"{path}[{seen}].{self.keys[-1]}",)
+                message = f"{show(what)} is given twice, first in {path}[{seen}]"
+                yield Fault(where, message, about, kept=True)
 
 
 # No dotted netmask and no zone: the API server and proxies do not accept them.
@@ -318,7 +308,6 @@ class Cidr:
 
     def faults(self, value: object, path: str) -> Iterator[Fault]:
         assert isinstance(value, str)
-        hint = ""
         try:
             network = ip_network(value) if _CIDR.fullmatch(value) else None
             mapped = network and getattr(network.network_address, "ipv4_mapped", None)
@@ -326,8 +315,8 @@ class Cidr:
                 return
             hint = f"; write it as IPv4, {mapped}" if mapped else ""
         except ValueError as error:
-            if "host bits" in str(error):
-                hint = f"; the network is {ip_network(value, strict=False)}"
+            whole = "host bits" in str(error) and ip_network(value, strict=False)
+            hint = f"; the network is {whole}" if whole else ""
         yield Fault(path, f"{show(value)} is not a network like 10.0.0.0/8{hint}")
 
 

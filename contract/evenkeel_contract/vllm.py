@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import POLICY_VARIABLE, REPORTS_HOST_VARIABLE
-from evenkeel_contract.render import engine_environment, hub_revision
+from evenkeel_contract.render import engine_environment, hub_revision, to_bind
 from evenkeel_contract.spec.parts import Model
 from evenkeel_contract.spec.resources import ServiceSpec
 
@@ -83,13 +83,7 @@ def vllm_kv_events_flag(*, host: str, port: int, replay_port: int) -> str:
     events = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://{_to_bind(host)}:{port}",
-        "replay_endpoint": f"tcp://{_to_bind(host)}:{replay_port}",
+        "endpoint": f"tcp://{to_bind(host)}:{port}",
+        "replay_endpoint": f"tcp://{to_bind(host)}:{replay_port}",
     }
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
-
-
-def _to_bind(host: str) -> str:
-    """The same IPv4 address, written with `::`: vLLM binds only if it sees `*` or `::`."""
-    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdigit()
-    return f"[::ffff:{host}]" if is_ipv4 else host

@@ -151,6 +151,8 @@ def router_config_of(given: Inputs) -> RouterConfig:
     """The RouterConfig."""
     name = given.service.metadata.name
     external = given.service.spec.engine.pods_of_others
+    # None until the Secret with it can be used; a note reports it.
+    key = None if isinstance(given.external_key, Note) else given.external_key
     config = router_config(
         given.service,
         tenants=given.roster.tenants,
@@ -160,7 +162,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
             engines=engine_name(name),
             peers=router_peers_name(name),
             pod_labels={} if external is None else external.labels,
-            api_key=given.credentials.current.key if external is None else _external_key(given),
+            api_key=given.credentials.current.key if external is None else key,
             api_keys=tuple(
                 EngineKeyConfig(id=key.id, key=key.key) for key in given.credentials.engine_keys
             ),
@@ -183,11 +185,6 @@ def _redis_url(given: Inputs) -> str | None:
         keeps = url.reason == reasons.SECRET_NOT_LABELLED and before is not None
         return before.state.redis_url if keeps and before is not None else None
     return url
-
-
-def _external_key(given: Inputs) -> str | None:
-    """None until the Secret with it can be used; a note reports it."""
-    return None if isinstance(given.external_key, Note) else given.external_key
 
 
 def _state(given: Inputs) -> StateConfig:

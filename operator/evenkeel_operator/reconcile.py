@@ -7,7 +7,6 @@ A pass may stop anywhere and run again. A pass over an unchanged service reads f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,8 +60,6 @@ from evenkeel_operator.core.workload import (
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.reported import Reported, Reports
 from evenkeel_operator.rotation import Attended, Rotation
-
-_log = logging.getLogger(__name__)
 
 # No watch reports why pods are not ready, so they are listed: first after this time, then each time the duration of
 # the rollout has doubled.

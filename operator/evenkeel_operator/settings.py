@@ -6,7 +6,7 @@ Of the environment it reads only POD_NAME and POD_NAMESPACE.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -88,12 +88,11 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--namespace", help="of the Lease; default: POD_NAMESPACE")
     parser.add_argument("--identity", help="of this process; default: POD_NAME")
     parser.add_argument("--lease", default=DEFAULT_LEASE, help="name of the Lease")
-    parser.add_argument(
+    _add_list(
+        parser,
         "--watch-namespace",
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help="serve this namespace only; may be given several times; default: all",
+        "NAMESPACE",
+        "serve this namespace only; may be given several times; default: all",
     )
     _add_images(parser)
     parser.add_argument(
@@ -120,27 +119,23 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--vllm-image", required=True, help="default of runtime VLLM")
     images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
     images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
-    images.add_argument(
-        "--image-pull-secret", action="append", default=[], metavar="NAME", help="may be repeated"
-    )
+    _add_list(images, "--image-pull-secret", "NAME", "may be repeated")
 
 
 def _add_monitoring(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    _add_list(
+        parser,
         "--scraper-namespace-label",
-        action="append",
-        default=[],
-        type=_label,
-        metavar="KEY=VALUE",
-        help="namespaces with these labels may read metrics; default: all",
+        "KEY=VALUE",
+        "namespaces with these labels may read metrics; default: all",
+        kind=_label,
     )
-    parser.add_argument(
+    _add_list(
+        parser,
         "--monitoring-label",
-        action="append",
-        default=[],
-        type=_label,
-        metavar="KEY=VALUE",
-        help="on PodMonitors and PrometheusRules, for a Prometheus that selects them by it",
+        "KEY=VALUE",
+        "on PodMonitors and PrometheusRules, for a Prometheus that selects them by it",
+        kind=_label,
     )
     parser.add_argument(
         "--plain-rules",
@@ -156,24 +151,36 @@ def _add_monitoring(parser: argparse.ArgumentParser) -> None:
 
 def _add_rights(parser: argparse.ArgumentParser) -> None:
     """What services may use beyond their own objects."""
-    parser.add_argument(
+    _add_list(
+        parser,
         "--allow-prometheus",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="addresses that spec.autoscaling.prometheus.url may begin with; '*' allows all; default: none",
+        "URL",
+        "addresses that spec.autoscaling.prometheus.url may begin with; '*' allows all; default: none",
     )
-    parser.add_argument(
+    _add_list(
+        parser,
         "--allow-prometheus-namespace",
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help="namespaces whose Services spec.autoscaling.prometheus.url may name, too",
+        "NAMESPACE",
+        "namespaces whose Services spec.autoscaling.prometheus.url may name, too",
     )
     parser.add_argument(
         "--any-secret",
         action="store_true",
         help="use Secrets without the label evenkeel.dev/use=true, too",
+    )
+
+
+def _add_list(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    metavar: str,
+    help_text: str,
+    *,
+    kind: Callable[[str], object] = str,
+) -> None:
+    """A flag that may be given several times."""
+    parser.add_argument(
+        flag, action="append", default=[], type=kind, metavar=metavar, help=help_text
     )
 
 

@@ -31,7 +31,6 @@ from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
 from evenkeel_router.ledger.service_ledger import ServiceLedger
-from evenkeel_router.ledger.stores.contract import LedgerStore
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
@@ -94,23 +93,21 @@ async def running(
     api: KubeClient | None = None,
     upstream: Upstream | None = None,
     prober: Prober | None = None,
-    store: LedgerStore | None = None,
     log_output: IO[str] | None = None,
     timing: Timing | None = None,
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
     `source` is where a changed configuration comes from; `api` finds a fleet on a cluster; `upstream` and `prober` stand in
-    for the network, `store` for the configured one; `log_output` takes one line for each request (None: none).
+    for the network; `log_output` takes one line for each request (None: none).
     """
     rooms = Rooms.make(config, timing=timing)
-    settings, service_ledger = rooms.settings, rooms.service_ledger
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
-    discovery = _discovery(config, service_ledger, api)
+    discovery = _discovery(config, rooms.service_ledger, api)
     router = Router(rooms, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
-        await _read_store(stack, settings, service_ledger, store)
+        await _read_store(stack, rooms)
         # 2. The way to replicas.
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
         stack.enter_context(tokenising)
@@ -122,7 +119,7 @@ async def running(
         sinks: list[RequestSink] = [log.add]
         recorder = Recorder(rooms, sinks)
         stack.push_async_callback(tracing.close)
-        peers = Peers(settings, service_ledger, session)
+        peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
         parts = (log, recorder, discovery, peers, limits, tokenising, console)
         works = [part.run() for part in parts]
@@ -245,18 +242,13 @@ def _pipeline(
     )
 
 
-async def _read_store(
-    stack: AsyncExitStack,
-    settings: Settings,
-    service_ledger: ServiceLedger,
-    store: LedgerStore | None,
-) -> None:
+async def _read_store(stack: AsyncExitStack, rooms: Rooms) -> None:
     """Read the ledger and keep it. A store that does not answer delays the start by a few seconds only."""
-    now = asyncio.get_running_loop().time
-    if (store := store or store_of(settings.config, now)) is None:
+    settings, now = rooms.settings, asyncio.get_running_loop().time
+    if (store := store_of(settings.config, now)) is None:
         return
-    persistence = service_ledger.persistence = Persistence(
-        service_ledger.ledger,
+    persistence = rooms.service_ledger.persistence = Persistence(
+        rooms.service_ledger.ledger,
         store,
         interval_s=lambda: settings.config.state.save_interval_s,
         now=now,

@@ -14,18 +14,7 @@ FOLDER = Path(tempfile.mkdtemp(prefix="llm-"))
 os.environ["LLM_USER_PATH"] = str(FOLDER)
 
 import llm
-from flows import (
-    SIMULATED,
-    TOOL,
-    TOOL_HELP,
-    TOOL_NAME,
-    URL,
-    Access,
-    Answer,
-    Client,
-    Weather,
-    run,
-)
+from flows import SIMULATED, TOOL, TOOL_HELP, TOOL_NAME, URL, Access, Answer, Client, Weather, run
 from openai_python import ERRORS
 
 

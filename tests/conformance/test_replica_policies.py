@@ -17,11 +17,7 @@ from evenkeel_fairshare.replica.contract import (
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.laboratory.policies import (
-    REPLICA_POLICIES,
-    LaboratoryConfig,
-    policies,
-)
+from evenkeel_simulator.laboratory.policies import REPLICA_POLICIES, LaboratoryConfig, policies
 from evenkeel_simulator.laboratory.vtc_central import CentralCounters
 
 from tests.support.abstract_engine import AbstractEngine, Job

@@ -14,13 +14,7 @@ from evenkeel_router.app import running
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.fake_cluster import FakeCluster
-from tests.support.operator_lives import (
-    KEY,
-    Operator,
-    become_ready,
-    cluster_with_the_sample,
-    told,
-)
+from tests.support.operator_lives import KEY, Operator, become_ready, cluster_with_the_sample, told
 from tests.support.routers import PATIENCE_S, QUICK, replica_of, simulated, tenancy, until
 
 BODY = {"model": "llama-3.1-8b", "prompt": "Ahoy", "max_tokens": 4, "ignore_eos": True}

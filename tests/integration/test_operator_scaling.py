@@ -13,12 +13,7 @@ import httpx
 import pytest
 from aiohttp import web
 from evenkeel_operator.cluster import prometheus as edge
-from evenkeel_operator.cluster.prometheus import (
-    HttpPrometheus,
-    PrometheusError,
-    Source,
-    prometheus,
-)
+from evenkeel_operator.cluster.prometheus import HttpPrometheus, PrometheusError, Source, prometheus
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.recommendation import Answers, queries
 from evenkeel_operator.manifests.monitoring import pod_monitors

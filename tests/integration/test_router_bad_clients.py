@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from evenkeel_contract.routerconfig import (
-    LimitsConfig,
-)
+from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.request.intake import MAX_BUFFERED_BYTES
@@ -31,9 +29,7 @@ from tests.support.raw_clients import (
     error_of,
     http,
 )
-from tests.support.routers import (
-    until,
-)
+from tests.support.routers import until
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,11 @@ from dataclasses import replace
 
 import pytest
 from evenkeel_contract.key import decode
-from evenkeel_contract.routerconfig import (
-    Anonymous,
-    TenantLimits,
-)
+from evenkeel_contract.routerconfig import Anonymous, TenantLimits
 from evenkeel_router.api.errors import Outcome
 
-from tests.support.raw_clients import (
-    AUTH,
-    BODY,
-    behind,
-    counted,
-    error_of,
-    http,
-    raw,
-)
-from tests.support.routers import (
-    KEY,
-    MODEL,
-    tenancy,
-)
+from tests.support.raw_clients import AUTH, BODY, behind, counted, error_of, http, raw
+from tests.support.routers import KEY, MODEL, tenancy
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,7 @@ import msgspec
 import pytest
 from evenkeel_cli.top.view import make_view
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
-from evenkeel_contract.consolestate import (
-    HOUR_PATH,
-    NOW_PATH,
-    PAGE_PATH,
-    ConsoleState,
-    HourState,
-)
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, ConsoleState, HourState
 from evenkeel_contract.routerconfig import Anonymous, ApiKeyConfig, ClientConfig, TenantConfig
 from evenkeel_router.app import Router
 from evenkeel_router.request.console_page import page_files
@@ -94,6 +88,14 @@ async def test_the_figures_are_those_of_top() -> None:
                 lambda: sum(own.service for own in fairness.now.clients.values()) >= 12 * requests,
                 "the service in the ledger",
             )
+            await until(
+                lambda: (
+                    not any(
+                        own.running for own in result_of(read(router.rooms, 0.0)).clients.values()
+                    )
+                ),
+                "reports without running requests",
+            )
 
         await complete(client, router, KEY)
         await settled(1)
@@ -106,16 +108,16 @@ async def test_the_figures_are_those_of_top() -> None:
     window = result_of(window_between(before, now))
     rows = {f"ns/{row.tenant}/{row.client}": row for row in view.clients}
     assert window.seconds == pytest.approx(view.window_s)
-    together = window.rates[""].service
+    together = window.rates[""].service_per_s
     assert together > 0
     for identity in ("ns/acme/chat", "ns/rival/secret"):
         own, row = window.rates[identity], rows[identity]
-        assert own.service == pytest.approx(row.service_per_s)
-        assert own.service / together == pytest.approx(row.share)
+        assert own.service_per_s == pytest.approx(row.service_per_s)
+        assert own.service_per_s / together == pytest.approx(row.share)
         assert own.hit_rate == pytest.approx(row.hit_rate)
         assert (own.waiting, own.running) == (row.waiting, row.running)
     for row in view.replicas:
-        assert window.replicas[row.name].service == pytest.approx(row.service_per_s)
+        assert window.replicas[row.name].service_per_s == pytest.approx(row.service_per_s)
 
 
 async def test_the_admin_port_shows_the_service_behind_its_token() -> None:

@@ -7,10 +7,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from evenkeel_contract.routerconfig import (
-    Anonymous,
-    LimitsConfig,
-)
+from evenkeel_contract.routerconfig import Anonymous, LimitsConfig
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.request.attempt import Relay
 
@@ -25,13 +22,7 @@ from tests.support.raw_clients import (
     error_of,
     http,
 )
-from tests.support.routers import (
-    KEY,
-    MODEL,
-    PATIENCE_S,
-    tenancy,
-    until,
-)
+from tests.support.routers import KEY, MODEL, PATIENCE_S, tenancy, until
 
 _BODY = json.dumps(BODY | {"stream": True})
 STREAMED = (

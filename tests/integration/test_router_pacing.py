@@ -18,16 +18,7 @@ from evenkeel_router.transport.upstream import BrokenError, UpstreamError
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, USAGE
-from tests.support.routers import (
-    KEY,
-    MODEL,
-    PATIENCE_S,
-    QUICK,
-    config_for,
-    fleet,
-    routable,
-    until,
-)
+from tests.support.routers import KEY, MODEL, PATIENCE_S, QUICK, config_for, fleet, routable, until
 
 HOUR = QoeConfig(expected_itl_s=3600, delivery=Delivery.PACED)
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}

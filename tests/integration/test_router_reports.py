@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.reports import (
-    ClientReport,
-)
+from evenkeel_contract.reports import ClientReport
 from evenkeel_router.app import running
 from evenkeel_router.telemetry.snapshot import router_state
 

@@ -7,9 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from evenkeel_contract.routerconfig import (
-    LimitsConfig,
-)
+from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.transport.server import connections_for
 
@@ -25,11 +23,7 @@ from tests.support.raw_clients import (
     http,
     raw,
 )
-from tests.support.routers import (
-    PATIENCE_S,
-    QUICK,
-    until,
-)
+from tests.support.routers import PATIENCE_S, QUICK, until
 
 
 async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:

@@ -12,13 +12,7 @@ import zmq
 import zmq.asyncio
 from evenkeel_contract.key import UNKNOWN, ClientKey
 from evenkeel_contract.names import CLIENT_KEY_FIELD, CLIENT_KEY_HEADER
-from evenkeel_contract.reports import (
-    REPORT_VERSION,
-    Report,
-    ReportRequest,
-    decode_report,
-    encode,
-)
+from evenkeel_contract.reports import REPORT_VERSION, Report, ReportRequest, decode_report, encode
 from evenkeel_contract.simulatedprompt import encode as tokenize
 from evenkeel_simulator.server.app import RunningServer, running_server
 from evenkeel_simulator.server.served import ServedRequest

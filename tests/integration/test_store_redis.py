@@ -185,7 +185,7 @@ async def test_what_is_no_ledger_is_left_out(tmp_path: Path, caplog: pytest.LogC
         )
         await kept.save(whole(full_ledger()))
         assert await routers(kept) == {"router-1"}
-        assert caplog.text.count("is left out") == 3
+        assert caplog.text.count("is ignored") == 3
         await client.delete(LEDGERS)
         await client.set(LEDGERS, "something else")
         for call in (kept.load(), kept.save(whole(full_ledger()))):

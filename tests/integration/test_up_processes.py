@@ -16,18 +16,13 @@ import psutil
 import pytest
 from evenkeel_cli.up import launcher as launcher_module
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
+from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.process_supervisor import ProcessSupervisor
 from evenkeel_cli.up.record import FleetRecord, ProcessRecord
 from evenkeel_cli.up.run import changes
-from evenkeel_cli.up.state import (
-    StateFolder,
-    end,
-    leftovers,
-    started_s,
-)
+from evenkeel_cli.up.state import StateFolder, end, leftovers, started_s
 from evenkeel_contract.routerconfig import ListenConfig
 
 DEADLINE_S = 60.0
@@ -103,7 +98,7 @@ async def test_a_killed_process_restarts_and_is_recorded(folder: StateFolder) ->
 
 async def test_a_process_that_cannot_start_is_reported_with_its_log(folder: StateFolder) -> None:
     async with supervised(folder, "--speed=never") as (supervisor, _, reports):
-        with pytest.raises(NotReady) as caught:
+        with pytest.raises(FleetError) as caught:
             await supervisor.get_ready(DEADLINE_S)
         assert "replica-0: ended when it started" in str(caught.value)
         assert "--speed" in str(caught.value), "the end of its log has the cause"
@@ -215,7 +210,7 @@ async def test_only_a_process_that_matches_its_record_is_a_leftover(folder: Stat
 
 def test_only_one_run_can_use_a_folder(tmp_path: Path) -> None:
     first = StateFolder.open(tmp_path, "ns.service")
-    with pytest.raises(AlreadyRunning, match=r"another `evenkeel up` uses .*--state-dir"):
+    with pytest.raises(FleetError, match=r"another `evenkeel up` uses .*--state-dir"):
         StateFolder.open(tmp_path, "ns.service")
     first.close()
     StateFolder.open(tmp_path, "ns.service").close()
@@ -230,7 +225,7 @@ def test_a_damaged_record_is_ignored(folder: StateFolder, data: bytes) -> None:
 def test_a_port_in_use_is_refused_with_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(PortTaken) as caught:
+        with pytest.raises(FleetError) as caught:
             ports.claim(ListenConfig(traffic_port=port, probe_port=0, admin_port=0))
     message = str(caught.value)
     assert f"port {port} on 127.0.0.1 is taken by" in message

@@ -11,12 +11,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from evenkeel_fairshare.bounds import (
-    Churn,
-    churn_gap,
-    churn_gap_from_level,
-    position_range,
-)
+from evenkeel_fairshare.bounds import Churn, churn_gap, churn_gap_from_level, position_range
 from evenkeel_fairshare.ledger import (
     CarryRules,
     EqualWeights,

@@ -62,7 +62,7 @@ def until_forgotten(fleet: Fleet) -> bool:
 @pytest.mark.parametrize("scheme", [never, by_chance, when_in_debt, until_forgotten])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
 def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
-    fleet = game(3, sealing=CompactionRules(idle_s=3))
+    fleet = game(3, compaction=CompactionRules(idle_s=3))
     gain, forgotten = Gain(), 0
     fleet.join(MOST)
     while fleet.events < EVENTS:

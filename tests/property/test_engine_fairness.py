@@ -17,11 +17,7 @@ from evenkeel_simulator.engine.model import Engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.theorems import (
-    dlpm_backlogged_gap,
-    vtc_backlogged_gap,
-    vtc_overshoot,
-)
+from tests.support.theorems import dlpm_backlogged_gap, vtc_backlogged_gap, vtc_overshoot
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, make_request
 
 KV_TOKENS = 600

@@ -19,12 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.evenkeel_simulator.engine_support import (
-    PROFILE,
-    LongestMatch,
-    Queue,
-    make_request,
-)
+from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue, make_request
 
 POOL = 200
 KEYS = st.sampled_from("abc")

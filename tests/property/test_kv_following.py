@@ -25,13 +25,7 @@ from evenkeel_contract.kvevents import (
 from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 BLOCKS = st.lists(st.integers(-3, 8), min_size=1, max_size=4)
 

@@ -41,7 +41,7 @@ writes = st.one_of(
     st.tuples(st.just("drain"), replica),
     st.tuples(st.just("close"), replica),
     st.tuples(st.just("demand"), client, numbers),
-    st.tuples(st.just("seal")),
+    st.tuples(st.just("compact")),
 )
 histories = st.lists(writes, max_size=12)
 
@@ -49,7 +49,7 @@ histories = st.lists(writes, max_size=12)
 def live_through(router: str, history: list[tuple]) -> Ledger:
     """A ledger after some life of its own, alone."""
     book = ledger(router)
-    sealer = Compactor(book)
+    compactor = Compactor(book)
     deeds = {
         "observe": lambda name, at, seen: book.observe(name, since=0, sequence=at, rows=seen),
         "receive": book.received,
@@ -57,7 +57,7 @@ def live_through(router: str, history: list[tuple]) -> Ledger:
         "drain": book.drained,
         "close": book.closed,
         "demand": lambda who, rate: book.requested({who: rate}),
-        "seal": lambda: sealer.compact([router], live=(), now_s=0),
+        "compact": lambda: compactor.compact([router], live=(), now_s=0),
     }
     for what, *args in history:
         deeds[what](*args)

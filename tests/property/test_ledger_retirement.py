@@ -78,7 +78,7 @@ class World:
             self.a_router_asks_another: 20,
             self.a_message_is_delayed: 5,
             self.a_message_arrives_sometime_somewhere: 5,
-            self.a_router_seals_and_collects: 20,
+            self.a_router_compacts_and_collects: 20,
             self.everybody_waits_a_while: 2,
             self.a_router_saves: 2,
             self.a_router_restarts: 3,
@@ -89,7 +89,7 @@ class World:
         self.end()
 
     def start_router(self) -> str:
-        # Any name may come first: a newcomer may have to seal before it heard of the latest book.
+        # Any name may come first: a newcomer may have to compact before it knows the latest closed totals.
         name = f"router-{self.rng.random()}"
         here = ledger(name)
         here.merge(self.store.delta())
@@ -160,15 +160,15 @@ class World:
         if self.under_way:
             self.router()[0].merge(self.rng.choice(self.under_way))
 
-    def a_router_seals_and_collects(self) -> None:
+    def a_router_compacts_and_collects(self) -> None:
         self.now_s += self.rng.randint(1, 15)
         self.compact(*self.router())
 
-    def compact(self, here: Ledger, sealer: Compactor) -> None:
-        sealer.compact(self.routers.keys(), live=self.alive.keys(), now_s=self.now_s)
+    def compact(self, here: Ledger, compactor: Compactor) -> None:
+        compactor.compact(self.routers.keys(), live=self.alive.keys(), now_s=self.now_s)
         self.aged_out.update(here.closed_totals.dropped.items())
         before = len(here.replica_accounts)
-        sealer.collect(self.routers.keys())
+        compactor.collect(self.routers.keys())
         self.folded += before - len(here.replica_accounts)
 
     def everybody_waits_a_while(self) -> None:
@@ -194,11 +194,11 @@ class World:
     def end(self) -> None:
         """Once all have heard of all, all agree with the truth, and nothing is kept of what is gone."""
         for _ in range(6):
-            for here, sealer in self.routers.values():
+            for here, compactor in self.routers.values():
                 self.give_up(here)
                 for there, _ in self.routers.values():
                     here.merge(there.delta(here.digest()))
-                self.compact(here, sealer)
+                self.compact(here, compactor)
         for here, _ in self.routers.values():
             assert here.replica_accounts.keys() <= self.alive.keys(), "a page stayed for ever"
             for tenant in TENANTS:

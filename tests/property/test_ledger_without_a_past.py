@@ -17,7 +17,7 @@ RULES = CarryRules(quantum=100, overshoot=500)
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(["join", "serve", "leave", "seal"]),
+        st.sampled_from(["join", "serve", "leave", "compact"]),
         st.integers(0, 9),
         st.integers(-500, 100).map(float),
     ),
@@ -60,7 +60,7 @@ class World:
                 self.report(live[which % len(live)])
             elif what == "leave" and live:
                 self.replicas[live[which % len(live)]].gone = True
-            elif what == "seal" and len(self.routers) == 1:
+            elif what == "compact" and len(self.routers) == 1:
                 self.compact()  # a router that has not heard of another one yet writes no book
 
     def report(self, name: str) -> None:
@@ -81,10 +81,10 @@ class World:
                 router.closed(name)
         self.exchange()
         for router in self.routers:
-            sealer = Compactor(router)
-            sealer.compact(members, live=self.live(), now_s=0)
+            compactor = Compactor(router)
+            compactor.compact(members, live=self.live(), now_s=0)
             self.exchange()
-            sealer.collect(members)
+            compactor.collect(members)
 
     def exchange(self) -> None:
         for here in self.routers:

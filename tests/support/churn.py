@@ -278,7 +278,7 @@ class Fleet:
         routers: int = 1,
         affinity: bool = True,
         report_chance: float = 0.3,
-        sealing: CompactionRules | None = None,
+        compaction: CompactionRules | None = None,
     ) -> None:
         self.rng = rng
         self.clients = tuple(clients)
@@ -298,8 +298,8 @@ class Fleet:
         self._affinity = affinity
         self._report_chance = report_chance
         self._received: dict[tuple[str, str], Client] = {}
-        self._sealing = sealing
-        self._sealers = [Compactor(ledger, sealing) for ledger in self.ledgers]
+        self._compaction = compaction
+        self._compactors = [Compactor(ledger, compaction) for ledger in self.ledgers]
         self._restarts = 0
 
     # What the adversary does.
@@ -409,9 +409,9 @@ class Fleet:
         for ledger in self.ledgers:
             ledger.members = frozenset(members)
         self.exchange()
-        for sealer in self._sealers:
-            sealer.compact(members, live=self.live.keys(), now_s=float(self.events))
-            sealer.collect(members)
+        for compactor in self._compactors:
+            compactor.compact(members, live=self.live.keys(), now_s=float(self.events))
+            compactor.collect(members)
 
     def lose_all_routers(self) -> None:
         """At once, and others start with empty ledgers: they hear from the replicas that live, and of nothing else."""
@@ -420,7 +420,7 @@ class Fleet:
             Ledger(f"router-{i}.{self._restarts}", rules=ledger.rules, weights=ledger.weights)
             for i, ledger in enumerate(self.ledgers)
         ]
-        self._sealers = [Compactor(ledger, self._sealing) for ledger in self.ledgers]
+        self._compactors = [Compactor(ledger, self._compaction) for ledger in self.ledgers]
         for name in self.live:
             for ledger in self.ledgers:
                 self.report(name, ledger)
@@ -593,7 +593,7 @@ def concentrate(fleet: Fleet, most: int) -> None:
 
 
 def pile_up(fleet: Fleet, most: int) -> None:
-    """The whole fleet at once, but one comes first and takes what all held; then the others, who start level."""
+    """The whole fleet at once, but one comes first and takes what all held; then the others, who start at zero."""
     for name in list(fleet.live):
         fleet.kill(name)
     fleet.join()

@@ -9,11 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.support.crd_documents import (
-    GONE,
-    Document,
-    changed,
-)
+from tests.support.crd_documents import GONE, Document, changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ FORBIDDEN: Final = (
     # Persons in place of data.
     r"stands? back", r"standing back", r"(?:is|are) forgiven", r"victims?", r"wish(?:es)?",
     # Homonyms; docs/design/plain-words.md has the terms.
-    r"withheld", r"withholds?",
+    r"withheld", r"withholds?", r"sealers?", r"start(?:s|ed|ing)? level",
 )  # fmt: skip
 _FORBIDDEN: Final = re.compile(r"\b(?:" + "|".join(FORBIDDEN) + r")\b", re.IGNORECASE)
 

@@ -9,21 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from evenkeel_contract.routerconfig import (
-    RouterConfig,
-)
+from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router
 
 from tests.support.nasty import Behaviour, Nasty, fine, nasty
-from tests.support.routers import (
-    KEY,
-    MODEL,
-    PATIENCE_S,
-    QUICK,
-    config_for,
-    router_of,
-)
+from tests.support.routers import KEY, MODEL, PATIENCE_S, QUICK, config_for, router_of
 
 BODY = {"model": MODEL, "prompt": "x"}
 AUTH = f"Authorization: Bearer {KEY}"

@@ -21,7 +21,7 @@ from rich.table import Table
 from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.output import make_output_folder, print_error, report_console, working
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
@@ -79,22 +79,15 @@ def demo(
     try:
         make_output_folder(out)
         results = asyncio.run(_run_all(phases(flood, quantum)))
-        figures = {one.phase.name: make_figures(one) for one in results}
-        console.print(FittedTable(_table(list(figures.values()))), highlight=False)
-        console.print()
-        for one in figures.values():
-            console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
-        _write(
-            DemoReport(
-                replicas=REPLICAS,
-                client_quantum=int(quantum) if quantum.isdecimal() else quantum,
-                profile=PROFILE,
-                load=flood,
-                phases=figures,
-            ),
-            results,
-            out,
+        report = DemoReport(
+            replicas=REPLICAS,
+            client_quantum=int(quantum) if quantum.isdecimal() else quantum,
+            profile=PROFILE,
+            load=flood,
+            phases={one.phase.name: make_figures(one) for one in results},
         )
+        _print(report, console)
+        _write(report, results, out)
     except (FleetError, OSError) as error:
         words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print_error(words)
@@ -127,11 +120,16 @@ def _progress(phase: Phase) -> Iterator[Callable[[float, int], None]]:
         )
 
 
+def _print(report: DemoReport, console: Console) -> None:
+    figures = list(report.phases.values())
+    console.print(FittedTable(_table(figures)), highlight=False)
+    console.print()
+    for one in figures:
+        console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
+
+
 def _table(figures: Sequence[Figures]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for figure in figures:
-        table.add_column(figure.title, justify="right", no_wrap=True)
+    table = make_table("", *(figure.title for figure in figures))
     rows: Sequence[tuple[str, Callable[[Figures], str]]] = (
         ("TTFT p50, ordinary clients", lambda f: seconds(f.ttft_p50_s)),
         ("TTFT p99, ordinary clients", lambda f: _at_least(f) + seconds(f.ttft_p99_s)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +15,9 @@ from evenkeel_simulator.experiments.workload import Program
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.output import (
-    make_output_folder,
-    print_error,
-    print_json,
-    report_console,
-    working,
-)
+from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -32,7 +27,7 @@ from evenkeel_cli.replay.clients import (
     no_headers,
     read_keys,
 )
-from evenkeel_cli.replay.report import make_report, table_of, write_report
+from evenkeel_cli.replay.report import ReplayReport, make_report, table_of, write_report
 from evenkeel_cli.replay.run import Outcome, Run
 from evenkeel_cli.replay.sender import (
     UNAUTHENTICATED,
@@ -45,72 +40,66 @@ from evenkeel_cli.replay.sender import (
 )
 from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 
-Trace = Annotated[Path, typer.Option(help="Trace file: CSV or Mooncake JSONL, plain or gzip.")]
-Url = Annotated[str, typer.Option(help="Address of the endpoint.")]
-Clients = Annotated[str | None, option("hash:N assigns the sessions of the trace to N clients.")]
-ApiKeys = Annotated[
-    Path | None, option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
-]
-ClientHeader = Annotated[
-    str | None,
-    option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
-]
-Model = Annotated[str | None, option("Name of the model. Default: the first one of the endpoint.")]
-Limit = Annotated[int, typer.Option(min=0, help="Send only the first N requests; 0: all.")]
-MaxConcurrency = Annotated[
-    int, typer.Option(min=0, help="Maximum number of requests in flight; 0: no limit.")
-]
-ForceLength = Annotated[
-    bool, typer.Option(help="Request exactly the output length of the trace (`ignore_eos`).")
-]
-Out = Annotated[Path | None, option("JSON file for the results.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
-Seed = Annotated[
-    int,
-    typer.Option(
-        help="Random seed of texts and of hash:N. A repeated seed finds its texts in the caches."
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One field for each option of the command."""
+
+    trace: Annotated[Path, typer.Option(help="Trace file: CSV or Mooncake JSONL, plain or gzip.")]
+    url: Annotated[str, typer.Option(help="Address of the endpoint.")] = "http://127.0.0.1:8080"
+    speed: Speed = 1.0
+    clients: Annotated[
+        str | None, option("hash:N assigns the sessions of the trace to N clients.")
+    ] = None
+    api_keys: Annotated[
+        Path | None, option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
+    ] = None
+    client_header: Annotated[
+        str | None,
+        option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
+    ] = None
+    model: Annotated[
+        str | None, option("Name of the model. Default: the first one of the endpoint.")
+    ] = None
+    limit: Annotated[int, typer.Option(min=0, help="Send only the first N requests; 0: all.")] = 0
+    max_concurrency: Annotated[
+        int, typer.Option(min=0, help="Maximum number of requests in flight; 0: no limit.")
+    ] = 0
+    force_length: Annotated[
+        bool,
+        typer.Option(help="Request exactly the output length of the trace (`ignore_eos`)."),
+    ] = True
+    out: Annotated[Path | None, option("JSON file for the results.")] = None
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Random seed of texts and of hash:N. A repeated seed finds its texts in the caches."
+        ),
+    ] = 0
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False
 
 
-def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
-    trace: Trace,
-    url: Url = "http://127.0.0.1:8080",
-    speed: Speed = 1.0,
-    clients: Clients = None,
-    api_keys: ApiKeys = None,
-    client_header: ClientHeader = None,
-    model: Model = None,
-    limit: Limit = 0,
-    max_concurrency: MaxConcurrency = 0,
-    force_length: ForceLength = True,
-    out: Out = None,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
+def _command(options: Options) -> None:
     """Send a trace to an OpenAI endpoint, and report per client."""
+    out = options.out
     try:
         with working("reading the trace"):
-            work = read_programs(trace, clients=clients, speed=speed, seed=seed, limit=limit)
-        settings = _Settings(
-            trace=trace,
-            url=api_root(url),
-            speed=speed,
-            model=model,
-            headers=_headers(work, api_keys, client_header),
-            max_concurrency=max_concurrency,
-            seed=seed,
-            force_length=force_length,
-            out=out,
-            json=json,
-        )
+            work = read_programs(
+                options.trace,
+                clients=options.clients,
+                speed=options.speed,
+                seed=options.seed,
+                limit=options.limit,
+            )
+        options = replace(options, url=api_root(options.url))
+        headers = _headers(work, options.api_keys, options.client_header)
     except (TraceError, ClientsError, SenderError, UsageError) as error:
         print_error(error)
         raise typer.Exit(ExitCode.INVALID) from error
     try:
         if out is not None:
             make_output_folder(out.parent)
-        status = asyncio.run(_replay(settings, work, report_console()))
+        status = asyncio.run(_replay(options, headers, work))
     except SenderError as error:
         print_error(error)
         raise typer.Exit(ExitCode.FAILED) from error
@@ -120,18 +109,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     raise typer.Exit(status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    trace: Path
-    url: str
-    speed: float
-    model: str | None
-    headers: Headers
-    max_concurrency: int
-    seed: int
-    force_length: bool
-    out: Path | None
-    json: bool
+replay = command_of(_command, Options)
 
 
 def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
@@ -151,28 +129,28 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
     return no_headers
 
 
-async def _replay(settings: _Settings, work: Sequence[Program], console: Console) -> int:
+async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]) -> int:
     """Send, report and write; the exit code: INTERRUPTED after an interrupt, FAILED if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
     async with open_session() as session:
-        headers = settings.headers(work[0].client)
-        model = settings.model or await served_model(session, settings.url, headers)
+        headers = headers_of(work[0].client)
+        model = options.model or await served_model(session, options.url, headers)
         began_s = loop.time()
         sender = Sender(
-            url=settings.url,
+            url=options.url,
             model=model,
             session=session,
             now=lambda: loop.time() - began_s,
-            headers_of=settings.headers,
-            force_length=settings.force_length,
+            headers_of=headers_of,
+            force_length=options.force_length,
         )
         with _progress(len(work)) as note:
             run = Run(
                 send=sender.send,
                 now=sender.now,
-                max_concurrency=settings.max_concurrency,
-                seed=settings.seed,
+                max_concurrency=options.max_concurrency,
+                seed=options.seed,
                 on_outcome=lambda outcome: note(outcome, run.in_flight),
             )
             try:
@@ -183,27 +161,35 @@ async def _replay(settings: _Settings, work: Sequence[Program], console: Console
             report = make_report(
                 run.outcomes,
                 elapsed_s=sender.now(),
-                url=settings.url,
+                url=options.url,
                 model=model,
-                trace=settings.trace.name,
-                speed=settings.speed,
-                max_concurrency=settings.max_concurrency,
+                trace=options.trace.name,
+                speed=options.speed,
+                max_concurrency=options.max_concurrency,
                 interrupted=interrupted,
             )
-    if settings.out is not None:
-        write_report(report, settings.out)
-    if settings.json:
+    if options.out is not None:
+        write_report(report, options.out)
+    if options.json:
         print_json(report)
     else:
-        console.print(table_of(report, run.outcomes), highlight=False)
-        if str(UNAUTHENTICATED) in report.errors:
-            console.print(credentials_hint(named=bool(headers)), highlight=False, soft_wrap=True)
-        if settings.out is not None:
-            console.print(f"written to {settings.out}", highlight=False)
+        _print(report, run.outcomes, named=bool(headers), out=options.out)
     if interrupted:
         return ExitCode.INTERRUPTED
     succeeded = any(outcome.answer.error is None for outcome in run.outcomes)
     return ExitCode.OK if succeeded else ExitCode.FAILED
+
+
+def _print(
+    report: ReplayReport, outcomes: Sequence[Outcome], *, named: bool, out: Path | None
+) -> None:
+    """`named`: requests identified their client."""
+    console = report_console()
+    console.print(table_of(report, outcomes), highlight=False)
+    if str(UNAUTHENTICATED) in report.errors:
+        console.print(credentials_hint(named=named), highlight=False, soft_wrap=True)
+    if out is not None:
+        console.print(f"written to {out}", highlight=False)
 
 
 @contextmanager

@@ -10,21 +10,10 @@ import msgspec
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from rich.console import Group, RenderableType
-from rich.table import Table
 
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.replay.run import Outcome
 
-_COLUMNS = (
-    "requests",
-    "failed",
-    "TTFT p50",
-    "p99",
-    "latency p50",
-    "p99",
-    "hit",
-    "service/s",
-)
 _LATE_S = 0.25  # smaller delays come from the granularity of timers
 
 
@@ -84,10 +73,8 @@ def write_report(report: ReplayReport, path: Path) -> None:
 def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableType:
     """The table per client, the totals, and the failures."""
     summary = report.summary
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("client", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    times = ("TTFT p50", "p99", "latency p50", "p99")
+    table = make_table("client", "requests", "failed", *times, "hit", "service/s", gap=1)
     for name, client in summary.clients.items():
         table.add_row(
             name,

@@ -26,13 +26,7 @@ from evenkeel_cli.commands import command_of
 from evenkeel_cli.output import print_error
 from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
 from evenkeel_cli.route.options import Options, route_of_options
-from evenkeel_cli.route.routefile import (
-    Read,
-    RouteFile,
-    parse_route_file,
-    router_config_of,
-    sha256,
-)
+from evenkeel_cli.route.routefile import Read, RouteFile, parse_route_file, router_config_of, sha256
 from evenkeel_cli.tracing import traces_to
 
 FAULTY = 2

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.top.view import ClientRow, View
 
 _STATE_STYLE = {"ready": "green", "not ready": "yellow", "gone": "red"}
@@ -80,16 +80,9 @@ def _warnings(view: View) -> Iterator[str]:
         yield f"not counted: the service of {', '.join(view.ledger.uncounted)}"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
-
-
 def _clients(view: View, verbose: bool) -> Table:
     names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "ITL", "hit", "err"]
-    table = _table(*names, *(("deficit", "lead") if verbose else ()))
+    table = make_table(*names, *(("deficit", "lead") if verbose else ()), gap=1)
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         table.add_row(
             escape(f"{row.tenant}/{row.client or '(other clients)'}"),
@@ -114,18 +107,8 @@ def _internals(row: ClientRow, verbose: bool) -> tuple[str, ...]:
 
 
 def _replicas(view: View) -> Table:
-    table = _table(
-        "replica",
-        "state",
-        "policy",
-        "quantum",
-        "flight",
-        "run",
-        "wait",
-        "service/s",
-        "hit",
-        "failed",
-    )
+    names = ["replica", "state", "policy", "quantum", "flight", "run", "wait", "service/s", "hit"]
+    table = make_table(*names, "failed", gap=1)
     for row in view.replicas:
         table.add_row(
             escape(row.name),

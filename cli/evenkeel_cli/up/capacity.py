@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel_cli.up.errors import NotEnoughMemory
+from evenkeel_cli.up.errors import FleetError
 
 MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
@@ -31,7 +31,7 @@ def check_memory(
     routers_started: int,
     available_bytes: int,
 ) -> None:
-    """Raise `NotEnoughMemory` if the new processes need more memory than is available.
+    """Raise `FleetError` if the new processes need more memory than is available.
 
     `field` sets the number of replicas: `kept` run already, `started` are new. A replica that is replaced runs until
     the new ones are ready, so it frees no memory for them.
@@ -39,14 +39,14 @@ def check_memory(
     free_bytes = max(0, available_bytes - RESERVED_BYTES)
     routers_that_fit = free_bytes // ROUTER_BYTES
     if routers_started > routers_that_fit:
-        raise NotEnoughMemory(
+        raise FleetError(
             f"spec.router.replicas: {routers_started} new routers need {_size(ROUTER_BYTES)} of "
             f"memory each, and {_size(free_bytes)} are free: at most {routers_that_fit} fit"
         )
     free_bytes -= routers_started * ROUTER_BYTES
     replicas_that_fit = free_bytes // replica_bytes
     if started > replicas_that_fit:
-        raise NotEnoughMemory(
+        raise FleetError(
             f"{field} is {kept + started}, and at most {kept + replicas_that_fit} fit on this machine: "
             f"{started} new replicas need {_size(replica_bytes)} of memory each, and "
             f"{_size(free_bytes)} are free"

@@ -18,7 +18,7 @@ from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.tracing import traces_to
 from evenkeel_cli.up.record import DEFAULT_ROOT
-from evenkeel_cli.up.run import up as run_up
+from evenkeel_cli.up.run import Run
 from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, VLLM_ENVIRONMENT, Engines
 
 EXAMPLE: Final = "quickstart.yaml"
@@ -93,16 +93,15 @@ def _command(given: Given) -> None:
     listen = ListenConfig(traffic_port=port, probe_port=probe, admin_port=admin)
     engines = Engines(environment=given.sglang, vllm=given.vllm, model=given.model)
     console = Console()
-    raise typer.Exit(
-        run_up(
-            given.file if given.file is not None else _example(console),
-            listen=listen,
-            engines=engines,
-            tracing=traces_to(given.tracing),
-            state_root=given.state_dir,
-            console=console,
-        )
+    run = Run(
+        path=given.file if given.file is not None else _example(console),
+        listen=listen,
+        engines=engines,
+        tracing=traces_to(given.tracing),
+        state_root=given.state_dir,
+        console=console,
     )
+    raise typer.Exit(run.up())
 
 
 up = command_of(_command, Given)

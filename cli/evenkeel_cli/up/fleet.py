@@ -61,32 +61,17 @@ class Replica:
         self.ports = [
             port if ports.is_free(HOST, port) else ports.free_port(HOST) for port in self.ports
         ]
-        return self.command.at(self._address())
-
-    def _address(self) -> ReplicaAddress:
-        http, reports, kv_events, kv_replay = self.ports
-        return ReplicaAddress(
-            name=self.name,
-            host=HOST,
-            http_port=http,
-            reports_port=reports,
-            kv_events_port=kv_events,
-            kv_replay_port=kv_replay,
-        )
+        return self.command.at(ReplicaAddress(self.name, HOST, *self.ports))
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._address().http_port}"
+        return f"http://{HOST}:{self.ports[0]}"
 
     def config(self) -> ReplicaConfig:
         """Its entry in the router's configuration."""
-        address = self._address()
+        reports, kv_events, kv_replay = (f"tcp://{HOST}:{port}" for port in self.ports[1:])
         return ReplicaConfig(
-            name=self.name,
-            url=self.url,
-            reports=f"tcp://{HOST}:{address.reports_port}",
-            kv_events=f"tcp://{HOST}:{address.kv_events_port}",
-            kv_replay=f"tcp://{HOST}:{address.kv_replay_port}",
+            name=self.name, url=self.url, reports=reports, kv_events=kv_events, kv_replay=kv_replay
         )
 
 

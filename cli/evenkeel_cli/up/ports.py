@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 from evenkeel_contract.routerconfig import ListenConfig
 
-from evenkeel_cli.up.errors import PortTaken
+from evenkeel_cli.up.errors import FleetError
 
 LAST: Final = 65_535
 _RANGE: Final = (20_000, 32_000)
@@ -25,7 +25,7 @@ def free_port(host: str) -> int:
         if port not in _chosen and is_free(host, port):
             _chosen.add(port)
             return port
-    raise PortTaken(f"no port from {_RANGE[0]} to {_RANGE[1]} on {host} is free")
+    raise FleetError(f"no port from {_RANGE[0]} to {_RANGE[1]} on {host} is free")
 
 
 def is_free(host: str, port: int) -> bool:
@@ -38,15 +38,15 @@ def is_free(host: str, port: int) -> bool:
 
 
 def claim(listen: ListenConfig) -> ListenConfig:
-    """`listen` with free ports in place of 0; raises `PortTaken` for a port that is in use."""
+    """`listen` with free ports in place of 0; raises `FleetError` for a port that is in use."""
     asked = (listen.traffic_port, listen.probe_port, listen.admin_port)
     for port in asked:
         if port and asked.count(port) > 1:
-            raise PortTaken(
+            raise FleetError(
                 f"port {port} is given twice; traffic, probes and admin each need their own port"
             )
         if port and not is_free(listen.host, port):
-            raise PortTaken(
+            raise FleetError(
                 f"port {port} on {listen.host} is taken{_by_whom(port)}; "
                 f"stop that process or choose another port with --port"
             )

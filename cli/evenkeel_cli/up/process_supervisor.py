@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from evenkeel_cli.up.errors import NotReady
+from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.launcher import Child, Launcher, Program
 
 Probe = Callable[[str], Awaitable[int | None]]
@@ -59,7 +59,7 @@ class ProcessSupervisor:
         return self._child.pid if self._child else None
 
     async def get_ready(self, limit_s: float | None = None) -> None:
-        """Return when it is ready for the first time; raise `NotReady` when it fails twice."""
+        """Return when it is ready for the first time; raise `FleetError` when it fails twice."""
         limit_s = self.program.start_limit_s if limit_s is None else limit_s
         waits = [asyncio.create_task(event.wait()) for event in (self.ready, self._failed)]
         try:
@@ -72,7 +72,7 @@ class ProcessSupervisor:
                 "ended when it started" if self._failed.is_set() else f"not ready in {limit_s:g} s"
             )
             log = self._launcher.folder.log_of(self.name)
-            raise NotReady(f"{self.name}: {why}; {log} ends:\n{self._launcher.tail(self.name)}")
+            raise FleetError(f"{self.name}: {why}; {log} ends:\n{self._launcher.tail(self.name)}")
 
     async def stop(self, grace_s: float) -> None:
         """Ask the process to end; kill it if it has not ended after `grace_s`."""

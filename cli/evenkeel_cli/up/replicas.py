@@ -19,7 +19,7 @@ REPLICA_GRACE_S: Final = 60.0
 """For the streams of a replica that was removed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReplicaAddress:
     """The name and the ports of one replica."""
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -124,33 +124,6 @@ def curl_line(url: str, model: str, key: str | None) -> str:
     return shlex.join([*words, "-d", json.dumps(body)])
 
 
-def up(
-    path: Path,
-    *,
-    listen: ListenConfig,
-    engines: Engines,
-    tracing: TracingConfig | None,
-    state_root: Path,
-    console: Console,
-) -> int:
-    """Run until a signal stops it; the exit status. `tracing` replaces that of the file."""
-    run = _Run(
-        path,
-        listen=listen,
-        engines=engines,
-        tracing=tracing,
-        state_root=state_root,
-        console=console,
-    )
-    try:
-        data = read_file(path)
-        manifest = run.parse(data)
-    except ManifestFaults as error:
-        print_faults(error.faults)
-        return ExitCode.INVALID
-    return asyncio.run(run.until_stopped(manifest, data))
-
-
 class _Edits:
     """The newest contents of the file, and whether they arrived while older ones were applied."""
 
@@ -170,34 +143,36 @@ class _Edits:
         return self._newest
 
 
-class _Run:
+@dataclass(slots=True, kw_only=True)
+class Run:
     """One run of the command."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        listen: ListenConfig,
-        engines: Engines,
-        tracing: TracingConfig | None,
-        state_root: Path,
-        console: Console,
-    ) -> None:
-        self._path = path
-        self._listen = listen
-        self._engines = engines
-        self._tracing = tracing
-        self._state_root = state_root
-        self._console = console
-        self._fleet: Fleet | None = None
+    path: Path
+    listen: ListenConfig
+    engines: Engines
+    tracing: TracingConfig | None
+    """Replaces that of the file."""
+    state_root: Path
+    console: Console
+    _fleet: Fleet | None = None
+
+    def up(self) -> int:
+        """Run until a signal stops it; the exit status."""
+        try:
+            data = read_file(self.path)
+            manifest = self.parse(data)
+        except ManifestFaults as error:
+            print_faults(error.faults)
+            return ExitCode.INVALID
+        return asyncio.run(self.until_stopped(manifest, data))
 
     def parse(self, data: bytes) -> Manifest:
         """The file's contents, with the options of the command; raises `ManifestFaults`."""
-        manifest = parse_manifest(data, str(self._path))
-        if self._tracing is None:
+        manifest = parse_manifest(data, str(self.path))
+        if self.tracing is None:
             return manifest
         service, spec = manifest.service, manifest.service.spec
-        spec = replace(spec, router=replace(spec.router, tracing=self._tracing))
+        spec = replace(spec, router=replace(spec.router, tracing=self.tracing))
         return replace(manifest, service=replace(service, spec=spec))
 
     async def until_stopped(self, manifest: Manifest, data: bytes) -> int:
@@ -212,7 +187,7 @@ class _Run:
             except FleetError as error:
                 print_error(error)
             except OSError as error:
-                where = error.filename or self._path
+                where = error.filename or self.path
                 print_error(f"{where}: {error.strerror}")
         return ExitCode.FAILED
 
@@ -220,13 +195,13 @@ class _Run:
         self._warn(manifest)
         async with running_fleet(
             manifest,
-            listen=self._listen,
-            engines=self._engines,
-            state_root=self._state_root,
+            listen=self.listen,
+            engines=self.engines,
+            state_root=self.state_root,
             report=self._report,
         ) as fleet:
             self._fleet = fleet
-            self._console.print(banner(manifest, fleet), highlight=False, soft_wrap=True)
+            self.console.print(banner(manifest, fleet), highlight=False, soft_wrap=True)
             edits = _Edits()
             try:
                 async with asyncio.TaskGroup() as group:
@@ -237,8 +212,8 @@ class _Run:
                 raise failures.exceptions[0] from None
 
     async def _watch_file(self, data: Contents, edits: _Edits) -> None:
-        name, readable = self._path.name, True
-        async for found in changes(self._path, data):
+        name, readable = self.path.name, True
+        async for found in changes(self.path, data):
             if isinstance(found, bytes):
                 if not readable:
                     self._report(f"{name} can be read again")
@@ -255,7 +230,7 @@ class _Run:
             if _identity(wanted) != _identity(running):
                 name = "/".join(_identity(running))
                 message = f"metadata.name: {name} runs; stop it to run another service"
-                raise ManifestFaults([FileFault(file=str(self._path), message=message)])
+                raise ManifestFaults([FileFault(file=str(self.path), message=message)])
         except ManifestFaults as error:
             print_faults(error.faults)
             self._report("the file is invalid; the fleet stays as it was")
@@ -272,7 +247,7 @@ class _Run:
             print_error(error)
             self._report("the edit was not applied; the fleet stays as it was")
             return running
-        self._report(f"{self._path.name} applied")
+        self._report(f"{self.path.name} applied")
         return wanted
 
     @contextmanager
@@ -302,11 +277,11 @@ class _Run:
 
     def _report(self, text: str) -> None:
         clock = time.strftime("%H:%M:%S")
-        self._console.print(f"[dim]{clock}[/] {escape(text)}", highlight=False, soft_wrap=True)
+        self.console.print(f"[dim]{clock}[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def _warn(self, manifest: Manifest) -> None:
         for warning in manifest.warnings:
-            print_note(self._console, warning)
+            print_note(self.console, warning)
 
 
 def _identity(manifest: Manifest) -> tuple[str, str]:

@@ -160,10 +160,7 @@ def real_replica(
     environment = engine_environment(spec, reports_port=None)
     if on_cpu:  # a number of threads that the user has set stays
         environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
-    if Path(model).is_absolute() and not any(map(hub_name, spec.model.adapters)):
-        environment |= OFFLINE_ENVIRONMENT
-    if token:
-        environment[_TOKEN_VARIABLE] = token
+    environment |= model_environment(spec, model=model, token=token)
     return RealReplica(
         interpreter=interpreter,
         arguments=(
@@ -179,6 +176,16 @@ def real_replica(
         gpus_each=gpus_each,
         weights_bytes=weights_bytes(Path(model)) if on_cpu else 0,
     )
+
+
+def model_environment(
+    spec: ServiceSpec, *, model: str, token: str | None
+) -> Iterator[tuple[str, str]]:
+    """What an engine needs to find `model`, as `model_of` returns it, and its adapters."""
+    if Path(model).is_absolute() and not any(map(hub_name, spec.model.adapters)):
+        yield from OFFLINE_ENVIRONMENT.items()
+    if token:
+        yield _TOKEN_VARIABLE, token
 
 
 def find_interpreter(environment: Path, runtime: Runtime = Runtime.SGLANG) -> Path:

@@ -19,7 +19,7 @@ from typing import Final, Self
 import msgspec
 import psutil
 
-from evenkeel_cli.up.errors import AlreadyRunning, FleetError
+from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.record import FleetRecord, ProcessRecord, read_record
 
 _SAME_START_S: Final = 2.0  # start times come from clock ticks and a boot time that is rounded
@@ -34,7 +34,7 @@ class StateFolder:
 
     @classmethod
     def open(cls, root: Path, service: str) -> Self:
-        """Create and lock the folder; raises `AlreadyRunning` or `FleetError`."""
+        """Create and lock the folder; raises `FleetError`."""
         path = root / service
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class StateFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(lock)
-            raise AlreadyRunning(
+            raise FleetError(
                 f"another `evenkeel up` uses {path}; stop it, or give this fleet another folder with "
                 f"--state-dir"
             ) from error

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.enginesettings import LOOPBACK
-from evenkeel_contract.render import OFFLINE_ENVIRONMENT, hub_name
 from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 from evenkeel_contract.vllm import (
@@ -29,6 +28,7 @@ from evenkeel_cli.up.sglang import (
     check_gpus,
     find_interpreter,
     gpus_here,
+    model_environment,
     model_of,
     token_of,
     weights_bytes,
@@ -73,10 +73,7 @@ def vllm_replica(
     environment = vllm_environment(spec, reports_port=None, reports_host=LOOPBACK)
     if not gpus:  # what the user has set stays
         environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
-    if Path(model).is_absolute() and not any(map(hub_name, spec.model.adapters)):
-        environment |= OFFLINE_ENVIRONMENT
-    if token:
-        environment["HF_TOKEN"] = token
+    environment |= model_environment(spec, model=model, token=token)
     arguments = vllm_arguments(
         spec, model=model, tensor_parallel=gpus_each, drain_s=round(REPLICA_GRACE_S)
     )

@@ -45,7 +45,7 @@ _SERVICE_COLUMNS: Final = (
     _column(
         "ShareError",
         ".status.fairness.shareErrorPercent",
-        "How much less than its share a backlogged client got, in percent.",
+        "How much less than its share a backlogged client got, in percent. Not set in this version.",
         type_="integer",
     ),
     _AGE,

@@ -28,11 +28,7 @@ from evenkeel_contract.spec.parts import (
     RouterLimits,
     State,
 )
-from evenkeel_contract.spec.resources import (
-    LabelSelectorRequirement,
-    ServiceSpec,
-    TenantSpec,
-)
+from evenkeel_contract.spec.resources import LabelSelectorRequirement, ServiceSpec, TenantSpec
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 
@@ -61,6 +57,11 @@ class Rule:
         return plain
 
 
+def _on_field(field: str, problem: str, *, mirrors: str, rule: str) -> Rule:
+    """A rule whose message begins with the name of the invalid field."""
+    return Rule(mirrors=mirrors, rule=rule, message=f"{field} {problem}", field=field)
+
+
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
     "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
@@ -81,13 +82,8 @@ _SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to
 
 
 def _within_a_week(name: str) -> Rule:
-    return Rule(
-        mirrors="limits_are_beyond_reason",
-        rule=f"!self.{name}.matches({_SHORT_DURATION}) || "
-        f"duration(self.{name}) <= duration('168h')",
-        message=f"{name} must be at most 168h",
-        field=name,
-    )
+    rule = f"!self.{name}.matches({_SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
+    return _on_field(name, "must be at most 168h", mirrors="limits_are_beyond_reason", rule=rule)
 
 
 def _unless_no_quantity(value: str, rule: str) -> str:
@@ -104,6 +100,13 @@ def _one_of(flags: Sequence[str]) -> str:
         f"{_FLAG} in {names} || ({_FLAG}.size() >= {NO_FLAG_SHORTER_THAN} && "
         f"{names}.exists(flag, flag.startsWith({_FLAG})))"
     )
+
+
+def _may_not_shrink(remedy: str) -> Rule:
+    """The size of a volume."""
+    grown = "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0"
+    rule = _unless_no_quantity("self.size", grown)
+    return _on_field("size", f"cannot shrink{remedy}", mirrors="transition", rule=rule)
 
 
 SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
@@ -172,56 +175,56 @@ ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
 
 OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ServiceSpec: (
-        Rule(
+        _on_field(
+            "engine.replicas",
+            "is set together with autoscaling; remove one of the two",
             mirrors="replicas_and_autoscaling_are_both_given",
             rule="!(has(self.engine.replicas) && has(self.autoscaling))",
-            message="engine.replicas is set together with autoscaling; remove one of the two",
-            field="engine.replicas",
         ),
-        Rule(
+        _on_field(
+            "model.cache.accessModes",
+            "must include ReadWriteMany or ReadOnlyMany for more than one "
+            "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
             mirrors="cache_cannot_be_shared",
             rule="!has(self.model.cache) || "
             "self.model.cache.accessModes.exists(m, m in ['ReadWriteMany', 'ReadOnlyMany']) || "
             "(has(self.autoscaling) ? self.autoscaling.maxReplicas < 2 : "
             "(!has(self.engine.replicas) || self.engine.replicas < 2))",
-            message="model.cache.accessModes must include ReadWriteMany or ReadOnlyMany for more than one "
-            "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
-            field="model.cache.accessModes",
         ),
-        Rule(
+        _on_field(
+            "autoscaling",
+            "needs engine.external.scaleTargetRef with runtime External; set it, or remove "
+            "autoscaling",
             mirrors="external_pods_cannot_be_scaled",
             rule="self.engine.runtime != 'External' || !has(self.autoscaling) || "
             "(has(self.engine.external) && has(self.engine.external.scaleTargetRef))",
-            message="autoscaling needs engine.external.scaleTargetRef with runtime External; set it, or remove "
-            "autoscaling",
-            field="autoscaling",
         ),
-        Rule(
+        _on_field(
+            "model.cache",
+            "has no effect with runtime External, since another owner makes the pods; remove it",
             mirrors="external_pods_are_described",
             rule="self.engine.runtime != 'External' || !has(self.model.cache)",
-            message="model.cache has no effect with runtime External, since another owner makes the pods; remove it",
-            field="model.cache",
         ),
     ),
     Engine: (
-        Rule(
+        _on_field(
+            "external",
+            "is required with runtime External; set its selector and port",
             mirrors="runtime_and_external_differ",
             rule="self.runtime != 'External' || has(self.external)",
-            message="external is required with runtime External; set its selector and port",
-            field="external",
         ),
-        Rule(
+        _on_field(
+            "external",
+            "needs runtime: External; remove external or set runtime: External",
             mirrors="runtime_and_external_differ",
             rule="self.runtime == 'External' || !has(self.external)",
-            message="external needs runtime: External; remove external or set runtime: External",
-            field="external",
         ),
         *(
-            Rule(
+            _on_field(
+                name,
+                "has no effect with runtime External, since another owner makes the pods; remove it",
                 mirrors="external_pods_are_described",
                 rule=f"self.runtime != 'External' || {absent}",
-                message=f"{name} has no effect with runtime External, since another owner makes the pods; remove it",
-                field=name,
             )
             for name, absent in (
                 ("image", "!has(self.image)"),
@@ -232,11 +235,11 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ),
     External: (
         *(
-            Rule(
+            _on_field(
+                name,
+                "is required without inferencePool; set selector and port",
                 mirrors="external_pods_are_named_twice_or_not_at_all",
                 rule=f"has(self.inferencePool) || has(self.{name})",
-                message=f"{name} is required without inferencePool; set selector and port",
-                field=name,
             )
             for name in ("selector", "port")
         ),
@@ -248,11 +251,11 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     PodSelector: (
-        Rule(
+        _on_field(
+            "matchLabels",
+            "must have at least one label, else all pods of the namespace would be engines",
             mirrors="external_selector_is_empty",
             rule="size(self.matchLabels) > 0",
-            message="matchLabels must have at least one label, else all pods of the namespace would be engines",
-            field="matchLabels",
         ),
     ),
     Model: (
@@ -266,135 +269,117 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     Cache: (
-        Rule(
+        _on_field(
+            "storageClassName",
+            "cannot change while the volume exists; remove model.cache, "
+            "apply, then add it with the new class",
             mirrors="transition",
             rule="has(self.storageClassName) == has(oldSelf.storageClassName) && "
             "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
-            message="storageClassName cannot change while the volume exists; remove model.cache, "
-            "apply, then add it with the new class",
-            field="storageClassName",
         ),
-        Rule(
+        _on_field(
+            "accessModes",
+            "cannot change while the volume exists; remove model.cache, "
+            "apply, then add it with the new modes",
             mirrors="transition",
             rule="self.accessModes == oldSelf.accessModes",
-            message="accessModes cannot change while the volume exists; remove model.cache, "
-            "apply, then add it with the new modes",
-            field="accessModes",
         ),
-        Rule(
-            mirrors="transition",
-            rule=_unless_no_quantity(
-                "self.size",
-                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-            ),
-            message="size cannot shrink; remove model.cache, apply, then add it with the new size",
-            field="size",
-        ),
+        _may_not_shrink("; remove model.cache, apply, then add it with the new size"),
     ),
     Rollout: (
-        Rule(
+        _on_field(
+            "maxSurge",
+            "must be above 0 if maxUnavailable is 0, else a rollout could not replace any replica",
             mirrors="rollout_cannot_move",
             rule="!(string(self.maxSurge) in ['0', '0%'] && "
             "string(self.maxUnavailable) in ['0', '0%'])",
-            message="maxSurge must be above 0 if maxUnavailable is 0, else a rollout could not "
-            "replace any replica",
-            field="maxSurge",
         ),
     ),
     Router: (
-        Rule(
+        _on_field(
+            "replicas",
+            "must be 1 with state.store File; use Peers or Redis for more routers",
             mirrors="file_store_has_several_routers",
             rule="self.state.store != 'File' || !has(self.replicas) || self.replicas == 1",
-            message="replicas must be 1 with state.store File; use Peers or Redis for more routers",
-            field="replicas",
         ),
     ),
     State: (
-        Rule(
+        _on_field(
+            "file",
+            "needs store: File; remove file or set store: File",
             mirrors="store_and_its_settings_differ",
             rule="!has(self.file) || self.store == 'File'",
-            message="file needs store: File; remove file or set store: File",
-            field="file",
         ),
-        Rule(
+        _on_field(
+            "redis",
+            "needs store: Redis; remove redis or set store: Redis",
             mirrors="store_and_its_settings_differ",
             rule="!has(self.redis) || self.store == 'Redis'",
-            message="redis needs store: Redis; remove redis or set store: Redis",
-            field="redis",
         ),
-        Rule(
+        _on_field(
+            "redis",
+            "is required with store Redis; set redis.urlSecretRef",
             mirrors="store_and_its_settings_differ",
             rule="self.store != 'Redis' || has(self.redis)",
-            message="redis is required with store Redis; set redis.urlSecretRef",
-            field="redis",
         ),
     ),
     FileState: (
-        Rule(
-            mirrors="transition",
-            rule=_unless_no_quantity(
-                "self.size",
-                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-            ),
-            message="size cannot shrink while the volume exists; keep the size or choose another store",
-            field="size",
-        ),
+        _may_not_shrink(" while the volume exists; keep the size or choose another store"),
     ),
     RouterLimits: (
-        Rule(
+        _on_field(
+            "maxBodySize",
+            "must be at most 1Gi, since routers keep a request in memory",
             mirrors="limits_are_beyond_reason",
             rule=_unless_no_quantity(
                 "self.maxBodySize",
                 "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
             ),
-            message="maxBodySize must be at most 1Gi, since routers keep a request in memory",
-            field="maxBodySize",
         ),
         *map(_within_a_week, ("queueTimeout", "firstTokenTimeout", "activationTimeout")),
     ),
     Qoe: tuple(map(_within_a_week, ("expectedTtft", "expectedItl"))),
     Autoscaling: (
-        Rule(
+        _on_field(
+            "minReplicas",
+            "is above maxReplicas; lower it or raise maxReplicas",
             mirrors="scaling_bounds_are_crossed",
             rule="self.minReplicas <= self.maxReplicas",
-            message="minReplicas is above maxReplicas; lower it or raise maxReplicas",
-            field="minReplicas",
         ),
-        Rule(
+        _on_field(
+            "maxReplicasPerClient",
+            "must be above 0, else a client's requests cannot start a replica",
             mirrors="cap_per_client_is_out_of_range",
             rule="!(string(self.maxReplicasPerClient) in ['0', '0%'])",
-            message="maxReplicasPerClient must be above 0, else a client's requests cannot start "
-            "a replica",
-            field="maxReplicasPerClient",
         ),
-        Rule(
+        _on_field(
+            "maxReplicasPerClient",
+            "is above maxReplicas; lower it or use a percentage",
             mirrors="cap_per_client_is_out_of_range",
             rule="type(self.maxReplicasPerClient) == string || "
             "int(self.maxReplicasPerClient) <= self.maxReplicas",
-            message="maxReplicasPerClient is above maxReplicas; lower it or use a percentage",
-            field="maxReplicasPerClient",
         ),
     ),
     Exposure: (
-        Rule(
+        _on_field(
+            "httpRoute",
+            "is set together with ingress; remove one of the two",
             mirrors="exposed_twice",
             rule="!(has(self.ingress) && has(self.httpRoute))",
-            message="httpRoute is set together with ingress; remove one of the two",
-            field="httpRoute",
         ),
     ),
     LabelSelectorRequirement: (
-        Rule(
+        _on_field(
+            "values",
+            "is required with operators In and NotIn; add at least one",
             mirrors="selector_values_do_not_fit",
             rule="!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
-            message="values is required with operators In and NotIn; add at least one",
-            field="values",
         ),
-        Rule(
+        _on_field(
+            "values",
+            "must be empty with operators Exists and DoesNotExist; remove them",
             mirrors="selector_values_do_not_fit",
             rule="self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0",
-            message="values must be empty with operators Exists and DoesNotExist; remove them",
-            field="values",
         ),
     ),
     TenantSpec: (

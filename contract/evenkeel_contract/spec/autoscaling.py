@@ -7,14 +7,7 @@ from enum import Enum
 from typing import Annotated
 
 from evenkeel_contract.spec.parts import Count, Percent, Positive, SecretKeyRef
-from evenkeel_contract.values import (
-    CountOrPercent,
-    Duration,
-    Length,
-    Quantity,
-    Range,
-    Url,
-)
+from evenkeel_contract.values import CountOrPercent, Duration, Length, Quantity, Range, Url
 
 
 class SelectPolicy(Enum):

@@ -323,7 +323,7 @@ class RouterStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessStatus:
-    """Fairness figures of the last minute, without client names. The operator updates them at most once a minute."""
+    """Fairness figures of the last minute, without client names."""
 
     share_error_percent: Count | None = None
     """How much less service than its share the least served backlogged client got, in percent of its share."""
@@ -368,7 +368,7 @@ class ServiceStatus:
     conditions: Conditions = ()
     """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive and SpecValid."""
     fairness: FairnessStatus | None = None
-    """Fairness figures of the last minute."""
+    """Fairness figures of the last minute. This version of the operator does not set them; routers export them as metrics."""
     scaling: ScalingStatus | None = None
     """Last decision of the scaler. Not set without `spec.autoscaling`."""
 

@@ -18,12 +18,7 @@ from collections.abc import Sequence
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from evenkeel_fairshare.prefix.copies import Copies
-from evenkeel_fairshare.prefix.index import (
-    DEFAULT_MAX_BLOCKS,
-    Match,
-    PrefixIndex,
-    match_either,
-)
+from evenkeel_fairshare.prefix.index import DEFAULT_MAX_BLOCKS, Match, PrefixIndex, match_either
 
 
 class ExactIndex:

@@ -65,6 +65,11 @@ class Findings:
     scales: bool = False
     """The built-in scaler has the measurements that it needs."""
 
+    @property
+    def workloads(self) -> tuple[tuple[str, Workload], ...]:
+        """Both components, with the word for their pods."""
+        return ("engines", self.engines), ("routers", self.routers)
+
 
 def verdicts(found: Findings) -> tuple[Verdict, ...]:
     """All conditions, in the order in which they are read."""
@@ -140,11 +145,7 @@ def _scaling(found: Findings) -> Verdict:
 
 def _progressing(found: Findings) -> Verdict:
     condition = ServiceCondition.PROGRESSING
-    moving = [
-        what
-        for what, load in (("engines", found.engines), ("routers", found.routers))
-        if found.runs and not load.settled
-    ]
+    moving = [what for what, load in found.workloads if found.runs and not load.settled]
     if not moving:
         message = "All desired pods exist and are up to date."
         return Verdict(condition, FALSE, reasons.STABLE, message)
@@ -152,7 +153,7 @@ def _progressing(found: Findings) -> Verdict:
         return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
     for note in _stuck(found):
         return Verdict(condition, FALSE, note.reason, cut(note.message))
-    for load in (found.engines, found.routers):
+    for _, load in found.workloads:
         failure = load.failure
         # Old pods serve, and new ones fit on no node: a person must add capacity or allow fewer pods.
         if failure is not None and failure.reason == reasons.UNSCHEDULABLE and load.is_whole:
@@ -163,7 +164,7 @@ def _progressing(found: Findings) -> Verdict:
 
 
 def _stuck(found: Findings) -> Iterator[Note]:
-    for what, load in (("engines", found.engines), ("routers", found.routers)):
+    for what, load in found.workloads:
         if found.runs and load.stuck is not None:
             message = f"The rollout of {what} is stuck: {load.stuck.message}"
             yield Note(reasons.ROLLOUT_STUCK, message)
@@ -177,7 +178,7 @@ def _degraded(found: Findings) -> Verdict:
             0, Note(reasons.OLD_SPEC_RUNS, "The spec is invalid; the last valid one is in use.")
         )
     notes += _stuck(found)
-    for what, load in (("engines", found.engines), ("routers", found.routers)):
+    for what, load in found.workloads:
         if load.lacks_pods and (load.ready or load.stuck is None):
             notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
     if not notes:

@@ -237,6 +237,11 @@ PRE_STOP: Final[Manifest] = {"preStop": {"sleep": {"seconds": LEAVE_ROTATION_S}}
 CONTAINER_FIELDS: Final = ("env", "envFrom", "resources", "volumeMounts")
 
 
+def service_port(name: str, port: int, target: str | int | None = None) -> Manifest:
+    """A port of a Service; `target`: the port of its pods, by default the one with the same name."""
+    return {"name": name, "port": port, "targetPort": target or name, "protocol": "TCP"}
+
+
 def probe(path: str, port: str, **timing: int) -> Manifest:
     """An HTTP probe of a named port."""
     return {"httpGet": {"path": path, "port": port, "scheme": "HTTP"}, **timing}

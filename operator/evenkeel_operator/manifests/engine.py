@@ -65,6 +65,7 @@ from evenkeel_operator.manifests.context import (
     probe,
     scrapers,
     selector,
+    service_port,
     spread,
     tcp,
     volume_claim,
@@ -122,22 +123,13 @@ def engine_service(context: BuildContext) -> Manifest:
         "type": "ClusterIP",
         "clusterIP": "None",
         "selector": selector(context.name, ENGINE_COMPONENT),
-        "ports": [
-            {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
-            for name, port in PORTS.items()
-        ],
+        "ports": [service_port(name, port) for name, port in PORTS.items()],
     }
     if external is not None:
         found["metadata"]["labels"][EXTERNAL_LABEL] = "true"
         found["spec"]["selector"] = dict(external.labels)
-        found["spec"]["ports"] = [
-            {
-                "name": HTTP_PORT_NAME,
-                "port": external.port,
-                "targetPort": external.port,
-                "protocol": "TCP",
-            }
-        ]
+        port = external.port or ENGINE_PORT
+        found["spec"]["ports"] = [service_port(HTTP_PORT_NAME, port, port)]
     return found
 
 
@@ -168,7 +160,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "securityContext": POD_SECURITY,
         "topologySpreadConstraints": spread(match),
         "containers": [_container(context)],
-        "volumes": model_volumes(context),
+        "volumes": [volume for _, volume in volumes_of(context)],
     }
 
 
@@ -203,7 +195,7 @@ def _container(context: BuildContext) -> Manifest:
         "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
         "resources": _resources(context),
-        "volumeMounts": model_mounts(context),
+        "volumeMounts": [mount for mount, _ in volumes_of(context)],
     }
     if runtime in COMMANDS:
         container["command"] = list(COMMANDS[runtime])
@@ -349,30 +341,21 @@ def cache_claim(context: BuildContext) -> Manifest | None:
     return found
 
 
-def model_volumes(context: BuildContext) -> list[Manifest]:
-    """The volumes of an engine's pod."""
-    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+def volumes_of(context: BuildContext) -> Iterator[tuple[Manifest, Manifest]]:
+    """Each mount of an engine's container, and the volume of its pod."""
+
+    def pair(name: str, path: str, source: Manifest, **mount: bool) -> tuple[Manifest, Manifest]:
+        return {"name": name, "mountPath": path, **mount}, {"name": name, **source}
+
+    yield pair("tmp", "/tmp", {"emptyDir": {}})
     if context.spec.engine.runtime is Runtime.SIMULATOR:
-        return volumes
+        return
     # Tensor parallelism shares memory; a container's default of 64 MiB is not enough for NCCL.
-    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    for claim, (name, _) in claims_of(context.spec.model).items():
-        source = {"claimName": claim, "readOnly": True}
-        volumes.append({"name": name, "persistentVolumeClaim": source})
-    volumes.append({"name": "cache", **_cache_source(context)})
-    return volumes
-
-
-def model_mounts(context: BuildContext) -> list[Manifest]:
-    """The mounts of an engine's container."""
-    mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]
-    if context.spec.engine.runtime is Runtime.SIMULATOR:
-        return mounts
-    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    for name, path in claims_of(context.spec.model).values():
-        mounts.append({"name": name, "mountPath": path, "readOnly": True})
-    mounts.append({"name": "cache", "mountPath": CACHE_PATH})
-    return mounts
+    yield pair("shm", "/dev/shm", {"emptyDir": {"medium": "Memory"}})
+    for claim, (name, path) in claims_of(context.spec.model).items():
+        source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        yield pair(name, path, source, readOnly=True)
+    yield pair("cache", CACHE_PATH, _cache_source(context))
 
 
 def _cache_source(context: BuildContext) -> Manifest:

@@ -44,6 +44,7 @@ from evenkeel_operator.manifests.context import (
     probe,
     scrapers,
     selector,
+    service_port,
     spread,
     tcp,
     volume_claim,
@@ -101,15 +102,7 @@ def router_service(context: BuildContext) -> Manifest:
     found["spec"] = {
         "type": "ClusterIP",
         "selector": selector(context.name, ROUTER_COMPONENT),
-        "ports": [
-            {
-                "name": HTTP_PORT_NAME,
-                "port": SERVICE_PORT,
-                "targetPort": HTTP_PORT_NAME,
-                "protocol": "TCP",
-                "appProtocol": "http",
-            }
-        ],
+        "ports": [{**service_port(HTTP_PORT_NAME, SERVICE_PORT), "appProtocol": "http"}],
     }
     return found
 
@@ -123,14 +116,7 @@ def router_peers_service(context: BuildContext) -> Manifest:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": selector(context.name, ROUTER_COMPONENT),
-        "ports": [
-            {
-                "name": ADMIN_PORT_NAME,
-                "port": ADMIN_PORT,
-                "targetPort": ADMIN_PORT_NAME,
-                "protocol": "TCP",
-            }
-        ],
+        "ports": [service_port(ADMIN_PORT_NAME, ADMIN_PORT)],
     }
     return found
 

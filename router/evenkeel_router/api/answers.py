@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
+from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.audio import TOKENS_PER_S
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect
-from evenkeel_router.api.openai import NOT_DECODED, OPENAI, Details, Reply, of_openai, within_bounds
+from evenkeel_router.api.openai import OPENAI, Details, Reply, of_openai, within_bounds
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -83,7 +84,7 @@ def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage
         return None  # a transcript as text
     try:
         return _READERS[api.dialect](body)
-    except NOT_DECODED as error:
+    except UNREADABLE as error:
         raise GarbageError(f"the answer is not valid for {endpoint.value}: {error}") from error
 
 

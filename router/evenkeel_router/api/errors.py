@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from evenkeel_contract.messages import UNREADABLE
 
 
 class Dialect(Enum):
@@ -234,7 +235,7 @@ def rejected_by_replica(status: int, body: bytes) -> Refusal:
     error: _Error = _Error()
     try:
         reply = _REPLY.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         pass
     else:
         if isinstance(reply.error, _Error):

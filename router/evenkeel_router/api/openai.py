@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 import msgspec
+from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 from msgspec import UNSET, Raw, UnsetType
 
@@ -167,14 +168,13 @@ class _Deltas(msgspec.Struct):
 OPENAI: Final = msgspec.json.Decoder(Reply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 _DELTAS: Final = msgspec.json.Decoder(_Deltas)
-NOT_DECODED: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 def only_opens(data: bytes) -> bool:
     """Whether an event of a chat has no content, only a role. Never raises."""
     try:
         choices = _DELTAS.decode(data).choices
-    except NOT_DECODED:
+    except UNREADABLE:
         return False
     return not any(value for one in choices for name, value in one.delta.items() if name != "role")
 
@@ -183,7 +183,7 @@ def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
     """The usage in an event of OpenAI's, and whether the event carries nothing else. Never raises."""
     try:
         chunk = _CHUNK.decode(data)
-    except NOT_DECODED:
+    except UNREADABLE:
         return None, False  # the client may understand it
     return of_openai(chunk.usage), chunk.usage is not None and not chunk.choices
 

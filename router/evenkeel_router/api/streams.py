@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 import msgspec
+from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.answers import (
@@ -23,7 +24,7 @@ from evenkeel_router.api.answers import (
     of_response,
 )
 from evenkeel_router.api.errors import Dialect, Refusal, anthropic_error_event, response_error_event
-from evenkeel_router.api.openai import NOT_DECODED, EventScan
+from evenkeel_router.api.openai import EventScan
 
 
 class _Typed(msgspec.Struct):
@@ -58,7 +59,7 @@ class GeneratedScan(EventScan):
     def usage(self) -> Usage | None:
         try:
             return of_generated(GENERATED.decode(self._last)) if self._last else None
-        except NOT_DECODED:
+        except UNREADABLE:
             return None
 
     def passes(self, chunk: bytes) -> bool:
@@ -173,7 +174,7 @@ class MessagesScan(_NamedScan):
 def _type_of(data: bytes) -> bytes:
     try:
         return _TYPED.decode(data).type.encode()
-    except NOT_DECODED:
+    except UNREADABLE:
         return b""
 
 
@@ -181,7 +182,7 @@ def _of_response(data: bytes) -> Usage | None:
     """The usage in the last event of `/v1/responses`."""
     try:
         response = _RESPONSE_EVENT.decode(data).response
-    except NOT_DECODED:
+    except UNREADABLE:
         return None
     return None if response is None else of_response(response.usage)
 
@@ -190,7 +191,7 @@ def _of_message(data: bytes) -> Usage | None:
     """The usage in `message_start` or `message_delta`; 0 input tokens where it has none."""
     try:
         event = _MESSAGE_EVENT.decode(data)
-    except NOT_DECODED:
+    except UNREADABLE:
         return None
     return of_message(event.usage if event.message is None else event.message.usage)
 

@@ -198,7 +198,7 @@ class HealthMonitor:
                 self._replicas.wait_queue.open()
         elif verdict is Verdict.GONE:
             if member.joined:
-                _log.warning("replica %s is gone", member.name)
+                _log.warning("replica %s has ended: nothing listens at its address", member.name)
             self._end_life(watch, member)
         elif verdict is not Verdict.SILENT or watch.silent >= SILENT_PROBES:
             if member.routable:
@@ -245,12 +245,12 @@ class HealthMonitor:
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or cannot be known."""
-        books, name, now_s = self._service_ledger.accounting, member.name, self._now()
+        accounting, name, now_s = self._service_ledger.accounting, member.name, self._now()
         if watch.reported:
             return True
         if watch.replica.reports is None or watch.inactive:
             if not member.joined:
-                books.meets_unreported(name, now_s)
+                accounting.meets_unreported(name, now_s)
             return True
         if watch.unknown_since_s is None:
             watch.unknown_since_s = now_s
@@ -258,10 +258,10 @@ class HealthMonitor:
             return False
         if self._settings.config.scheduling.queue is QueueOwner.ENGINE:
             _log.warning("replica %s sends no reports: its service is not in the ledger", name)
-            books.leaves(name, now_s)
+            accounting.leaves(name, now_s)
         elif not member.joined:  # it joins, and its gate counts its service
             _log.warning("replica %s sends no reports: this router orders its queue", name)
-            books.meets_unreported(name, now_s)
+            accounting.meets_unreported(name, now_s)
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:

@@ -29,7 +29,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import wait_for
 from evenkeel_router.fleet.replicas import ReplicaReport, Replicas
 from evenkeel_router.ledger.accounting import SEEDED_POLICY
-from evenkeel_router.ledger.maintenance import reckon
+from evenkeel_router.ledger.maintenance import compute_closings
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
 
@@ -224,11 +224,12 @@ class Reports:
         if report.inactive:
             self._take_inactive(name, report, now_s)
             return
-        books = self._service_ledger.accounting
-        counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
+        accounting = self._service_ledger.accounting
+        counted = accounting.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
         if not counted and (seen is None or seen.counted or seen.inactive):
             _log.error(
-                "replica %s was closed in the ledger before: its service is not counted", name
+                "replica %s reports as a process that the ledger has closed: its service is not counted",
+                name,
             )
         self._replicas.reports[name] = ReplicaReport(
             incarnation=report.incarnation,
@@ -244,7 +245,7 @@ class Reports:
             await self._observe(report)
         if seen is None or seen.incarnation != report.incarnation:
             # It takes requests next, and every client asks for its seed.
-            await reckon(self._service_ledger)
+            await compute_closings(self._service_ledger)
         self._health_monitor.reported(name)
 
     def _take_inactive(self, name: str, report: Report, now_s: float) -> None:

@@ -115,14 +115,11 @@ class _Competed:
 class Fairness:
     """Fairness figures of one router's ledger, updated by `steps`."""
 
-    def __init__(
-        self, ledger: Ledger, *, window_s: float = WINDOW_S, max_clients: int = MAX_CLIENTS
-    ) -> None:
+    def __init__(self, ledger: Ledger, *, max_clients: int = MAX_CLIENTS) -> None:
         self.now = FleetFigures()
         """The last complete value."""
         self._ledger = ledger
         self._served = ServiceIndex(ledger)
-        self._window_s = window_s
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
         self._ahead: dict[str, float] = {}
@@ -251,7 +248,7 @@ class Fairness:
             sums.owed += owed
             sums.given += given
             sums.times += 1
-        while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= self._window_s:
+        while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= WINDOW_S:
             self._moments.popleft()
             # The figures of the oldest moment belong to the time before it, so before the window.
             for client, (owed, given) in self._moments[0].competed.items():

@@ -14,13 +14,7 @@ from enum import Enum
 from typing import Final
 
 import aiohttp
-from evenkeel_contract.limitswire import (
-    LIMITS_PATH,
-    LimitsAnswer,
-    LimitsAsk,
-    decode_answer,
-    encode,
-)
+from evenkeel_contract.limitswire import LIMITS_PATH, LimitsAnswer, LimitsAsk, decode_answer, encode
 
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts

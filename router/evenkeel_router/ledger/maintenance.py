@@ -21,11 +21,11 @@ DEMAND_PIECE: Final = 500
 FIRST_TOTALS_SETTLES: Final = 10
 """Longest wait for replicas that never answered, in times of `settle_s`: five minutes."""
 MAX_LOAD: Final = 0.1
-"""Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
+"""The figures of a large fleet are computed less often, so that they use at most this part of a core."""
 
 
 class LedgerMaintenance:
-    """Tends one router's ledger."""
+    """Runs the periodic work on one router's ledger."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class LedgerMaintenance:
         self._timing = timing
         self._members = members
         self._all_reported = all_reported
-        self._sealer = Compactor(service_ledger.ledger)
+        self._compactor = Compactor(service_ledger.ledger)
 
     async def run(self) -> None:
         """Run until cancelled."""
         timing, now = self._timing, asyncio.get_running_loop().time
-        began_s = sealed_s = now()
+        began_s = compacted_s = now()
         while True:
             await asyncio.sleep(timing.report_interval_s)
             members, now_s = self._members(), now()
@@ -56,17 +56,17 @@ class LedgerMaintenance:
                 self._service_ledger.accounting.close(
                     now_s, settled=now_s - began_s >= timing.settle_s
                 )
-            await reckon(self._service_ledger)
+            await compute_closings(self._service_ledger)
             if (
                 members is not None
-                and now_s - sealed_s >= timing.compact_interval_s
+                and now_s - compacted_s >= timing.compact_interval_s
                 and self._knows_the_past(now_s - began_s)
             ):
-                sealed_s = now_s
-                await self._seal(members, now_s)
+                compacted_s = now_s
+                await self._compact(members, now_s)
 
     def _knows_the_past(self, running_s: float) -> bool:
-        """Whether the store was read and every replica was asked: the first book fixes which seeds are older (R8)."""
+        """Whether the store was read and every replica was asked: the first closed totals fix which seeds are older (R8)."""
         persistence = self._service_ledger.persistence
         if persistence is not None and not persistence.loaded.is_set():
             return False
@@ -76,14 +76,14 @@ class LedgerMaintenance:
             or running_s >= FIRST_TOTALS_SETTLES * self._timing.settle_s
         )
 
-    async def _seal(self, members: frozenset[str], now_s: float) -> None:
+    async def _compact(self, members: frozenset[str], now_s: float) -> None:
         alive = self._service_ledger.accounting.alive
-        await _in_steps(self._sealer.steps(members, live=alive, now_s=now_s))
-        self._sealer.collect(members)
+        await _in_steps(self._compactor.steps(members, live=alive, now_s=now_s))
+        self._compactor.collect(members)
 
 
-async def reckon(service_ledger: ServiceLedger) -> None:
-    """Have at hand what departed incarnations left behind: the next seed asks for it."""
+async def compute_closings(service_ledger: ServiceLedger) -> None:
+    """Compute the final deficits at departed incarnations, which the seeds of the next one are made from (R5)."""
     for name, _ in list(service_ledger.ledger.open_accounts()):
         if (
             name not in service_ledger.accounting.alive

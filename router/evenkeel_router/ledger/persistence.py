@@ -68,12 +68,12 @@ class Persistence:
             try:
                 parts = await self._store.load()
             except StoreError as error:
-                self._complain(error)
+                self._has_failed(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
             await self._merge(list(parts))
-            self._is_well()
+            self._has_answered()
             self.loaded_s = self._now()
             self.loaded.set()
             return
@@ -84,14 +84,14 @@ class Persistence:
         parts.reverse()  # taken off the end, so that what was merged is not held twice
         while parts:
             part = parts.pop()
-            pages = {(part.router, page.incarnation) for page in part.replica_accounts}
-            if pages & lost:
+            accounts = {(part.router, one.incarnation) for one in part.replica_accounts}
+            if accounts & lost:
                 continue
             try:
                 self._ledger.merge(part)
             except ValueError as error:
-                _log.warning("a part of the stored ledger is invalid: %s", error)
-                lost |= pages
+                _log.warning("a part of the stored ledger is invalid and is ignored: %s", error)
+                lost |= accounts
             await asyncio.sleep(0)  # a part may hold many thousand rows: requests come first
 
     async def _save(self) -> None:
@@ -102,19 +102,19 @@ class Persistence:
         try:
             await self._store.save(parts)
         except StoreError as error:
-            self._complain(error)
+            self._has_failed(error)
         else:
             self.saved_s = self._now()
-            self._is_well()
+            self._has_answered()
 
-    def _complain(self, error: StoreError) -> None:
+    def _has_failed(self, error: StoreError) -> None:
         if self.error is None:
             _log.warning(
                 "the ledger's store does not answer; requests are served without it: %s", error
             )
         self.error = str(error)
 
-    def _is_well(self) -> None:
+    def _has_answered(self) -> None:
         if self.error is not None:
             _log.info("the ledger's store answers again")
         self.error = None

@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterator
 from math import ceil
 from typing import Final
 
-from evenkeel_contract.routerconfig import (
-    RouterConfig,
-    SchedulingConfig,
-)
+from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.ledger import CarryRules, Ledger
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting, router_of
@@ -65,6 +63,10 @@ class ServiceLedger:
     def store_error(self) -> str:
         """Why the ledger's store does not answer; empty while it does."""
         return (self.persistence.error or "") if self.persistence is not None else ""
+
+    def account(self, replica: str) -> ReplicaAccount | None:
+        """The account of the process that answers at a replica."""
+        return self.ledger.replica_accounts.get(self.accounting.incarnation(replica))
 
     def gates_of(self, replica: str, now_s: float) -> Iterator[tuple[str, str]]:
         """(router, incarnation) of each gate of a replica without reports, this router's first (R12).

@@ -31,9 +31,9 @@ _MESSAGE_NAMES: Final = ("message", "msg", "m")
 SMALL_S: Final = 0.005
 """CPU time that any conversation may take; a usual one takes a tenth of it."""
 PER_BYTE_S: Final = 2e-6
-"""And what it may take more by its size: a megabyte of text is rendered in a few milliseconds."""
+"""CPU time that it may take more for each byte. A megabyte of text is rendered in a few milliseconds."""
 LONGEST_S: Final = 0.5
-"""As long as the longest prompt is tokenised."""
+"""CPU time that no conversation may exceed: the time in which the longest prompt is tokenised."""
 TOO_LONG: Final = "the chat template takes too long"
 TOO_MUCH: Final = "the chat template makes too much text"
 _MOST_INDENT: Final = 64
@@ -41,7 +41,7 @@ _CHECK: Final = "evenkeel_check"
 
 
 class _TooLongError(Exception):
-    """A rendering has had its time."""
+    """A rendering took longer than it may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from evenkeel_contract.messages import UNREADABLE
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.endpoints import Endpoint
@@ -96,7 +97,7 @@ def read(endpoint: Endpoint, body: bytes) -> Prompts | Chat:
         raise UntokenisedError(Reason.EMBEDDINGS)
     try:
         return reader(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise UntokenisedError(Reason.TEMPLATE) from error  # the engine will refuse it
 
 

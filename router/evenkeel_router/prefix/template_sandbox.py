@@ -44,7 +44,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         self.filters |= {name: _sized(self.filters[name], size) for name, size in _FILTERS.items()}
         self.filters |= {"join": _joined, _CONCAT: lambda *parts: joined(map(str, parts))}
-        del self.globals["lipsum"]  # as much text as one likes
+        del self.globals["lipsum"]  # it makes text of any length
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:

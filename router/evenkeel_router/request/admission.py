@@ -185,7 +185,7 @@ class _Tenant:
     ) -> PartUsedUp:
         wait_s = limit.wait_s(1.0, now_s) or _BUSY_RETRY_S
         if not self._parts.has_entered:
-            message = "This router has no part of the tenant's limits yet: not all routers answer."
+            message = "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
             wait_s = _NO_PART_RETRY_S
         return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
 

@@ -20,12 +20,7 @@ from evenkeel_contract.names import GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import (
-    ENDPOINTS,
-    MODELS,
-    Endpoint,
-    is_stored_response,
-)
+from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
@@ -301,7 +296,7 @@ class Pipeline:
         endpoint: Endpoint,
         inference: Inference,
     ) -> None:
-        """Give back and charge, however the request ended."""
+        """Return what the request reserved and charge what it used, for every kind of end."""
         if request_state.trace is not None:
             request_state.trace.step(Step.ACCOUNT)
         usage, attempt = request_state.usage, request_state.attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from math import isnan
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from evenkeel_contract import consolestate
@@ -156,8 +156,8 @@ def _with_fleet(
     for replica in replicas:
         own = rates.get(replica.name, _NOTHING)
         plain = msgspec.structs.asdict(replica)
-        hit_rate = _or_none(own.hit_rate)
-        shown.append(consolestate.ReplicaNow(**plain, service_per_s=own.service, hit_rate=hit_rate))
+        plain |= {"service_per_s": own.service_per_s, "hit_rate": _or_none(own.hit_rate)}
+        shown.append(consolestate.ReplicaNow(**plain))
     return msgspec.structs.replace(
         state,
         fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,
@@ -177,7 +177,9 @@ def _clients(
     rates, own = history.now.rates, {totals.identity: totals for totals in rooms.totals.clients()}
     weights = rooms.service_ledger.weights
     names = dict.fromkeys((*weights.declared, *rooms.service_ledger.fairness.now.clients, *own))
-    active = {name for name, one in rates.items() if one.service > 0 or one.waiting or one.running}
+    active = {
+        name for name, one in rates.items() if one.service_per_s > 0 or one.waiting or one.running
+    }
     fair_shares = shares((name for name in names if name in active), weights.client, weights.tenant)
     unused = Distributions("")
     found = []
@@ -197,14 +199,14 @@ def _client(
     name, (scope, share) = totals.identity, of
     rates, now = history.now.rates, rooms.service_ledger.fairness.now
     own, figures = rates.get(name, _NOTHING), now.clients.get(name, NO_FIGURES)
-    part, fleet = now.given_over_owed.get(name), rates.get(WHOLE_SERVICE, _NOTHING).service
-    together = rates.get(scope, _NOTHING).service
+    part, fleet = now.given_over_owed.get(name), rates.get(WHOLE_SERVICE, _NOTHING).service_per_s
+    together = rates.get(scope, _NOTHING).service_per_s
     weights = rooms.service_ledger.weights
     words = client_in_words(
         given_over_owed=part,
         waits=own.waiting > 0,
-        active=totals.in_flight > 0 or own.service > 0 or own.running > 0,
-        received=own.service / fleet if fleet > 0 else None,
+        active=totals.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
+        received=own.service_per_s / fleet if fleet > 0 else None,
         share=share,
     )
     return consolestate.ClientNow(
@@ -215,8 +217,8 @@ def _client(
         weight=f"{weights.tenant(tenant_of(name)):g}·{weights.client(name):g}",
         words=words,
         fair=part is None or part >= AS_OWED,
-        share=own.service / together if together > 0 else None,
-        owed=own.owed / together if figures.backlogged and together > 0 else None,
+        share=own.service_per_s / together if together > 0 else None,
+        owed=own.owed_per_s / together if figures.backlogged and together > 0 else None,
         given_over_owed=part,
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
@@ -227,30 +229,14 @@ def _client(
 
 
 def _figures(rates: Rates) -> consolestate.Figures:
-    return consolestate.Figures(
-        service_per_s=rates.service,
-        owed_per_s=rates.owed,
-        output_tokens_per_s=rates.output_tokens,
-        ttft_s=_or_none(rates.ttft_s),
-        hit_rate=_or_none(rates.hit_rate),
-        waiting=rates.waiting,
-        running=rates.running,
-    )
+    plain: dict[str, Any] = {name: _or_none(value) for name, value in rates._asdict().items()}
+    return consolestate.Figures(**plain)
 
 
 def _series(name: str, columns: dict[str, list[float]]) -> consolestate.Series:
     tenant, client = names_of(name) if name.count("/") == 2 else ("", "")
-    return consolestate.Series(
-        identity=name,
-        tenant=tenant,
-        client=client,
-        service_per_s=_column(columns["service"]),
-        owed_per_s=_column(columns["owed"]),
-        output_tokens_per_s=_column(columns["output_tokens"]),
-        ttft_s=_column(columns["ttft_s"]),
-        waiting=_column(columns["waiting"]),
-        running=_column(columns["running"]),
-    )
+    figures = {figure: _column(values) for figure, values in columns.items()}
+    return consolestate.Series(identity=name, tenant=tenant, client=client, **figures)
 
 
 def _column(values: list[float]) -> consolestate.Column:

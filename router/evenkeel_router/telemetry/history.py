@@ -48,11 +48,11 @@ TOTALS: Final = 7
 
 
 class Rates(NamedTuple):
-    """Figures of one window. Rates are per second; NaN: unknown."""
+    """Figures of one window, named as in `consolestate.Figures`. NaN: unknown."""
 
-    service: float = 0.0
-    owed: float = 0.0
-    output_tokens: float = 0.0
+    service_per_s: float = 0.0
+    owed_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
     ttft_s: float = nan
     waiting: int = 0
     running: int = 0
@@ -241,9 +241,9 @@ def _rates(grown: list[float], seconds: float) -> Rates:
     more = Reading._make(grown)
     per_s = 1 / seconds if seconds > 0 else 0.0
     return Rates(
-        service=more.service * per_s,
-        owed=more.owed * per_s,
-        output_tokens=more.output_tokens * per_s,
+        service_per_s=more.service * per_s,
+        owed_per_s=more.owed * per_s,
+        output_tokens_per_s=more.output_tokens * per_s,
         ttft_s=more.ttft_s / more.answers if more.answers > 0 else nan,
         waiting=int(more.waiting),
         running=int(more.running),
@@ -254,9 +254,9 @@ def _rates(grown: list[float], seconds: float) -> Rates:
 def _together(one: Rates, other: Rates) -> Rates:
     """Sums. The means of the two are not comparable without their counts, so they are left out."""
     return Rates(
-        service=one.service + other.service,
-        owed=one.owed + other.owed,
-        output_tokens=one.output_tokens + other.output_tokens,
+        service_per_s=one.service_per_s + other.service_per_s,
+        owed_per_s=one.owed_per_s + other.owed_per_s,
+        output_tokens_per_s=one.output_tokens_per_s + other.output_tokens_per_s,
         waiting=one.waiting + other.waiting,
         running=one.running + other.running,
     )

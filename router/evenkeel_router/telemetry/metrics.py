@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from evenkeel_router.api.errors import Outcome
@@ -18,71 +19,81 @@ from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.fairness import FleetFigures, MemberFigures
 from evenkeel_router.ledger.persistence import Persistence
-from evenkeel_router.ledger.totals import (
-    ClientTotals,
-    Distributions,
-    Histogram,
-    ReplicaTotals,
-    RequestTotals,
-)
-from evenkeel_router.prefix.kv_follower import Counts, Follower, SyncState
+from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.request.own_answers import INTERNAL
 from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import DroppedSpans
 
-_CLIENT_COUNTERS: Final[tuple[tuple[str, str, Callable[[ClientTotals], float]], ...]] = (
-    ("request", "Requests of identified clients.", lambda client: client.requests),
-    ("request_retry", "Requests that were sent again after a replica failed.",
-     lambda client: client.retries),
-    ("request_relocation", "Requests that were waiting at a draining replica and were sent to another one.",
-     lambda client: client.relocations),
-    ("client_input_tokens", "Input tokens of served requests, cached tokens included.",
-     lambda client: client.input_tokens),
-    ("client_cached_tokens", "Input tokens that replicas found in their caches.",
-     lambda client: client.cached_tokens),
-    ("client_output_tokens", "Output tokens of served requests.",
-     lambda client: client.output_tokens),
+_Rows = tuple[tuple[str, str, str], ...]
+"""Name of a metric, the attribute with its value, and its help."""
+_CLIENT_COUNTERS: Final[_Rows] = (
+    ("request", "requests", "Requests of identified clients."),
+    ("request_retry", "retries", "Requests that were sent again after a replica failed."),
+    ("request_relocation", "relocations", "Requests that were waiting at a draining replica and were sent to another one."),
+    ("client_input_tokens", "input_tokens", "Input tokens of served requests, cached tokens included."),
+    ("client_cached_tokens", "cached_tokens", "Input tokens that replicas found in their caches."),
+    ("client_output_tokens", "output_tokens", "Output tokens of served requests."),
 )  # fmt: skip
-_TENANT_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Distributions], Histogram]], ...]] = (
-    ("request_ttft_seconds", "Time from a request's head to the first event sent, or to the whole answer.",
-     lambda tenant: tenant.ttft_s),
-    ("request_itl_seconds", "Inter-token latency: mean time between the tokens of a stream after its first event.",
-     lambda tenant: tenant.itl_s),
-    ("request_duration_seconds", "Time from a request's head to the end of its answer.",
-     lambda tenant: tenant.duration_s),
-    ("request_input_tokens", "Input tokens of a served request, cached tokens included.",
-     lambda tenant: tenant.input_tokens),
-    ("request_cached_tokens", "Input tokens of a served request that the replica found in its cache.",
-     lambda tenant: tenant.cached_tokens),
-    ("request_output_tokens", "Output tokens of a served request.",
-     lambda tenant: tenant.output_tokens),
+_TENANT_HISTOGRAMS: Final[_Rows] = (
+    ("request_ttft_seconds", "ttft_s", "Time from a request's head to the first event sent, or to the whole answer."),
+    ("request_itl_seconds", "itl_s", "Inter-token latency: mean time between the tokens of a stream after its first event."),
+    ("request_duration_seconds", "duration_s", "Time from a request's head to the end of its answer."),
+    ("request_input_tokens", "input_tokens", "Input tokens of a served request, cached tokens included."),
+    ("request_cached_tokens", "cached_tokens", "Input tokens of a served request that the replica found in its cache."),
+    ("request_output_tokens", "output_tokens", "Output tokens of a served request."),
 )  # fmt: skip
-_REPLICA_COUNTERS: Final[tuple[tuple[str, str, Callable[[ReplicaTotals], float]], ...]] = (
-    ("replica_request", "Requests that were sent to the replica.", lambda totals: totals.requests),
-    ("replica_failure", "Requests that failed at the replica.", lambda totals: totals.failures),
-    ("replica_backoff", "Pauses of new requests after the replica failed requests that another one answered.",
-     lambda totals: totals.backoffs),
-    ("replica_input_tokens", "Input tokens of requests that the replica served.",
-     lambda totals: totals.input_tokens),
-    ("replica_cached_tokens", "Input tokens that the replica found in its cache.",
-     lambda totals: totals.cached_tokens),
-    ("replica_output_tokens", "Output tokens that the replica generated.",
-     lambda totals: totals.output_tokens),
+_REPLICA_COUNTERS: Final[_Rows] = (
+    ("replica_request", "requests", "Requests that were sent to the replica."),
+    ("replica_failure", "failures", "Requests that failed at the replica."),
+    ("replica_backoff", "backoffs", "Pauses of new requests after the replica failed requests that another one answered."),
+    ("replica_input_tokens", "input_tokens", "Input tokens of requests that the replica served."),
+    ("replica_cached_tokens", "cached_tokens", "Input tokens that the replica found in its cache."),
+    ("replica_output_tokens", "output_tokens", "Output tokens that the replica generated."),
 )  # fmt: skip
-_KV_COUNTERS: Final[tuple[tuple[str, str, Callable[[Counts], float]], ...]] = (
-    ("replica_kv_batches", "Batches of KV events that were applied.", lambda counts: counts.batches),
-    ("replica_kv_gaps", "Times that a batch of KV events was missing and was requested again.",
-     lambda counts: counts.gaps),
-    ("replica_kv_replays", "Replays that the router requested, those that only confirm its view included.",
-     lambda counts: counts.replays),
-    ("replica_kv_overruns", "Times that the replica had already discarded the missing batches.",
-     lambda counts: counts.overruns),
-    ("replica_kv_takeovers", "Times that the router replaced its view by the pages that the replica reported.",
-     lambda counts: counts.takeovers),
-    ("replica_kv_unreadable", "Batches of KV events that were invalid.", lambda counts: counts.unreadable),
+_KV_COUNTERS: Final[_Rows] = (
+    ("replica_kv_batches", "batches", "Batches of KV events that were applied."),
+    ("replica_kv_gaps", "gaps", "Times that a batch of KV events was missing and was requested again."),
+    ("replica_kv_replays", "replays", "Replays that the router requested, those that only confirm its view included."),
+    ("replica_kv_overruns", "overruns", "Times that the replica had already discarded the missing batches."),
+    ("replica_kv_takeovers", "takeovers", "Times that the router replaced its view by the pages that the replica reported."),
+    ("replica_kv_unreadable", "unreadable", "Batches of KV events that were invalid."),
 )  # fmt: skip
+_CLIENT_SERVICE: Final[_Rows] = (
+    ("service", "service", "Weighted tokens that the whole fleet served to the client."),
+    ("service_owed", "owed", "Weighted tokens that the fleet should have served to the client."),
+)
+_CLIENT_GAUGES: Final[_Rows] = (
+    ("service_requested", "requested_per_s", "Weighted tokens per second that the client requests of all routers."),
+    ("lead_seconds", "lead_s", "Seconds of fair service ahead of the tenant's least served client. 0 without a waiting request."),
+    ("backlogged", "backlogged", "1 if a request of the client waits at a replica."),
+)  # fmt: skip
+_TENANT_SERVICE: Final[_Rows] = (
+    ("tenant_service", "service", "Weighted tokens that the whole fleet served to the tenant's clients."),
+    ("tenant_service_owed", "owed", "Weighted tokens that the fleet should have served to the tenant's clients."),
+)  # fmt: skip
+_TENANT_GAUGES: Final[_Rows] = (
+    ("tenant_lead_seconds", "lead_s", "Seconds of fair service ahead of the least served tenant."),
+)
+_FLEET: Final[_Rows] = (
+    ("fleet_share_error_ratio", "share_error", "Largest shortfall of a backlogged client, over what it was owed in the last minute."),
+    ("fleet_lead_seconds", "lead_s", "Seconds of fair service between the most and the least served backlogged client."),
+    ("fleet_jain_index", "jain", "Jain's index of service over share, of backlogged clients over the last minute."),
+    ("fleet_bound_ratio", "bound_ratio", "Largest difference in service over its proven bound. Above 1 the fleet has a fault."),
+    ("fleet_backlogged_clients", "backlogged", "Clients with a request that waits at a replica."),
+    ("within_share_waiting", "waiting_within_share", "Requests that wait at replicas, of clients that request at most their share."),
+)  # fmt: skip
+
+
+def _table(
+    family: Callable[..., Lines], rows: _Rows, series: Sequence[tuple[str, object]]
+) -> Lines:
+    """A family for each row; `series` are labels, and the object with the attributes."""
+    for name, attribute, help_text in rows:
+        value = attrgetter(attribute)
+        yield from family(name, help_text, ((own, value(one)) for own, one in series))
 
 
 def metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
@@ -107,8 +118,7 @@ def client_metrics(model: str, totals: RequestTotals) -> Lines:
         own = labels(client=client.client, model_name=model, tenant=client.tenant)
         clients.append((own, client))
         yield ""
-    for name, help_text, value in _CLIENT_COUNTERS:
-        yield from counter(name, help_text, ((own, value(client)) for own, client in clients))
+    yield from _table(counter, _CLIENT_COUNTERS, clients)
     in_flight = ((own, client.in_flight) for own, client in clients)
     yield from gauge("requests_in_flight", "Admitted requests that have not ended.", in_flight)
     ttft = ((own, client.ttft_s, client.answers) for own, client in clients)
@@ -125,8 +135,7 @@ def tenant_metrics(model: str, totals: RequestTotals) -> Lines:
         (labels(model_name=model, tenant=tenant.tenant), tenant)
         for tenant in totals.distributions()
     ]
-    for name, help_text, of in _TENANT_HISTOGRAMS:
-        yield from histogram(name, help_text, ((own, of(tenant)) for own, tenant in tenants))
+    yield from _table(histogram, _TENANT_HISTOGRAMS, tenants)
     yield from histogram(
         "request_qoe_ratio",
         "Quality of experience of a stream, from 0 to 1, with router.qoe in the spec.",
@@ -178,8 +187,7 @@ def replica_metrics(model: str, replicas: Replicas) -> Lines:
     listed = [
         (labels(model_name=model, replica=name), own) for name, own in list(replicas.totals.items())
     ]
-    for name, help_text, of in _REPLICA_COUNTERS:
-        yield from counter(name, help_text, ((own, of(one)) for own, one in listed))
+    yield from _table(counter, _REPLICA_COUNTERS, listed)
 
 
 def gate_metrics(model: str, rooms: Rooms) -> Lines:
@@ -256,9 +264,7 @@ def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
             if one.last_batch_unix_s is not None
         ),
     )
-    for name, help_text, of in _KV_COUNTERS:
-        series = ((own, of(one.counts)) for own, one in listed)
-        yield from counter(name, help_text, series)
+    yield from _table(counter, _KV_COUNTERS, [(own, one.counts) for own, one in listed])
 
 
 def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
@@ -296,42 +302,6 @@ def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     yield from histogram("activation_seconds", help_text, [(own, rooms.replicas.activation.took_s)])
 
 
-_Table = tuple[tuple[Callable[..., Lines], str, str, Callable[[MemberFigures], float]], ...]
-_CLIENTS: Final[_Table] = (
-    (counter, "service", "Weighted tokens that the whole fleet served to the client.",
-     lambda own: own.service),
-    (counter, "service_owed", "Weighted tokens that the fleet should have served to the client.",
-     lambda own: own.owed),
-    (gauge, "service_requested", "Weighted tokens per second that the client requests of all routers.",
-     lambda own: own.requested_per_s),
-    (gauge, "lead_seconds", "Seconds of fair service ahead of the tenant's least served client. 0 without a waiting request.",
-     lambda own: own.lead_s),
-    (gauge, "backlogged", "1 if a request of the client waits at a replica.", lambda own: own.backlogged),
-)  # fmt: skip
-_TENANTS: Final[_Table] = (
-    (counter, "tenant_service", "Weighted tokens that the whole fleet served to the tenant's clients.",
-     lambda own: own.service),
-    (counter, "tenant_service_owed", "Weighted tokens that the fleet should have served to the tenant's clients.",
-     lambda own: own.owed),
-    (gauge, "tenant_lead_seconds", "Seconds of fair service ahead of the least served tenant.",
-     lambda own: own.lead_s),
-)  # fmt: skip
-_FLEET: Final[tuple[tuple[str, str, Callable[[FleetFigures], float]], ...]] = (
-    ("fleet_share_error_ratio", "Largest shortfall of a backlogged client, over what it was owed in the last minute.",
-     lambda now: now.share_error),
-    ("fleet_lead_seconds", "Seconds of fair service between the most and the least served backlogged client.",
-     lambda now: now.lead_s),
-    ("fleet_jain_index", "Jain's index of service over share, of backlogged clients over the last minute.",
-     lambda now: now.jain),
-    ("fleet_bound_ratio", "Largest difference in service over its proven bound. Above 1 the fleet has a fault.",
-     lambda now: now.bound_ratio),
-    ("fleet_backlogged_clients", "Clients with a request that waits at a replica.",
-     lambda now: now.backlogged),
-    ("within_share_waiting", "Requests that wait at replicas, of clients that request at most their share.",
-     lambda now: now.waiting_within_share),
-)  # fmt: skip
-
-
 def fairness_metrics(model: str, now: FleetFigures) -> Lines:
     """Clients, tenants and the fleet, all of one moment."""
     clients: list[tuple[str, MemberFigures]] = []
@@ -339,17 +309,16 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         tenant, client = names_of(identity)
         clients.append((labels(client=client, model_name=model, tenant=tenant), figures))
         yield ""
-    for family, name, help_text, of in _CLIENTS:
-        yield from family(name, help_text, ((own, of(figures)) for own, figures in clients))
+    yield from _table(counter, _CLIENT_SERVICE, clients)
+    yield from _table(gauge, _CLIENT_GAUGES, clients)
     tenants: list[tuple[str, MemberFigures]] = []
     for identity, figures in now.tenants.items():
         tenant, _ = names_of(other_clients(identity))
         tenants.append((labels(model_name=model, tenant=tenant), figures))
         yield ""
-    for family, name, help_text, of in _TENANTS:
-        yield from family(name, help_text, ((own, of(figures)) for own, figures in tenants))
-    for name, help_text, value in _FLEET:
-        yield from gauge(name, help_text, [(labels(model_name=model), value(now))])
+    yield from _table(counter, _TENANT_SERVICE, tenants)
+    yield from _table(gauge, _TENANT_GAUGES, tenants)
+    yield from _table(gauge, _FLEET, [(labels(model_name=model), now)])
 
 
 def ledger_metrics(rooms: Rooms) -> Lines:

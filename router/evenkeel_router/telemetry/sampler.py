@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection, Generator
+from operator import attrgetter
 from typing import Final
 
 from evenkeel_fairshare.ledger import tenant_of
@@ -19,6 +20,10 @@ from evenkeel_router.telemetry.slices import in_slices
 
 FIRST_REPORTS_S: Final = 30.0
 """Longest wait for the first reports. They contain the service of earlier hours, which would show as a peak."""
+
+TOTALS_OF: Final = attrgetter("output_tokens", "ttft_s", "answers", "input_tokens", "cached_tokens")
+"""As in `Reading`."""
+NO_TOTALS: Final = (0,) * 5
 
 
 async def sample(rooms: Rooms, history: History) -> None:
@@ -52,20 +57,9 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     clients: dict[str, Reading] = {}
     for n, name in enumerate(names):
         figures, totals = served.get(name, NO_FIGURES), own.get(name)
-        state = waiting[name], running[name]
-        clients[name] = (
-            Reading(figures.service, figures.owed, waiting=state[0], running=state[1])
-            if totals is None
-            else Reading(
-                figures.service,
-                figures.owed,
-                totals.output_tokens,
-                totals.ttft_s,
-                totals.answers,
-                totals.input_tokens,
-                totals.cached_tokens,
-                *state,
-            )
+        answered = NO_TOTALS if totals is None else TOTALS_OF(totals)
+        clients[name] = Reading._make(
+            (figures.service, figures.owed, *answered, waiting[name], running[name])
         )
         if n % STRIDE == 0:
             yield
@@ -89,11 +83,8 @@ def _requests(
 
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
-    accounting = rooms.service_ledger.accounting
     for member in list(rooms.replicas.fleet):
-        account = rooms.service_ledger.ledger.replica_accounts.get(
-            accounting.incarnation(member.name)
-        )
+        account = rooms.service_ledger.account(member.name)
         if account is not None:
             for counts, column in ((waiting, WAITING), (running, RUNNING)):
                 for name in account.clients.positive(column):
@@ -107,11 +98,8 @@ def _requests(
 
 def _replicas(rooms: Rooms) -> Generator[None, None, dict[str, Reading]]:
     found: dict[str, Reading] = {}
-    accounting = rooms.service_ledger.accounting
     for member in list(rooms.replicas.fleet):
-        account = rooms.service_ledger.ledger.replica_accounts.get(
-            accounting.incarnation(member.name)
-        )
+        account = rooms.service_ledger.account(member.name)
         totals = rooms.replicas.totals[member.name]
         found[member.name] = Reading(
             service=0.0 if account is None else sum(account.clients.column(SERVICE)),

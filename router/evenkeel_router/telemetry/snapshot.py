@@ -89,7 +89,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
     totals = rooms.replicas.totals[member.name]
     seen = rooms.replicas.reports.get(member.name)
     follower = rooms.prefixes.followers.get(member.name)
-    account = _account(rooms, member)
+    account = rooms.service_ledger.account(member.name)
     gate = rooms.gates.gate(member.name)
     return adminstate.ReplicaState(
         name=member.name,
@@ -264,7 +264,7 @@ def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica
     tenant = tenant_of(identity)
     found = []
     for member in rooms.replicas.fleet:
-        account = _account(rooms, member)
+        account = rooms.service_ledger.account(member.name)
         held = None if member.slot is None else credit.get(member.slot)
         if held is None and (account is None or identity not in account.clients):
             continue
@@ -285,13 +285,6 @@ def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica
             )
         )
     return tuple(found)
-
-
-def _account(rooms: Rooms, member: Member) -> ReplicaAccount | None:
-    """The ledger's account of the process that answers at a replica."""
-    return rooms.service_ledger.ledger.replica_accounts.get(
-        rooms.service_ledger.accounting.incarnation(member.name)
-    )
 
 
 def _nothing(client: str, column: int) -> float:

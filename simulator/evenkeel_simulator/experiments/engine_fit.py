@@ -57,18 +57,7 @@ class _Answer:
 
 def fit_profile(requests: Sequence[RequestLine]) -> Fit:
     """Raises `FitError`."""
-    answers = [
-        _Answer(
-            one.replica,
-            one.arrival_s + one.ttft_s,
-            one.arrival_s + one.duration_s,
-            one.input_tokens - one.cached_tokens,
-            one.input_tokens,
-            one.output_tokens,
-        )
-        for one in requests
-        if one.ttft_s is not None and one.streamed and one.duration_s > one.ttft_s
-    ]
+    answers = _answers(requests)
     usable = [one for one in answers if one.output_tokens >= LEAST_TOKENS]
     if len(usable) < LEAST_ANSWERS:
         raise FitError(
@@ -107,6 +96,22 @@ def fit_profile(requests: Sequence[RequestLine]) -> Fit:
         total_error=float(predicted.sum() / held.sum() - 1.0),
         peak_kv_tokens=peak,
     )
+
+
+def _answers(requests: Sequence[RequestLine]) -> list[_Answer]:
+    """The streamed answers."""
+    return [
+        _Answer(
+            one.replica,
+            one.arrival_s + one.ttft_s,
+            one.arrival_s + one.duration_s,
+            one.input_tokens - one.cached_tokens,
+            one.input_tokens,
+            one.output_tokens,
+        )
+        for one in requests
+        if one.ttft_s is not None and one.streamed and one.duration_s > one.ttft_s
+    ]
 
 
 class _Load:

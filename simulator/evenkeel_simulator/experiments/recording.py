@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenkeel_contract.recording import (
-    FleetLine,
-    Header,
-    RecordingError,
-    RequestLine,
-    decode_line,
-)
+from evenkeel_contract.recording import FleetLine, Header, RecordingError, RequestLine, decode_line
 
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.experiments.traces import TraceError, read_text

@@ -12,12 +12,7 @@ from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
-from evenkeel_simulator.engine.profiles import (
-    PROFILES,
-    CostProfile,
-    ProfileError,
-    decode_profile,
-)
+from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileError, decode_profile
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload

@@ -157,14 +157,12 @@ def _csv_row(values: dict[str, str | None], line: int, faults: _Faults) -> Row |
         arrival_s=parse("arrival_s", float, 0.0),
         input_tokens=parse("input_tokens", int, 1),
         output_tokens=parse("output_tokens", int, 1),
-        hash_ids=parse("hash_ids", _integers, []) if values.get("hash_ids") else [],
+        hash_ids=parse("hash_ids", lambda words: list(map(int, words.split())), [])
+        if values.get("hash_ids")
+        else [],
     )
     echoes = faults.count > before  # faults of replaced values
     return _checked(row, faults, ("arrival_s", "input_tokens", "output_tokens"), blocks=not echoes)
-
-
-def _integers(text: str) -> list[int]:
-    return [int(word) for word in text.split()]
 
 
 _KINDS: Mapping[object, str] = {float: "a number", int: "a whole number"}

@@ -19,13 +19,7 @@ from evenkeel_simulator.experiments.fleet import MAX_REPLICAS
 from evenkeel_simulator.experiments.generators import Arrivals, ProgramSpec
 from evenkeel_simulator.experiments.servegen import servegen_programs
 from evenkeel_simulator.experiments.traces import Row, programs, read_trace, session_hash
-from evenkeel_simulator.experiments.workload import (
-    Client,
-    Program,
-    Workload,
-    tenant_of,
-    weighted,
-)
+from evenkeel_simulator.experiments.workload import Client, Program, Workload, tenant_of, weighted
 
 
 class WorkloadError(ValueError):

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.fleet.contract import (
-    EMPTY,
-    Dispatch,
-    ReplicaSet,
-    Usage,
-    slots_of,
-)
+from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, ReplicaSet, Usage, slots_of
 
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.laboratory.fleet_facts import InformedPolicy

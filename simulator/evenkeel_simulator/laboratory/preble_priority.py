@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import (
-    AdmissionResult,
-    Arrival,
-    Request,
-    UnchargedPolicy,
-)
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 GROUPS: Final = 10
 REQUESTS_PER_LEVEL: Final = 10

@@ -9,12 +9,9 @@ from collections import OrderedDict
 from collections.abc import Collection, Generator, Sequence
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import (
-    AdmissionResult,
-    Arrival,
-    Request,
-    UnchargedPolicy,
-)
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
+
+from evenkeel_simulator.laboratory.vtc_preempt import most_tokens
 
 TURN_TOKENS: Final = 50
 """Output tokens of a turn: the interval of 50 decode steps of the public Andes paper."""
@@ -62,14 +59,14 @@ class PreemptiveRoundRobin(UnchargedPolicy):
         if not self._blocked:
             return ()
         decoding = set(running)
-        needed = sum([_most_tokens(request) for request in self._queue])
+        needed = sum([most_tokens(request) for request in self._queue])
         chosen: list[Request] = []
         for request, before in self._running.items():
             if needed <= 0:
                 break
             if request in decoding and request.output_tokens - before >= self._turn_tokens:
                 chosen.append(request)
-                needed -= _most_tokens(request)
+                needed -= most_tokens(request)
         self._ended.update(chosen)
         return chosen
 
@@ -93,7 +90,3 @@ class PreemptiveRoundRobin(UnchargedPolicy):
 
     def __len__(self) -> int:
         return len(self._queue)
-
-
-def _most_tokens(request: Request) -> int:
-    return request.input_tokens + request.max_output_tokens

@@ -56,7 +56,7 @@ class PreemptiveVtc(Vtc):
         most = max((self._running[request] for request in running), key=_rank)
         if most.rank - least.rank <= self._lead:
             return ()
-        return self._latest(most, running, tokens=_most_tokens(next(iter(least.queue))))
+        return self._latest(most, running, tokens=most_tokens(next(iter(least.queue))))
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._blocked = False
@@ -75,7 +75,7 @@ class PreemptiveVtc(Vtc):
                 break
             if request in decoding and self._running[request] is client:
                 chosen.append(request)
-                tokens -= _most_tokens(request)
+                tokens -= most_tokens(request)
         return chosen
 
 
@@ -83,5 +83,6 @@ def _rank(counter: Counter) -> tuple[float, str]:
     return counter.rank, counter.tie
 
 
-def _most_tokens(request: Request) -> int:
+def most_tokens(request: Request) -> int:
+    """What a request may hold of the KV pool."""
     return request.input_tokens + request.max_output_tokens

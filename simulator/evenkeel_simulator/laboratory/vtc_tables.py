@@ -19,13 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from evenkeel_simulator.laboratory.timeline import (
-    Completion,
-    Span,
-    Window,
-    linear_price,
-    served,
-)
+from evenkeel_simulator.laboratory.timeline import Completion, Span, Window, linear_price, served
 
 _FIRST_SECOND_S = 1.0
 _NO_TIME_S = 1e-5

@@ -12,13 +12,7 @@ from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.ask import Ask, checked_top
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.completions import OpenAIFields, common, sampling
-from evenkeel_simulator.server.conversation import (
-    Conversation,
-    Media,
-    Tool,
-    media_part,
-    text_part,
-)
+from evenkeel_simulator.server.conversation import Conversation, Media, Tool, media_part, text_part
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import Schema
 

@@ -17,13 +17,7 @@ from evenkeel_simulator.server.ask import (
 )
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.conversation import json_writer
-from evenkeel_simulator.server.sampling import (
-    RangedFields,
-    Sampling,
-    check_ranges,
-    checked,
-    stops,
-)
+from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import ANY_OBJECT, Schema
 
@@ -118,8 +112,8 @@ def parse_schema(text: str) -> Schema:
 
 def sampling(fields: OpenAIFields, *, max_tokens: int | None) -> Sampling:
     """The sampling parameters of an OpenAI body; raises `BadRequest`."""
-    check_ranges(fields)
     return checked(
+        fields,
         Sampling(
             max_tokens=max_tokens,
             min_tokens=fields.min_tokens,
@@ -129,7 +123,7 @@ def sampling(fields: OpenAIFields, *, max_tokens: int | None) -> Sampling:
             keep_stop=fields.no_stop_trim,
             n=fields.n,
             seed=fields.seed,
-        )
+        ),
     )
 
 

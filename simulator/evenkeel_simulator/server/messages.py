@@ -12,13 +12,7 @@ from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.conversation import Conversation, Tool, media_part, text_part
-from evenkeel_simulator.server.sampling import (
-    RangedFields,
-    Sampling,
-    check_ranges,
-    checked,
-    stops,
-)
+from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import Schema
 
@@ -82,12 +76,13 @@ def parse_messages(body: bytes, *, context_length: int) -> Ask:
     fields = decode(_messages, body)
     if fields.max_tokens <= 0:
         raise BadRequest("max_tokens must be positive", by_schema=True)
-    check_ranges(fields)
     conversation = _conversation(fields)
     return Ask(
         model=fields.model,
         prompts=conversation.prompts(context_length),
-        sampling=checked(Sampling(max_tokens=fields.max_tokens, stop=stops(fields.stop_sequences))),
+        sampling=checked(
+            fields, Sampling(max_tokens=fields.max_tokens, stop=stops(fields.stop_sequences))
+        ),
         write=conversation.writer(),
         stream=bool(fields.stream),
     )

@@ -16,13 +16,7 @@ from evenkeel_simulator.server.ask import Ask, checked_prompts, encode_all, one_
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.completions import parse_schema
 from evenkeel_simulator.server.conversation import json_writer
-from evenkeel_simulator.server.sampling import (
-    RangedFields,
-    Sampling,
-    check_ranges,
-    checked,
-    stops,
-)
+from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.served import FinishType, ServedRequest
 
 DEFAULT_TOKENS: Final = 128  # without max_new_tokens
@@ -94,8 +88,8 @@ def parse_generate(body: bytes, *, context_length: int) -> Ask:
 
 
 def _sampling(fields: _Sampling) -> Sampling:
-    check_ranges(fields)
     return checked(
+        fields,
         Sampling(
             max_tokens=fields.max_new_tokens,
             min_tokens=fields.min_new_tokens or 0,
@@ -105,7 +99,7 @@ def _sampling(fields: _Sampling) -> Sampling:
             keep_stop=bool(fields.no_stop_trim),
             n=1 if fields.n is None else fields.n,
             seed=fields.sampling_seed,
-        )
+        ),
     )
 
 

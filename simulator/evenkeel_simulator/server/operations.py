@@ -170,12 +170,12 @@ _abort: Final = msgspec.json.Decoder(_Abort)
 async def abort_request(http: web.Request) -> web.Response:
     """`POST /abort_request`: one request by its `rid`, or all. An unknown one is no fault."""
     try:
-        wish = decode(_abort, await read_body(http))
+        asked = decode(_abort, await read_body(http))
     except BadRequest as error:
         return native_refusal(error)
     driver = http.app[REPLICA].driver
     for request in driver.unfinished():
-        if wish.abort_all or request.id == wish.rid:
+        if asked.abort_all or request.id == asked.rid:
             driver.abort(request, "Abort in waiting queue")
     return web.Response()
 
@@ -190,12 +190,12 @@ _pause: Final = msgspec.json.Decoder(_Pause)
 async def pause_generation(http: web.Request) -> web.Response:
     """`POST /pause_generation`: end all requests (`abort`) or suspend them (`in_place`); new ones wait."""
     try:
-        wish = decode(_pause, await read_body(http) or b"{}")
+        asked = decode(_pause, await read_body(http) or b"{}")
     except BadRequest as error:
         return native_refusal(error)
     driver = http.app[REPLICA].driver
     driver.pause()
-    if wish.mode == "abort":
+    if asked.mode == "abort":
         for request in driver.unfinished():
             driver.abort(request, "Generation paused")
     return _json({"message": "Generation paused successfully.", "status": "ok"})

@@ -114,9 +114,10 @@ class Replica:
         if owner.refused is not None:
             self.metrics.key_refused(owner.refused)
         news = asyncio.Event()
+        prompts = (prompt for prompt in ask.prompts for _ in range(ask.sampling.n))
         choices = [
             self._choice(ask, owner, index=index, prompt=prompt, news=news, received_s=received_s)
-            for index, prompt in enumerate(_expand(ask))
+            for index, prompt in enumerate(prompts)
         ]
         submitted: list[ServedRequest] = []
         try:
@@ -224,13 +225,6 @@ def _speech(ask: Ask, seed: int, limits: AnswerLimits) -> Speech:
         return speak_written(seed, limits, ask.write(seed))
     except ValueError as error:
         raise BadRequest(str(error)) from error
-
-
-def _expand(ask: Ask) -> Iterator[array[int]]:
-    """The prompt of every choice."""
-    for prompt in ask.prompts:
-        for _ in range(ask.sampling.n):
-            yield prompt
 
 
 def _request_id(ask: Ask, index: int) -> str:

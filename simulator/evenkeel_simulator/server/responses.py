@@ -17,13 +17,7 @@ from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.chat import check_role
 from evenkeel_simulator.server.conversation import Conversation, Tool, media_part, text_part
 from evenkeel_simulator.server.responses_format import Responses
-from evenkeel_simulator.server.sampling import (
-    RangedFields,
-    Sampling,
-    check_ranges,
-    checked,
-    stops,
-)
+from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.structured import ANY_OBJECT, Schema
 
 _TEXTS: Final = ("input_text", "output_text", "text")
@@ -105,13 +99,14 @@ def read_responses(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     for name in ("previous_response_id", "background"):
         if getattr(fields, name):
             raise BadRequest(f"{name}: Response store is disabled; send the whole conversation")
-    check_ranges(fields)
     conversation = _conversation(fields)
     logprobs = _LOGPROBS in (fields.include or ())
     ask = Ask(
         model=fields.model or "default",
         prompts=conversation.prompts(context_length),
-        sampling=checked(Sampling(max_tokens=fields.max_output_tokens, stop=stops(fields.stop))),
+        sampling=checked(
+            fields, Sampling(max_tokens=fields.max_output_tokens, stop=stops(fields.stop))
+        ),
         write=conversation.writer(),
         top_logprobs=checked_top(fields.top_logprobs or 0, "top_logprobs") if logprobs else None,
         stream=bool(fields.stream),

@@ -57,8 +57,7 @@ _RANGES: Final = (
 )
 
 
-def check_ranges(fields: RangedFields) -> None:
-    """Raise `BadRequest` for a value that SGLang refuses."""
+def _check_ranges(fields: RangedFields) -> None:
     for field, least, greatest, closed in _RANGES:
         value = getattr(fields, field)
         if value is None:
@@ -78,8 +77,9 @@ def stops(stop: str | list[str] | None) -> tuple[str, ...]:
     return tuple(one for one in given if one)
 
 
-def checked(sampling: Sampling) -> Sampling:
-    """`sampling` itself. Raises `BadRequest` for invalid numbers."""
+def checked(fields: RangedFields, sampling: Sampling) -> Sampling:
+    """`sampling` itself. Raises `BadRequest` for a value there or in `fields` that SGLang refuses."""
+    _check_ranges(fields)
     limit = sampling.max_tokens
     if limit is not None and limit < 1:
         raise BadRequest(f"max_new_tokens must be at least 1, got {limit}.")

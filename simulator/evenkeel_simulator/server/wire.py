@@ -22,6 +22,8 @@ from evenkeel_simulator.server.speech import Delta
 
 DONE: Final = b"data: [DONE]\n\n"
 WEIGHT_VERSION: Final = "default"
+_COMPLETION: Final = "text_completion"
+_CHAT_CHUNK: Final = "chat.completion.chunk"
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -101,30 +103,25 @@ class _ChatChoice(msgspec.Struct):
     matched_stop: int | str | None = None
 
 
-class _Body(msgspec.Struct):
+class _Named(msgspec.Struct):
     id: str
     object: str
     created: int
     model: str
+
+
+class _Body(_Named):
     choices: list[_CompletionChoice] | list[_ChatChoice]
     usage: Usage
     metadata: dict[str, str]
 
 
-class _CompletionChunk(msgspec.Struct):
-    id: str
-    object: str
-    created: int
-    model: str
+class _CompletionChunk(_Named):
     choices: list[_CompletionChoice]
     usage: Usage | _BriefUsage | None = None
 
 
-class _ChatChunk(msgspec.Struct, omit_defaults=True):
-    id: str
-    object: str
-    created: int
-    model: str
+class _ChatChunk(_Named, omit_defaults=True):
     choices: list[_ChatDelta]
     usage: Usage | None = None
 
@@ -139,6 +136,10 @@ class Head:
     continuous_usage: bool = False
     cache_report: bool = True
     """Report `cached_tokens` in OpenAI usage (`--enable-cache-report`)."""
+
+    def of(self, request: ServedRequest, kind: str) -> tuple[str, str, int, str]:
+        """The fields of `_Named`."""
+        return request.id, kind, self.created, self.model
 
 
 def usage(requests: Sequence[ServedRequest], *, n: int, cache_report: bool) -> Usage:
@@ -171,7 +172,7 @@ def completion_body(head: Head, requests: Sequence[ServedRequest], ask: Ask) -> 
         )
         for request in requests
     ]
-    return _body(head, "text_completion", choices, requests, n=n)
+    return _body(head, _COMPLETION, choices, requests, n=n)
 
 
 def chat_body(head: Head, requests: Sequence[ServedRequest], ask: Ask) -> bytes:
@@ -206,17 +207,9 @@ def _body(
     *,
     n: int,
 ) -> bytes:
-    return _encoder.encode(
-        _Body(
-            id=requests[0].id,
-            object=kind,
-            created=head.created,
-            model=head.model,
-            choices=choices,
-            usage=usage(requests, n=n, cache_report=head.cache_report),
-            metadata={"weight_version": WEIGHT_VERSION},
-        )
-    )
+    total = usage(requests, n=n, cache_report=head.cache_report)
+    metadata = {"weight_version": WEIGHT_VERSION}
+    return encode(_Body(*head.of(requests[0], kind), choices, total, metadata))
 
 
 # OpenAI, events
@@ -234,16 +227,8 @@ def completion_event(
         finish_reason=request.finish_reason,
         matched_stop=request.matched_stop,
     )
-    return event(
-        _CompletionChunk(
-            id=request.id,
-            object="text_completion",
-            created=head.created,
-            model=head.model,
-            choices=[choice],
-            usage=_running_usage(head, request),
-        )
-    )
+    running = _running_usage(head, request)
+    return event(_CompletionChunk(*head.of(request, _COMPLETION), [choice], running))
 
 
 def chat_role_event(head: Head, request: ServedRequest) -> bytes:
@@ -297,16 +282,7 @@ def _chat_event(
         finish_reason=request.finish_reason if ends else None,
         matched_stop=request.matched_stop if ends else None,
     )
-    return event(
-        _ChatChunk(
-            id=request.id,
-            object="chat.completion.chunk",
-            created=head.created,
-            model=head.model,
-            choices=[choice],
-            usage=usage,
-        )
-    )
+    return event(_ChatChunk(*head.of(request, _CHAT_CHUNK), [choice], usage))
 
 
 def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
@@ -318,15 +294,13 @@ def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: 
         completion_tokens=total.completion_tokens,
         prompt_tokens_details=total.prompt_tokens_details,
     )
-    chunk = _CompletionChunk(requests[0].id, "text_completion", head.created, head.model, [], brief)
-    return event(chunk)
+    return event(_CompletionChunk(*head.of(requests[0], _COMPLETION), [], brief))
 
 
 def chat_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
     """The same of a chat."""
     total = usage(requests, n=n, cache_report=head.cache_report)
-    kind = "chat.completion.chunk"
-    return event(_ChatChunk(requests[0].id, kind, head.created, head.model, [], total))
+    return event(_ChatChunk(*head.of(requests[0], _CHAT_CHUNK), [], total))
 
 
 def _running_usage(head: Head, request: ServedRequest) -> Usage | None:

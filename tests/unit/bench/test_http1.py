@@ -2,14 +2,7 @@
 
 import pytest
 
-from bench.router.http1 import (
-    ChunkedBody,
-    FramingError,
-    Head,
-    SizedBody,
-    body_of,
-    split_head,
-)
+from bench.router.http1 import ChunkedBody, FramingError, Head, SizedBody, body_of, split_head
 
 CHUNKED = b"5\r\nhello\r\n1\r\n \r\nA\r\nworld\r\nend\r\n0\r\n\r\n"
 PAYLOAD = b"hello world\r\nend"

@@ -11,7 +11,7 @@ from evenkeel_cli.up.capacity import (
     SIMULATED_REPLICA_BYTES,
     check_memory,
 )
-from evenkeel_cli.up.errors import NotEnoughMemory
+from evenkeel_cli.up.errors import FleetError
 
 
 def check(
@@ -35,7 +35,7 @@ def test_processes_that_fit_exactly_are_accepted() -> None:
 
 
 def test_the_refusal_states_the_number_that_fits() -> None:
-    with pytest.raises(NotEnoughMemory) as caught:
+    with pytest.raises(FleetError) as caught:
         check(started=198, kept=2, free_bytes=5 * GIB, replica_bytes=SIMULATED_REPLICA_BYTES)
     assert str(caught.value) == (
         "spec.engine.replicas is 200, and at most 53 fit on this machine: 198 new replicas need "
@@ -45,7 +45,7 @@ def test_the_refusal_states_the_number_that_fits() -> None:
 
 
 def test_routers_take_their_part_first() -> None:
-    with pytest.raises(NotEnoughMemory, match="at most 7 fit on this machine: 8 new replicas"):
+    with pytest.raises(FleetError, match="at most 7 fit on this machine: 8 new replicas"):
         check(started=8, free_bytes=8 * GIB, routers=1)
-    with pytest.raises(NotEnoughMemory, match=r"spec\.router\.replicas: 9 new .*: at most 2 fit"):
+    with pytest.raises(FleetError, match=r"spec\.router\.replicas: 9 new .*: at most 2 fit"):
         check(started=0, free_bytes=2 * ROUTER_BYTES + 1 * MIB, routers=9)

@@ -2,13 +2,7 @@
 
 import msgspec
 import pytest
-from evenkeel_contract.promptfacts import (
-    PromptQuestion,
-    answer,
-    ask,
-    decode_facts,
-    facts_of,
-)
+from evenkeel_contract.promptfacts import PromptQuestion, answer, ask, decode_facts, facts_of
 from evenkeel_contract.reports import ReportError
 from evenkeel_contract.reportsport import decode_question
 

@@ -6,11 +6,7 @@ from fractions import Fraction
 
 import pytest
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
-from evenkeel_contract.values import (
-    CountOrPercent,
-    Duration,
-    Quantity,
-)
+from evenkeel_contract.values import CountOrPercent, Duration, Quantity
 
 
 @pytest.mark.parametrize(

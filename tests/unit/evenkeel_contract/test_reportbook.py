@@ -1,4 +1,4 @@
-"""The book of reports: every change is told once, and nothing is lost between two answers."""
+"""The book of reports: every change is reported once, and nothing is lost between two answers."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_report_and_its_question_survive_the_wire() -> None:
 
 
 def test_a_later_version_is_refused_by_its_number() -> None:
-    with pytest.raises(ReportError, match="version 2 is not 1"):
+    with pytest.raises(ReportError, match="version 2 is not supported; expected 1"):
         decode_report(encode(report(version=2)))
 
 

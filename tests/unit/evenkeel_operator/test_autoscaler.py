@@ -24,14 +24,7 @@ from evenkeel_operator.core.recommendation import (
 from tests.support.build_contexts import document, sample_context
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import answers
-from tests.support.operator_lives import (
-    DEFAULTS,
-    KEY,
-    NOW,
-    Operator,
-    become_ready,
-    condition,
-)
+from tests.support.operator_lives import DEFAULTS, KEY, NOW, Operator, become_ready, condition
 
 SCALED = {
     "maxReplicas": 8,

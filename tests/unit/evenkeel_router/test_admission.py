@@ -227,7 +227,7 @@ def test_a_router_without_a_part_says_why_it_refuses() -> None:
     refusal = refused(gate, client(requests_per_minute=60), 0.0)
     assert isinstance(refusal, PartUsedUp)
     assert refusal.message == (
-        "This router has no part of the tenant's limits yet: not all routers answer."
+        "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
     )
     assert (refusal.code, refusal.retry_after) == ("requests_per_minute", "1")
     gate.enter(client(tenant="u"), 1, 0.0)  # a tenant without limits

@@ -46,8 +46,12 @@ def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
         "ns/other/c": Reading(10, running=1),
     }
     found = rates(dict.fromkeys(now, Reading()), now)
-    assert (found["ns/t"].service, found["ns/t"].ttft_s, found["ns/t"].waiting) == (15, 2.0, 3)
-    assert (found[WHOLE_SERVICE].service, found[WHOLE_SERVICE].running) == (16, 1)
+    assert (found["ns/t"].service_per_s, found["ns/t"].ttft_s, found["ns/t"].waiting) == (
+        15,
+        2.0,
+        3,
+    )
+    assert (found[WHOLE_SERVICE].service_per_s, found[WHOLE_SERVICE].running) == (16, 1)
     assert isnan(found["ns/other"].ttft_s)
 
 
@@ -62,7 +66,7 @@ def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
 def test_a_total_that_begins_anew_makes_no_peak(
     before: Mapping[str, Reading], now: Mapping[str, Reading], want: float
 ) -> None:
-    assert rates(before, now)[A].service == want
+    assert rates(before, now)[A].service_per_s == want
 
 
 def test_the_window_slides_and_every_five_readings_are_a_sample() -> None:
@@ -72,7 +76,7 @@ def test_the_window_slides_and_every_five_readings_are_a_sample() -> None:
     assert history.now.seconds == 2.0 * TICKS
     columns = history.columns(A)
     assert columns is not None
-    assert columns["service"] == [50.0, 50.0, 50.0]
+    assert columns["service_per_s"] == [50.0, 50.0, 50.0]
     assert columns["waiting"] == [TICKS - 1, 2 * TICKS - 1, 3 * TICKS - 1]
     assert list(history.times_s) == [8.0, 18.0, 28.0]
     assert columns.keys() == set(FIELDS)
@@ -115,8 +119,8 @@ def test_later_clients_are_sampled_with_the_others_of_their_tenant() -> None:
     assert result_of(history.most_served(WHOLE_SERVICE, 9)) == [REST, "ns/t/0", "ns/t/1"]
     rest, everybody = history.columns(REST), history.columns(WHOLE_SERVICE)
     assert rest is not None and everybody is not None
-    assert (rest["service"], rest["running"]) == ([15.0, 15.0], [3, 3])
-    assert everybody["service"] == [25.0, 25.0]
+    assert (rest["service_per_s"], rest["running"]) == ([15.0, 15.0], [3, 3])
+    assert everybody["service_per_s"] == [25.0, 25.0]
     assert len(history) == 2 + 1 + 2, "clients, their others, tenant and service"
 
 

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
-from evenkeel_fairshare.ledger import (
-    CarryRules,
-    CompactionRules,
-    Compactor,
-    Ledger,
-    ReplicaRow,
-)
+from evenkeel_fairshare.ledger import CarryRules, CompactionRules, Compactor, Ledger, ReplicaRow
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
@@ -277,9 +271,9 @@ def test_a_client_that_was_aged_out_has_no_figures_and_its_tenant_keeps_them() -
     world = World()
     world.tick({A: 40, C: 10}, waiting=0)
     world.ledger.closed("replica-0")
-    sealer = Compactor(world.ledger, CompactionRules(max_clients=0))
-    sealer.compact(["here"], live=(), now_s=0)
-    sealer.compact(["here"], live=(), now_s=1.0)
+    compactor = Compactor(world.ledger, CompactionRules(max_clients=0))
+    compactor.compact(["here"], live=(), now_s=0)
+    compactor.compact(["here"], live=(), now_s=1.0)
     world.at += 1
     now = world.look()
     assert not now.clients

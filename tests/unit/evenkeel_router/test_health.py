@@ -17,14 +17,7 @@ from evenkeel_simulator.server.app import running_server
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import fine, nasty
 from tests.support.plain_engine import plain_engine
-from tests.support.routers import (
-    QUICK,
-    config_for,
-    replica_of,
-    routable,
-    simulated,
-    until,
-)
+from tests.support.routers import QUICK, config_for, replica_of, routable, simulated, until
 
 
 @asynccontextmanager

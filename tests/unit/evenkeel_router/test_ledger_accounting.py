@@ -242,9 +242,9 @@ def test_what_was_given_up_for_good_is_not_counted_again() -> None:
     tell(of, "one", report(A.identity, 5, -5))
     of.leaves("r0", 0.0)
     of.close(30.0, settled=True)
-    sealer = Compactor(of.ledger)
-    assert sealer.compact(["here"], live=(), now_s=30.0)
-    sealer.collect(["here"])
+    compactor = Compactor(of.ledger)
+    assert compactor.compact(["here"], live=(), now_s=30.0)
+    compactor.collect(["here"])
     assert not meet(of, "r0", "one", now_s=31.0)
     assert of.incarnation("r0") == ""
     booking = sent(of, now_s=31.0)

@@ -1,4 +1,4 @@
-"""What departed replicas left is computed before it is needed; the first book waits until the past is known (R8)."""
+"""What departed replicas left is computed before it is needed; the first closed totals wait until the past is known (R8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.ledger import Ledger
 from evenkeel_router.app import background
-from evenkeel_router.ledger.maintenance import LedgerMaintenance, reckon
+from evenkeel_router.ledger.maintenance import LedgerMaintenance, compute_closings
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -27,12 +27,12 @@ async def test_what_the_departed_left_is_at_hand_and_what_lives_is_not_touched()
             incarnation, rows, policy="DLPM", sequence=1, since=0
         )
     rooms.service_ledger.accounting.meets("r0", "next", policy="DLPM", now_s=1.0)
-    await reckon(rooms.service_ledger)
+    await compute_closings(rooms.service_ledger)
     assert not list(rooms.service_ledger.ledger.closing_steps("gone"))
     assert list(rooms.service_ledger.ledger.closing_steps("lives"))
 
 
-async def wrote_a_book(ledger: Ledger, patience_s: float) -> bool:
+async def wrote_closed_totals(ledger: Ledger, patience_s: float) -> bool:
     try:
         async with asyncio.timeout(patience_s):
             while not ledger.closed_totals.rank.height:  # noqa: ASYNC110 - the ledger has no event
@@ -53,19 +53,19 @@ def maintained(
     return rooms, LedgerMaintenance(rooms.service_ledger, timing, lambda: members, all_reported)
 
 
-async def test_the_first_book_waits_until_every_replica_has_reported() -> None:
+async def test_the_first_closed_totals_wait_until_every_replica_has_reported() -> None:
     reported: list[bool] = []
     rooms, maintenance = maintained(lambda: bool(reported))
     async with background(maintenance.run()):
-        assert not await wrote_a_book(rooms.service_ledger.ledger, 0.5)
+        assert not await wrote_closed_totals(rooms.service_ledger.ledger, 0.5)
         reported.append(True)
-        assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)
+        assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)
 
 
 async def test_a_replica_that_never_answers_delays_the_first_book_for_a_limited_time() -> None:
     rooms, maintenance = maintained(lambda: False, settle_s=0.01)
     async with background(maintenance.run()):
-        assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)
+        assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)
 
 
 async def test_no_book_is_written_before_the_store_was_read() -> None:
@@ -77,6 +77,6 @@ async def test_no_book_is_written_before_the_store_was_read() -> None:
         now=asyncio.get_running_loop().time,
     )
     async with background(maintenance.run()):
-        assert not await wrote_a_book(rooms.service_ledger.ledger, 0.5)
+        assert not await wrote_closed_totals(rooms.service_ledger.ledger, 0.5)
         async with background(persistence.run()):
-            assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)
+            assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)

@@ -22,7 +22,7 @@ PROFILE = CostProfile(
 
 
 class Queue(ReplicaPolicy):
-    """FCFS that also counts what it is told, so that tests can compare books."""
+    """FCFS that also counts the calls it gets, so that tests can compare accounts."""
 
     name: ClassVar[str] = "queue"
     matches_prefix: ClassVar[bool] = False

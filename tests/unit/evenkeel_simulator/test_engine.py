@@ -12,12 +12,7 @@ from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_pr
 from evenkeel_simulator.engine.request import RequestError, State
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactAdmission, artifact_config
 
-from tests.unit.evenkeel_simulator.engine_support import (
-    PROFILE,
-    LongestMatch,
-    Queue,
-    make_request,
-)
+from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue, make_request
 
 
 def make_engine(policy: Queue | None = None, **config: object) -> Engine:

@@ -12,12 +12,7 @@ from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
 
-from bench.closed_loop import (
-    LoopFigures,
-    read_loop,
-    run_closed_loop,
-    total_service_per_s,
-)
+from bench.closed_loop import LoopFigures, read_loop, run_closed_loop, total_service_per_s
 from tests.unit.evenkeel_simulator.engine_support import make_request
 
 FOLDER = Path(__file__).parents[3] / "bench/workloads/isolation"

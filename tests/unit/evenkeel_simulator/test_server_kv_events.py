@@ -6,12 +6,7 @@ import hashlib
 from array import array
 
 import msgspec
-from evenkeel_contract.kvevents import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    EventBatch,
-)
+from evenkeel_contract.kvevents import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from evenkeel_simulator.engine.cache import RadixCache, namespace
 from evenkeel_simulator.server.kv_events import KvRecorder
 from evenkeel_simulator.server.pages import page_bytes, page_tokens, pages_of

@@ -4,11 +4,7 @@ from pathlib import Path
 import pytest
 from evenkeel_simulator.experiments.plots import REST, client_colours, plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
-from evenkeel_simulator.experiments.summary import (
-    completion,
-    program_latencies,
-    summarise,
-)
+from evenkeel_simulator.experiments.summary import completion, program_latencies, summarise
 from evenkeel_simulator.laboratory.vtc_tables import service_difference
 
 

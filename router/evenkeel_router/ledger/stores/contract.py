@@ -38,4 +38,4 @@ class LedgerStore(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back connections and files. Never raises."""
+        """Close connections and files. Never raises."""

@@ -18,13 +18,7 @@ from struct import Struct
 from typing import Final
 
 import xxhash
-from evenkeel_contract.ledgerwire import (
-    LedgerMessageError,
-    decode_delta,
-    encode,
-    frame,
-    unframe,
-)
+from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, encode, frame, unframe
 from evenkeel_fairshare.ledger import Delta
 
 from evenkeel_router.ledger.stores.contract import StoreError
@@ -76,7 +70,7 @@ class FileStore:
                 try:
                     return [decode_delta(message) for message in unframe(content)]
                 except LedgerMessageError as error:
-                    _log.error("%s%s, generation %d, is unusable: %s",
+                    _log.error("%s%s, generation %d, is invalid and is ignored: %s",
                                self._path, ending, number, error)  # fmt: skip
             return []
 
@@ -111,7 +105,7 @@ class FileStore:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                _log.error("%s is unusable: %s", path, error)
+                _log.error("%s is invalid and is ignored: %s", path, error)
                 continue
             found.append((number, ending, content))
         return sorted(found, reverse=True)

@@ -15,13 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from evenkeel_contract.ledgerwire import (
-    LedgerMessageError,
-    decode_delta,
-    encode,
-    frame,
-    unframe,
-)
+from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, encode, frame, unframe
 from evenkeel_fairshare.ledger import Delta
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -91,7 +85,12 @@ class RedisStore:
                 # In a thread: a large fleet's ledger takes its time.
                 found += await asyncio.to_thread(_decode, data)
             except LedgerMessageError as error:
-                _log.error("a ledger in Redis is left out (%s, %r): %s", self._key, field, error)
+                _log.error(
+                    "a ledger in Redis is invalid and is ignored (%s, %r): %s",
+                    self._key,
+                    field,
+                    error,
+                )
         self._merged = {field: data for field, data in kept.items() if field.startswith(_BEAT)}
         return found
 
@@ -108,7 +107,7 @@ class RedisStore:
         if gone:
             fields = [prefix + router for router in gone for prefix in (_LEDGER, _BEAT)]
             await _asked(self._redis.hdel(self._key, *fields))
-            _log.info("ledgers of %d routers that are gone were taken over", len(gone))
+            _log.info("deleted the ledgers of %d routers that no longer run", len(gone))
 
     async def close(self) -> None:
         """Close all connections."""

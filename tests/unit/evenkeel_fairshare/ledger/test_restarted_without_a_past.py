@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.ledger import (
-    CarryRules,
-    Compactor,
-    Ledger,
-    ReplicaRow,
-    Seed,
-    promise,
-)
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, Seed, promise
 from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
 
 ALICE, TENANT = "ns/t/alice", "ns/t"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_fairshare.ledger import (
-    Compactor,
-    Ledger,
-    ReplicaRow,
-    ServiceIndex,
-)
+from evenkeel_fairshare.ledger import Compactor, Ledger, ReplicaRow, ServiceIndex
 
 from tests.support.ledger_worlds import ledger
 

@@ -4,12 +4,7 @@ from statistics import fmean, pvariance
 
 import pytest
 from evenkeel_simulator.laboratory.timeline import Completion, Span
-from evenkeel_simulator.laboratory.vtc_tables import (
-    Recipe,
-    differences,
-    service_difference,
-    spread,
-)
+from evenkeel_simulator.laboratory.vtc_tables import Recipe, differences, service_difference, spread
 
 # One window only: the tick at 15 s, looking at [15, 75) after a warm-up of 30 s.
 ONE = Recipe(duration_s=60.0, ticks=2)
