@@ -49,6 +49,8 @@ class Scheduled(Request):
     engine: EngineRequest = field(kw_only=True)
     bypassed: bool = field(kw_only=True, default=False)
     """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
+    context_tokens: int = field(kw_only=True, default=0)
+    """Input and output so far when it began to wait."""
 
 
 class WaitingQueue(list[EngineRequest]):
@@ -110,6 +112,8 @@ class Scheduling:
         """Called for each request that entered the batch unproposed."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
+        self._waiting_tokens = 0
+        """Context tokens of these."""
         self._running: dict[EngineRequest, Scheduled] = {}
         self._answer: AdmissionResult | None = None
         self._proposed: EngineRequest | None = None
@@ -143,6 +147,13 @@ class Scheduling:
             self._pass.close()
             self._queue.disarm()
             self._pass = self._queue = self._proposed = None
+
+    def waiting_tokens(self, queue: Sequence[EngineRequest]) -> int | None:
+        """After the walk of a pass: input and output so far of all requests in the engine's queue. None: not known. Ends the pass."""
+        if self._pass is None:
+            return None
+        self.end_pass()
+        return self._waiting_tokens if len(queue) == len(self._waiting) else None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
         """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
@@ -217,6 +228,7 @@ class Scheduling:
     def _enter(self, scheduled: Scheduled) -> None:
         request = scheduled.engine
         del self._waiting[request]
+        self._waiting_tokens -= scheduled.context_tokens
         self._running[request] = scheduled
         if self._time is not None:
             self._time.starts(scheduled)
@@ -347,6 +359,8 @@ class Scheduling:
                 self._time.open(scheduled)
             self.policy.arrive(scheduled, now_s)
         self._waiting[request] = scheduled
+        scheduled.context_tokens = context_tokens(request)
+        self._waiting_tokens += scheduled.context_tokens
         if self._matching is not None:
             self._matching.add(request)
 
@@ -361,6 +375,7 @@ class Scheduling:
                 self._matching.cached(request)
         else:
             del self._waiting[request]
+            self._waiting_tokens -= scheduled.context_tokens
             if self._matching is not None:
                 self._matching.discard(request)
         if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
