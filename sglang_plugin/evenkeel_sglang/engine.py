@@ -96,28 +96,23 @@ class Reservations:
         """A request of a client left the batch for good."""
         self._lengths.learn(client, output_tokens)
 
-    def expected_tokens(self, request: EngineRequest) -> int:
-        """Output that the request is expected to have at its end."""
-        most: int = request.sampling_params.max_new_tokens
-        if not most or request.sampling_params.ignore_eos:
-            return most  # its length is known
-        client = self._client_of(request)
-        longest = None if client is None else self._lengths.longest(client)
-        if longest is None or len(request.output_ids) >= longest:
-            return most
-        return min(longest, most)
-
     def lower(self, requests: Iterable[EngineRequest]) -> Limits:
         """Set the limits that SGLang's estimates read to what is expected; returns those to `restore` right after the estimate.
 
         SGLang has no place for an expectation. Nothing is generated in between, so the true limits hold.
         """
-        limits = []
+        limits: Limits = []
+        client_of, longest_by_client = self._client_of, self._lengths.longest_by_client
         for request in requests:
-            parameters, expected = request.sampling_params, self.expected_tokens(request)
-            if expected != parameters.max_new_tokens:
-                limits.append((parameters, parameters.max_new_tokens))
-                parameters.max_new_tokens = expected
+            parameters = request.sampling_params
+            most = parameters.max_new_tokens
+            if not most or parameters.ignore_eos:
+                continue  # its length is known
+            client = client_of(request)
+            longest = None if client is None else longest_by_client.get(client)
+            if longest is not None and len(request.output_ids) < longest < most:
+                limits.append((parameters, most))
+                parameters.max_new_tokens = longest
         return limits
 
 
