@@ -28,13 +28,15 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, m
 from evenkeel_sglang import modes, seams
 from evenkeel_sglang.engine import (
     CLIENT_PARAMETER,
+    Collector,
     EngineRequest,
+    RankClock,
+    StepClock,
     context_tokens,
     prefix_tokens,
     restore,
 )
 from evenkeel_sglang.matching import AdapterLoads
-from evenkeel_sglang.process import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling

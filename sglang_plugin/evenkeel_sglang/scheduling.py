@@ -13,12 +13,9 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from time import monotonic
 from types import CodeType
 
-from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
@@ -27,10 +24,11 @@ from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from evenkeel_sglang.engine import (
     EngineRequest,
     Reservations,
-    client_key,
+    Scheduled,
     context_tokens,
     is_probe,
     prefix_tokens,
+    scheduled_of,
     was_aborted,
 )
 from evenkeel_sglang.matching import AdapterLoads, Matching
@@ -40,17 +38,6 @@ logger = logging.getLogger(__name__)
 
 Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
-
-
-@dataclass(slots=True, eq=False)
-class Scheduled(Request):
-    """The policy's request with the engine's behind it."""
-
-    engine: EngineRequest = field(kw_only=True)
-    bypassed: bool = field(kw_only=True, default=False)
-    """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
-    context_tokens: int = field(kw_only=True, default=0)
-    """Input and output so far when it began to wait."""
 
 
 class WaitingQueue(list[EngineRequest]):
@@ -354,7 +341,7 @@ class Scheduling:
             if self._matching is not None:
                 self._matching.end(request)
         else:
-            scheduled = self._identified(request, now_s)
+            scheduled = scheduled_of(request, now_s, refused=self.refused)
             if self._time is not None:
                 self._time.open(scheduled)
             self.policy.arrive(scheduled, now_s)
@@ -403,37 +390,3 @@ class Scheduling:
             if due_tokens > 0:  # else it was paid elsewhere (R11)
                 self.policy.progress_all(group, due_tokens)
         return {scheduled for group in grown.values() for scheduled in group}
-
-    def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
-        key, client, tenant = self._key(client_key(request))
-        return Scheduled(
-            id=request.rid,
-            client=client,
-            tenant=tenant,
-            arrival_s=now_s,
-            input_tokens=len(request.origin_input_ids),
-            max_output_tokens=request.sampling_params.max_new_tokens or 0,
-            client_weight=key.client_weight,
-            tenant_weight=key.tenant_weight,
-            seed=key.seed,
-            tenant_seed=key.tenant_seed,
-            charge_input=not key.retried_by_fleet,
-            paid_output_tokens=key.paid_output_tokens,
-            engine=request,
-        )
-
-    def _key(self, text: str | None) -> tuple[ClientKey, str, str]:
-        """The client key, its client and tenant. A request without a readable key belongs to the unknown client, at weight 1 (fails closed)."""
-        try:
-            return _decoded(text)
-        except ClientKeyError:
-            self.refused("missing" if text is None else "malformed")
-            return UNKNOWN, UNKNOWN.identity, UNKNOWN.tenant_identity
-
-
-@lru_cache(maxsize=4096)  # a client sends the same key with each request
-def _decoded(text: str | None) -> tuple[ClientKey, str, str]:
-    if text is None:
-        raise ClientKeyError("no key")
-    key = decode(text)
-    return key, key.identity, key.tenant_identity
