@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from time import monotonic
 from types import CodeType
 
@@ -35,6 +36,8 @@ from evenkeel_sglang.matching import AdapterLoads, Matching
 
 logger = logging.getLogger(__name__)
 
+
+_finished = methodcaller("finished")
 
 Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
@@ -291,10 +294,11 @@ class Scheduling:
         must_wait, matching = self._turns.must_wait, self._matching
         try:
             while proposed is not None:
-                assert isinstance(proposed, Scheduled)
                 if must_wait(proposed):
                     proposed = admissions.send(AdmissionResult.CLIENT_LATER)
-                elif matching is not None and matching.is_being_computed(
+                    continue
+                assert isinstance(proposed, Scheduled)
+                if matching is not None and matching.is_being_computed(
                     proposed.engine, proposed.matched_tokens
                 ):
                     proposed = admissions.send(AdmissionResult.LATER)
@@ -318,9 +322,10 @@ class Scheduling:
             for request in known:
                 if request not in present:
                     self._leave(self._waiting[request])  # aborted while it waited
-        for scheduled in [known for known in self._running.values() if known.engine.finished()]:
-            self._charge([scheduled])
-            self._leave(scheduled)  # aborted between two forward passes
+        if any(map(_finished, self._running)):  # aborted between two forward passes
+            for scheduled in [one for one in self._running.values() if one.engine.finished()]:
+                self._charge([scheduled])
+                self._leave(scheduled)
         for request in queue[len(known) :] if is_longer else queue:
             if request not in self._waiting and not is_probe(request):
                 self._arrive(request, now_s)
