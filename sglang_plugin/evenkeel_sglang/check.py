@@ -19,7 +19,7 @@ def lines(folder: Path | None = None) -> list[tuple[str, str]]:
     """(place in SGLang, why it does not fit or an empty text), of each place that the plug-in relies on."""
     if folder is not None:
         return list(sources.places(folder))
-    return [*seams.places(), (seams.KV_PUBLISH.path, seams.misfits(seams.KV_PUBLISH))]
+    return [*seams.places(), *((seam.path, seams.misfits(seam)) for seam in seams.OPTIONAL)]
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -1,13 +1,22 @@
-"""SGLang's request object: the attributes that the plug-in reads, for every supported version, and the output reserved for it.
+"""SGLang's side of the plug-in: its request object, for every supported version, and its scheduler's process.
 
-Names that moved between versions are resolved here; `seams` checks before the engine starts that they exist.
+Of a request: the attributes that the plug-in reads, the policy's request beside it, and the output reserved for it. Of the process: one
+clock for all ranks of an engine, what each forward pass took, and the garbage collector. Names that moved between versions
+are resolved here; `seams` checks before the engine starts that they exist.
 """
 
 from __future__ import annotations
 
+import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from time import monotonic
 from typing import Any, Final, Protocol
 
+from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
+from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
 
 HEALTH_CHECK: Final = "HEALTH_CHECK"
@@ -75,6 +84,53 @@ def cache_namespace(request: Any) -> str:
     return "" if request.extra_key is None and salt is None else f"{request.extra_key}\0{salt}"
 
 
+@dataclass(slots=True, eq=False)
+class Scheduled(Request):
+    """The policy's request with the engine's behind it."""
+
+    engine: EngineRequest = field(kw_only=True)
+    bypassed: bool = field(kw_only=True, default=False)
+    """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
+    context_tokens: int = field(kw_only=True, default=0)
+    """Input and output so far when it began to wait."""
+
+
+def scheduled_of(
+    request: EngineRequest, now_s: float, *, refused: Callable[[str], None]
+) -> Scheduled:
+    """A new request for the policy. Without a readable client key it belongs to the unknown client, at weight 1 (fails closed), and `refused` is
+    called with the reason."""
+    text = client_key(request)
+    try:
+        key, client, tenant = _decoded(text)
+    except ClientKeyError:
+        refused("missing" if text is None else "malformed")
+        key, client, tenant = UNKNOWN, UNKNOWN.identity, UNKNOWN.tenant_identity
+    return Scheduled(
+        id=request.rid,
+        client=client,
+        tenant=tenant,
+        arrival_s=now_s,
+        input_tokens=len(request.origin_input_ids),
+        max_output_tokens=request.sampling_params.max_new_tokens or 0,
+        client_weight=key.client_weight,
+        tenant_weight=key.tenant_weight,
+        seed=key.seed,
+        tenant_seed=key.tenant_seed,
+        charge_input=not key.retried_by_fleet,
+        paid_output_tokens=key.paid_output_tokens,
+        engine=request,
+    )
+
+
+@lru_cache(maxsize=4096)  # a client sends the same key with each request
+def _decoded(text: str | None) -> tuple[ClientKey, str, str]:
+    if text is None:
+        raise ClientKeyError("no key")
+    key = decode(text)
+    return key, key.identity, key.tenant_identity
+
+
 Limits = list[tuple[Any, int]]
 """Sampling parameters, and their true `max_new_tokens`."""
 
@@ -96,28 +152,23 @@ class Reservations:
         """A request of a client left the batch for good."""
         self._lengths.learn(client, output_tokens)
 
-    def expected_tokens(self, request: EngineRequest) -> int:
-        """Output that the request is expected to have at its end."""
-        most: int = request.sampling_params.max_new_tokens
-        if not most or request.sampling_params.ignore_eos:
-            return most  # its length is known
-        client = self._client_of(request)
-        longest = None if client is None else self._lengths.longest(client)
-        if longest is None or len(request.output_ids) >= longest:
-            return most
-        return min(longest, most)
-
     def lower(self, requests: Iterable[EngineRequest]) -> Limits:
         """Set the limits that SGLang's estimates read to what is expected; returns those to `restore` right after the estimate.
 
         SGLang has no place for an expectation. Nothing is generated in between, so the true limits hold.
         """
-        limits = []
+        limits: Limits = []
+        client_of, longest_by_client = self._client_of, self._lengths.longest_by_client
         for request in requests:
-            parameters, expected = request.sampling_params, self.expected_tokens(request)
-            if expected != parameters.max_new_tokens:
-                limits.append((parameters, parameters.max_new_tokens))
-                parameters.max_new_tokens = expected
+            parameters = request.sampling_params
+            most = parameters.max_new_tokens
+            if not most or parameters.ignore_eos:
+                continue  # its length is known
+            client = client_of(request)
+            longest = None if client is None else longest_by_client.get(client)
+            if longest is not None and len(request.output_ids) < longest < most:
+                limits.append((parameters, most))
+                parameters.max_new_tokens = longest
         return limits
 
 
@@ -125,3 +176,100 @@ def restore(limits: Limits) -> None:
     """Undo `Reservations.lower`. Requests of one call may share their parameters."""
     for parameters, most in reversed(limits):
         parameters.max_new_tokens = most
+
+
+TICK_S: Final = 0.05
+"""Time between two ticks while the engine works. The decisions by this clock are about seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The first rank's time, in seconds. It travels among SGLang's requests."""
+
+    now_s: float
+
+
+class RankClock:
+    """Time as of the first rank's last tick. Called by the scheduler's thread.
+
+    Ranks must take the same decisions at the same steps. So the first rank adds its time to the requests that it receives.
+    SGLang sends these to every rank, in the same order and before the same step. So warm-up and the measured quantum work with
+    tensor and pipeline parallelism too.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """`clock` is read in the first rank only."""
+        self._clock = clock
+        self._sent_s = float("-inf")
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        return self._now_s
+
+    def send(self, received: list[Any]) -> None:
+        """The first rank received these: add a tick if one is due."""
+        now_s = self._clock()
+        if now_s >= self._sent_s + TICK_S:
+            self._sent_s = now_s
+            received.append(Tick(now_s))
+
+    def read(self, received: Sequence[Any]) -> list[Any]:
+        """Take the ticks out of what every rank received; returns the requests."""
+        requests = []
+        for one in received:
+            if isinstance(one, Tick):
+                self._now_s = one.now_s
+            else:
+                requests.append(one)
+        return requests
+
+
+class StepClock:
+    """What each forward pass took, from when the scheduler launches batches and processes their results. In seconds.
+
+    With overlap the scheduler launches a batch before it processes the result of the one before. So a pass takes the time
+    since the previous result, or since its own launch if the engine was idle in between.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._launches: deque[float] = deque([0.0, 0.0], maxlen=2)
+        self._ended = 0.0
+
+    def launched(self) -> None:
+        """The scheduler chooses its next batch."""
+        self._launches.append(self._clock())
+
+    def ended(self, *, overlap: bool) -> float:
+        """The result of the oldest batch under way was processed; the seconds that it took."""
+        now = self._clock()
+        seconds = now - max(self._ended, self._launches[0 if overlap else 1])
+        self._ended = now
+        return seconds
+
+
+WHEN_IDLE: Final = 100
+"""Collections of younger objects after which an idle engine runs a full one."""
+WHEN_BUSY: Final = 2000
+"""The same for a busy engine (Python: 10). These are about 14 million new objects."""
+
+
+class Collector:
+    """Python's garbage collector: full collections happen while the engine is idle. The settings are made at the first look.
+
+    A full collection visits every object of the process and stops the scheduler meanwhile. Its imports alone leave
+    700,000 objects, and each waiting request adds some. By default a collection starts in any pass, after a number of new objects.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def look(self, *, idle: bool) -> None:
+        """Between passes, with everything loaded."""
+        if not self._is_set:
+            self._is_set = True
+            gc.freeze()  # objects of the start-up are never visited again
+            young, middle, old = gc.get_threshold()
+            gc.set_threshold(young, middle, max(old, WHEN_BUSY))
+        if idle and gc.get_count()[2] >= WHEN_IDLE:
+            gc.collect()

@@ -46,7 +46,9 @@ def register() -> None:
         (seams.PROCESS_INPUT, hooks.process_input, HookType.BEFORE),
     ):
         HookRegistry.register(seam.path, hook, kind)
-    # Fairness does not depend on it, so a misfit does not stop the engine; routers that come late get the reason.
+    # Fairness does not depend on these, so a misfit does not stop the engine; routers that come late get the reason of the first.
+    if not seams.misfits(seams.PENDING_TOKENS):
+        HookRegistry.register(seams.PENDING_TOKENS.path, hooks.pending_tokens, HookType.AROUND)
     hooks.pages.trouble = seams.misfits(seams.KV_PUBLISH)
     if not hooks.pages.trouble:
         HookRegistry.register(seams.KV_PUBLISH.path, hooks.kv_published, HookType.AFTER)

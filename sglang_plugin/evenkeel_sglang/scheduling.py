@@ -13,12 +13,10 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from operator import methodcaller
 from time import monotonic
 from types import CodeType
 
-from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
@@ -27,10 +25,11 @@ from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from evenkeel_sglang.engine import (
     EngineRequest,
     Reservations,
-    client_key,
+    Scheduled,
     context_tokens,
     is_probe,
     prefix_tokens,
+    scheduled_of,
     was_aborted,
 )
 from evenkeel_sglang.matching import AdapterLoads, Matching
@@ -38,17 +37,10 @@ from evenkeel_sglang.matching import AdapterLoads, Matching
 logger = logging.getLogger(__name__)
 
 
+_finished = methodcaller("finished")
+
 Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
-
-
-@dataclass(slots=True, eq=False)
-class Scheduled(Request):
-    """The policy's request with the engine's behind it."""
-
-    engine: EngineRequest = field(kw_only=True)
-    bypassed: bool = field(kw_only=True, default=False)
-    """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
 
 
 class WaitingQueue(list[EngineRequest]):
@@ -110,6 +102,8 @@ class Scheduling:
         """Called for each request that entered the batch unproposed."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
+        self._waiting_tokens = 0
+        """Context tokens of these."""
         self._running: dict[EngineRequest, Scheduled] = {}
         self._answer: AdmissionResult | None = None
         self._proposed: EngineRequest | None = None
@@ -143,6 +137,13 @@ class Scheduling:
             self._pass.close()
             self._queue.disarm()
             self._pass = self._queue = self._proposed = None
+
+    def waiting_tokens(self, queue: Sequence[EngineRequest]) -> int | None:
+        """After the walk of a pass: input and output so far of all requests in the engine's queue. None: not known. Ends the pass."""
+        if self._pass is None:
+            return None
+        self.end_pass()
+        return self._waiting_tokens if len(queue) == len(self._waiting) else None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
         """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
@@ -217,6 +218,7 @@ class Scheduling:
     def _enter(self, scheduled: Scheduled) -> None:
         request = scheduled.engine
         del self._waiting[request]
+        self._waiting_tokens -= scheduled.context_tokens
         self._running[request] = scheduled
         if self._time is not None:
             self._time.starts(scheduled)
@@ -292,10 +294,11 @@ class Scheduling:
         must_wait, matching = self._turns.must_wait, self._matching
         try:
             while proposed is not None:
-                assert isinstance(proposed, Scheduled)
                 if must_wait(proposed):
                     proposed = admissions.send(AdmissionResult.CLIENT_LATER)
-                elif matching is not None and matching.is_being_computed(
+                    continue
+                assert isinstance(proposed, Scheduled)
+                if matching is not None and matching.is_being_computed(
                     proposed.engine, proposed.matched_tokens
                 ):
                     proposed = admissions.send(AdmissionResult.LATER)
@@ -319,9 +322,10 @@ class Scheduling:
             for request in known:
                 if request not in present:
                     self._leave(self._waiting[request])  # aborted while it waited
-        for scheduled in [known for known in self._running.values() if known.engine.finished()]:
-            self._charge([scheduled])
-            self._leave(scheduled)  # aborted between two forward passes
+        if any(map(_finished, self._running)):  # aborted between two forward passes
+            for scheduled in [one for one in self._running.values() if one.engine.finished()]:
+                self._charge([scheduled])
+                self._leave(scheduled)
         for request in queue[len(known) :] if is_longer else queue:
             if request not in self._waiting and not is_probe(request):
                 self._arrive(request, now_s)
@@ -342,11 +346,13 @@ class Scheduling:
             if self._matching is not None:
                 self._matching.end(request)
         else:
-            scheduled = self._identified(request, now_s)
+            scheduled = scheduled_of(request, now_s, refused=self.refused)
             if self._time is not None:
                 self._time.open(scheduled)
             self.policy.arrive(scheduled, now_s)
         self._waiting[request] = scheduled
+        scheduled.context_tokens = context_tokens(request)
+        self._waiting_tokens += scheduled.context_tokens
         if self._matching is not None:
             self._matching.add(request)
 
@@ -361,6 +367,7 @@ class Scheduling:
                 self._matching.cached(request)
         else:
             del self._waiting[request]
+            self._waiting_tokens -= scheduled.context_tokens
             if self._matching is not None:
                 self._matching.discard(request)
         if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
@@ -388,37 +395,3 @@ class Scheduling:
             if due_tokens > 0:  # else it was paid elsewhere (R11)
                 self.policy.progress_all(group, due_tokens)
         return {scheduled for group in grown.values() for scheduled in group}
-
-    def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
-        key, client, tenant = self._key(client_key(request))
-        return Scheduled(
-            id=request.rid,
-            client=client,
-            tenant=tenant,
-            arrival_s=now_s,
-            input_tokens=len(request.origin_input_ids),
-            max_output_tokens=request.sampling_params.max_new_tokens or 0,
-            client_weight=key.client_weight,
-            tenant_weight=key.tenant_weight,
-            seed=key.seed,
-            tenant_seed=key.tenant_seed,
-            charge_input=not key.retried_by_fleet,
-            paid_output_tokens=key.paid_output_tokens,
-            engine=request,
-        )
-
-    def _key(self, text: str | None) -> tuple[ClientKey, str, str]:
-        """The client key, its client and tenant. A request without a readable key belongs to the unknown client, at weight 1 (fails closed)."""
-        try:
-            return _decoded(text)
-        except ClientKeyError:
-            self.refused("missing" if text is None else "malformed")
-            return UNKNOWN, UNKNOWN.identity, UNKNOWN.tenant_identity
-
-
-@lru_cache(maxsize=4096)  # a client sends the same key with each request
-def _decoded(text: str | None) -> tuple[ClientKey, str, str]:
-    if text is None:
-        raise ClientKeyError("no key")
-    key = decode(text)
-    return key, key.identity, key.tenant_identity

@@ -108,7 +108,14 @@ SEAMS: Final[Sequence[Seam]] = (
 KV_PUBLISH: Final = Seam(
     "sglang.srt.disaggregation.kv_events.ZmqEventPublisher.publish", ("self", "events")
 )
-"""Not needed for fairness: without it routers that come late cannot learn what the cache holds."""
+"""Without it routers that come late cannot learn what the cache holds."""
+PENDING_TOKENS: Final = Seam(
+    "sglang.srt.managers.scheduler_components.load_inquirer.SchedulerLoadInquirer._get_num_pending_tokens",
+    ("self", "chunk_deduct"),
+)
+"""Without it SGLang adds up the tokens of its whole queue for the log, in each pass."""
+OPTIONAL: Final[Sequence[Seam]] = (KV_PUBLISH, PENDING_TOKENS)
+"""Not needed for fairness: the engine starts with the policy where one of them does not fit."""
 
 SCHEDULER_MODULE: Final = "sglang.srt.managers.scheduler"
 LOOP: Final = "the loop over Scheduler.waiting_queue"

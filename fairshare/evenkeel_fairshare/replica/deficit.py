@@ -75,6 +75,7 @@ class Account:
         "path",
         "positive_from",
         "quantum",
+        "refused",
         "running",
         "seed",
         "waiting",
@@ -90,6 +91,8 @@ class Account:
         """Requests in the queue."""
         self.running = 0
         """Requests in the batch."""
+        self.refused = 0
+        """Waiting requests that the current pass refused."""
         self.seed = 0.0
         """The first deficit (R5)."""
         self.weight = 1.0
@@ -205,7 +208,7 @@ class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "refused", "rules", "warming_up",
+        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -223,8 +226,6 @@ class DeficitLevel:
         """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
         self.last_debt = 0
         """Number of the refill after which no account that ever was here is in debt by a quantum or more."""
-        self.refused: dict[Account, int] = {}
-        """Of members, the number of their requests that the current pass refused."""
         self._departed: dict[str, Account] = {}
 
     def join(

@@ -71,8 +71,8 @@ class Dlpm(ReplicaPolicy):
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
-        self._refusing: list[DeficitLevel] = []
-        """Levels of which the current pass refused a request."""
+        self._refused: list[Account] = []
+        """Accounts of which the current pass refused a request."""
         self._without_slot: list[ClientQueue] = []
         """Queues of which the current pass proposed a request whose adapter has no slot."""
         self._warmup_s = warmup_s
@@ -125,9 +125,9 @@ class Dlpm(ReplicaPolicy):
         measured = self._measured
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
-        for level in self._refusing:
-            level.refused.clear()
-        self._refusing.clear()
+        for account in self._refused:
+            account.refused = 0
+        self._refused.clear()
         for queue in self._without_slot:
             queue.without_slot = None
         self._without_slot.clear()
@@ -278,12 +278,10 @@ class Dlpm(ReplicaPolicy):
             queue.without_slot = request
             self._without_slot.append(queue)
         elif outcome is AdmissionResult.CLIENT_LATER:
-            requests = client.waiting - client.level.refused.get(client, 0)
+            requests = client.waiting - client.refused
+        self._refused += client.path
         for node in client.path:
-            refused = node.level.refused
-            if not refused:
-                self._refusing.append(node.level)
-            refused[node] = refused.get(node, 0) + requests
+            node.refused += requests
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]

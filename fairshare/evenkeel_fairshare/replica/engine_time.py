@@ -196,14 +196,17 @@ class EngineTime:
     def holds_up(self, request: Request, client: Member, leading: Leading) -> bool:
         """Whether prefill of a request of `client` would hold up one that runs, and that `client` has a lead over."""
         if self._protected_lagging is None:
-            self._protected_lagging = Clients(self._protected(self._all_lagging()))
+            self._protected_lagging = Clients(self._protected(self.lagging()))
         return self._protected_lagging.has_rival(client, leading) or (
             self._isolation > 0 and self._makes_steps_too_long(request, client, leading)
         )
 
-    def must_yield(self, client: Member, leading: Leading) -> bool:
-        """Whether a client with a lag goes before `client`, if one can be admitted: that one may wait in the queue."""
-        return self._all_lagging().has_rival(client, leading)
+    def lagging(self) -> Clients:
+        """The clients with a lag. Each of them goes before a client with a lead over it, if one of its requests can be admitted: that
+        one may wait in the queue."""
+        if self._lagging is None:
+            self._lagging = Clients(self._tenants.lagging())
+        return self._lagging
 
     def all_yield(self) -> bool:
         """Whether every request that waits in the queue has to yield or to wait; may be False although it is so."""
@@ -212,13 +215,13 @@ class EngineTime:
             size = self._batch_size() + step_size(1, self._largest)
             if fixed_s + slope * size >= fixed_s / self._isolation:
                 return False
-        lagging = self._all_lagging()
+        lagging = self.lagging()
         return all(lagging.has_rival(client, leads) for client, leads in self._tenants.waiting())
 
     def should_wait(self, request: Request) -> bool:
         """Whether it is not its turn: it has to wait, or a client with a lag goes first."""
         client = self.client(request)
-        return self.must_yield(client, client.leading) or self.must_wait(request)
+        return self.lagging().has_rival(client, client.leading) or self.must_wait(request)
 
     def _makes_steps_too_long(self, request: Request, client: Member, leading: Leading) -> bool:
         """Whether beside the request decode steps take longer than a rival of its client tolerates."""
@@ -292,11 +295,6 @@ class EngineTime:
         wait for each other."""
         return (one for one in clients if one.decoding or (one.running and not one.may_lead))
 
-    def _all_lagging(self) -> Clients:
-        if self._lagging is None:
-            self._lagging = Clients(self._tenants.lagging())
-        return self._lagging
-
     def _most_progress_s(self, client: Member, line: Line) -> float:
         """The progress that a decode step may count for."""
         if not self._isolation:
@@ -359,7 +357,7 @@ class PassTurns:
             self._waits[request.client] = False
             self._went = True
             return False
-        if self._yielding and time.must_yield(client, leading):
+        if self._yielding and time.lagging().has_rival(client, leading):
             if self._went or self._yielded or not time.all_yield():
                 self._waits[request.client] = True
                 self._yielded.append(request)

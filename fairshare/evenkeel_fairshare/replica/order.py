@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
@@ -131,22 +131,18 @@ def _merge(
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
     needs a refill is considered when that refill comes, and not before.
     """
-    refused = level.refused
     due, by_refill = _by_refill(members, level.horizon)
     entries = _Entries(first_of, line_of)
     heavy_yield = False
     while due or by_refill:
         if not due:
             # While an eligible member is refused, the others get no refill.
-            waiting_for = [account.positive_from for account in refused if account.waiting]
+            waiting_for = [member.positive_from for member in members if member.refused]
             level.refill_to(min([*by_refill, *waiting_for]))
             if level.horizon not in by_refill:
                 return
             due = by_refill.pop(level.horizon)
-        # A heap: entries are unique, so members are never compared.
-        ready = [(not one.is_light, entry, one) for one in due if (entry := entries.following(one))]
-        heapify(ready)
-        due = []
+        ready, due = entries.heap(due), []
         while ready:
             is_heavy, entry, account = ready[0]
             if is_heavy and heavy_yield:
@@ -155,7 +151,7 @@ def _merge(
             yield entry
             was_refused = account.waiting == waiting
             heavy_yield |= was_refused and not is_heavy
-            if account.waiting <= refused.get(account, 0):  # it has no other requests
+            if account.waiting <= account.refused:  # it has no other requests
                 heappop(ready)
             elif account.positive_from > level.horizon:
                 heappop(ready)
@@ -176,6 +172,17 @@ class _Entries:
         self._line_of = line_of
         self._lines: dict[Account, Iterator[Entry]] = {}
 
+    def heap(self, members: Iterable[Account]) -> list[tuple[bool, Entry, Account]]:
+        """(whether it is heavy, its next entry, member), as a heap: entries are unique, so members are never compared."""
+        first_of, lines = self._first_of, self._lines
+        found = []
+        for one in members:
+            entry = (first_of(one) if one not in lines else None) or self.following(one)
+            if entry is not None:
+                found.append((not one.is_light, entry, one))
+        heapify(found)
+        return found
+
     def following(self, account: Account, *, was_refused: bool = False) -> Entry | None:
         """The next entry of a member; `was_refused`: the last one."""
         line = self._lines.get(account)
@@ -191,8 +198,7 @@ class _Entries:
 def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
     """`_merge` of a single member, without the lists: many tenants have one client."""
     heavy_yields = False
-    refused = level.refused
-    while member.waiting > refused.get(member, 0):
+    while member.waiting > member.refused:
         if member.positive_from > level.horizon:
             level.refill_to(member.positive_from)
         entry = next(line, None)

@@ -31,7 +31,3 @@ class OutputLengths:
         """Rounded; 0 before the first request ended."""
         lengths = self._lengths.get(client)
         return round(sum(lengths) / len(lengths)) if lengths else 0
-
-    def longest(self, client: str) -> int | None:
-        """None before the first request ended."""
-        return self.longest_by_client.get(client)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from evenkeel_sglang.process import WHEN_BUSY, WHEN_IDLE, Collector
+from evenkeel_sglang.engine import WHEN_BUSY, WHEN_IDLE, Collector
 
 
 @pytest.fixture(autouse=True)

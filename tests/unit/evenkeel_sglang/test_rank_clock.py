@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_sglang import hooks
-from evenkeel_sglang.process import RankClock, Tick
+from evenkeel_sglang.engine import RankClock, Tick
 from evenkeel_sglang.scheduling import Scheduling
 
 from tests.unit.evenkeel_sglang.test_scheduling import Loop, req

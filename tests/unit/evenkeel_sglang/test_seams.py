@@ -157,7 +157,8 @@ def test_a_misfit_that_fairness_does_not_need_only_gives_the_reason(
     sglang: dict[str, ModuleType],
 ) -> None:
     seams.check()
-    assert seams.misfits(seams.KV_PUBLISH).startswith(f"there is no {seams.KV_PUBLISH.path}")
+    for seam in seams.OPTIONAL:
+        assert seams.misfits(seam).startswith(f"there is no {seam.path}")
 
 
 def test_no_handler_of_exceptions_swallows_the_refusal() -> None:
@@ -176,7 +177,7 @@ def test_the_check_lists_each_place_and_says_whether_the_version_is_tested(
     code: int,
 ) -> None:
     monkeypatch.setattr(seams, "installed", lambda: version)
-    monkeypatch.setattr(seams, "KV_PUBLISH", seams.INIT_POLICY)
+    monkeypatch.setattr(seams, "OPTIONAL", [seams.INIT_POLICY])
     if not fits:
         policy = sglang["sglang.srt.managers.schedule_policy"]
         policy.SchedulePolicy = Older  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from evenkeel_sglang.process import StepClock
+from evenkeel_sglang.engine import StepClock
 
 
 def took(events: Sequence[tuple[float, str]], *, overlap: bool) -> list[float]:

@@ -159,7 +159,7 @@ def test_lengths_of_those_seen_last_are_kept():
     lengths = OutputLengths(remembered=2)
     for client, tokens in (("a", 10), ("b", 20), ("a", 12), ("c", 30)):
         lengths.learn(client, tokens)
-    assert [lengths.longest(client) for client in "abc"] == [12, None, 30]
+    assert [lengths.longest_by_client.get(client) for client in "abc"] == [12, None, 30]
     assert [lengths.mean(client) for client in "abc"] == [11, 0, 30]
 
 
