@@ -15,13 +15,13 @@ from evenkeel_fairshare.replica.contract import (
     UnchargedPolicy,
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
-from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.policies import REPLICA_POLICIES, LaboratoryConfig, policies
 from evenkeel_simulator.laboratory.vtc_central import CentralCounters
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.costs import QuadraticCost
+from tests.support.replica import shortest_first
 
 LITERAL = policies(printed=True, artifact=True)
 UNLIMITED = LaboratoryConfig(requests_per_minute=10_000)
@@ -36,9 +36,9 @@ VARIANTS = {
         LaboratoryConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER)),
     ),
     "DLPM, warming up": (LITERAL["DLPM"], LaboratoryConfig(warmup_s=3.0)),
-    "DLPM, least work for its match": (
+    "DLPM, shortest first": (
         LITERAL["DLPM"],
-        LaboratoryConfig(order=least_work_for_its_match),
+        LaboratoryConfig(order=shortest_first),
     ),
     "DRR, tiny quantum": (LITERAL["DRR"], LaboratoryConfig(deficits=DeficitRules(quantum=1))),
     "DLPM as printed": (LITERAL["DLPM"], LaboratoryConfig()),

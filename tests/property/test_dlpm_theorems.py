@@ -18,7 +18,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import SortKey, least_work_for_its_match, longest_match
+from evenkeel_fairshare.replica.order import SortKey, longest_match
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +35,7 @@ from tests.support.loads import (
     loads,
     run,
 )
+from tests.support.replica import shortest_first
 
 QUANTA = st.sampled_from([1, 10, 60, 300, 2000])
 
@@ -83,10 +84,10 @@ WAYS = {
     "as printed": Way(),
     "longest first": Way(order=longest_match),
     "held memory has a price": Way(order=longest_match, kv_time=500),
-    "least work for its match": Way(order=least_work_for_its_match),
+    "shortest first": Way(order=shortest_first),
     "warming up": Way(warmup_s=15),
     "warming up, longest first": Way(order=longest_match, warmup_s=25),
-    "warming up, least work for its match": Way(order=least_work_for_its_match, warmup_s=25),
+    "warming up, shortest first": Way(order=shortest_first, warmup_s=25),
 }
 
 

@@ -23,6 +23,11 @@ def request(
     return made
 
 
+def shortest_first(request: Request) -> int:
+    """An order that is not near LPM's: no theorem depends on it."""
+    return request.uncached_tokens
+
+
 def arrive(policy: ReplicaPolicy, *requests: Request) -> None:
     for one in requests:
         policy.arrive(one, 0.0)

@@ -23,14 +23,22 @@ def longest_match(request: Request) -> int:
     return -request.matched_tokens
 
 
-def least_work_for_its_match(request: Request) -> int:
-    """Uncached minus cached input tokens.
+def match_octaves(request: Request) -> int:
+    """The most cached for its uncached input, both counted in octaves; among equals the longest match.
 
-    Long matches go first, as in LPM. Among requests with little in the cache the shortest goes first, where LPM has nearly the
-    order of arrival, behind prompts of any length.
+    Long prompts with little in the cache go after short ones and warm ones, where LPM has nearly the order of arrival. Prompts
+    below `OCTAVE_TOKENS` go in the order of LPM.
     """
-    return request.uncached_tokens - request.matched_tokens
+    matched = request.matched_tokens
+    octaves = (request.input_tokens - matched + OCTAVE_TOKENS).bit_length()
+    octaves -= (matched + OCTAVE_TOKENS).bit_length()
+    return (octaves << MATCH_BITS) - matched
 
+
+OCTAVE_TOKENS: Final = 1024
+"""Length of the first octave; each next one is twice as long."""
+MATCH_BITS: Final = 40
+"""More than the number of cached tokens has."""
 
 MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait

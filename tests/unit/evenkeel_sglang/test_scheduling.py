@@ -12,14 +12,12 @@ from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.order import (
-    SortKey,
-    least_work_for_its_match,
-    longest_match,
-)
+from evenkeel_fairshare.replica.order import SortKey, longest_match
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.engine import EngineRequest, is_probe
 from evenkeel_sglang.scheduling import Scheduling
+
+from tests.support.replica import shortest_first
 
 QUANTUM = 100.0
 
@@ -137,12 +135,12 @@ def test_a_pass_charges_each_admission_before_it_proposes_the_next() -> None:
     assert loop.step() == ["a0", "a1", "b0", "b1"]
 
 
-def test_dlpm_admits_the_least_uncached_input_for_its_match_first() -> None:
-    loop = Loop(slots=4, order=least_work_for_its_match)
+def test_dlpm_admits_in_the_order_that_it_was_given() -> None:
+    loop = Loop(slots=4, order=shortest_first)
     loop.cached = {"cached": 40}
     sizes = {"long": 80, "short": 5, "middle": 30, "cached": 60}
     loop.send(*(req(rid, tokens=tokens, base=1000 * tokens) for rid, tokens in sizes.items()))
-    assert loop.step() == ["cached", "short", "middle", "long"]
+    assert loop.step() == ["short", "cached", "middle", "long"]
 
 
 def test_hrrn_admits_the_highest_response_ratio_first() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import least_work_for_its_match
+from evenkeel_fairshare.replica.order import longest_match, match_octaves
 
 from tests.support.replica import admit, arrive, request
 
@@ -13,26 +14,34 @@ def dlpm(**options) -> Dlpm:
     return Dlpm(rules=DeficitRules(quantum=10**9), **options)
 
 
-def test_the_least_uncached_input_for_its_match_goes_first():
-    policy = dlpm(order=least_work_for_its_match)
+def test_long_cold_prompts_go_after_short_ones_and_warm_ones():
+    policy = dlpm(order=match_octaves)
     arrive(
         policy,
-        request("long", extend=5000),
-        request("half cached", extend=3000, matched=3000),
-        request("warm", extend=90, matched=200),
-        request("short", extend=300),
-        request("warmer", extend=500, matched=4000),
+        request("very long", extend=80_000),
+        request("long", extend=12_000),
+        request("half cached", extend=12_000, matched=12_000),
+        request("short", extend=2_000),
+        request("warm", extend=90, matched=3_000),
+        request("warmer", extend=500, matched=9_000),
     )
-    assert admit(policy) == ["warmer", "warm", "half cached", "short", "long"]
+    assert admit(policy) == ["warmer", "warm", "half cached", "short", "long", "very long"]
 
 
 def test_equal_requests_go_by_arrival():
-    policy = dlpm(order=least_work_for_its_match)
-    arrive(policy, request("first"), request("with a match", extend=200, matched=100))
-    assert admit(policy) == ["first", "with a match"]
+    policy = dlpm(order=match_octaves)
+    arrive(policy, request("first"), request("second", extend=90), request("third", extend=80))
+    assert admit(policy) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("order", [longest_match, match_octaves])
+def test_short_prompts_go_in_the_order_of_lpm(order):
+    policy = dlpm(order=order)
+    arrive(policy, request("long", extend=900), request("match", matched=1), request("short"))
+    assert admit(policy) == ["match", "long", "short"]
 
 
 def test_the_longest_match_is_the_default():
     policy = dlpm()
-    arrive(policy, request("long", extend=900), request("match", matched=1), request("short"))
-    assert admit(policy) == ["match", "long", "short"]
+    arrive(policy, request("short"), request("match", extend=80_000, matched=500))
+    assert admit(policy) == ["match", "short"]
