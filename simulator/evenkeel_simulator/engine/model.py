@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing, suppress
+from itertools import chain
 from math import inf
 from sys import maxsize
 
@@ -108,7 +109,7 @@ class Engine:
         request.check(self.kv_tokens)
         if request.id in self._requests:
             raise RequestError(f"id {request.id!r} is taken by a request that has not ended")
-        self._rule.begin(())
+        self._rule.begin((), 0)
         if not self._rule.fits(request, request.input_tokens, self.kv_tokens):
             raise RequestError(f"input_tokens is {request.input_tokens}: no empty batch takes it")
         self._catch_up(now_s)
@@ -180,7 +181,7 @@ class Engine:
         assert iteration is not None, "no iteration is under way"
         self._iteration = None
         end_s = iteration.end_s
-        produced = list(self._batch) if iteration.steps else []
+        produced = list(self._batch.requests) if iteration.steps else []
         self._apply(iteration, iteration.steps - iteration.done, first=iteration.done, end_s=end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
@@ -264,20 +265,21 @@ class Engine:
             return AdmissionResult.CLIENT_LATER
         if not self.adapters.fits(request.adapter):
             return AdmissionResult.NO_SLOT
-        match = self.memory.cache.unfollow(request)
-        extend_tokens = self.memory.claim(request, match)
+        extend_tokens = self.memory.claim(request)
         refusal = None
         if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
-            self._rule.begin([*self._prefills.requests, *self._batch.requests])
+            begun = list(self._prefills.requests)
+            possible_tokens = sum(
+                [one.reserved_tokens for one in begun], self._batch.possible_tokens
+            )
+            self._rule.begin(chain(begun, self._batch.requests), possible_tokens)
             self._rule_has_begun = True
         if self._prefills.compute_prefix_of(request) or extend_tokens > most_tokens:
             refusal = AdmissionResult.LATER
         elif not self._rule.fits(request, extend_tokens, self.memory.available):
             refusal = AdmissionResult.NO_ROOM
         if refusal is not None:
-            self.memory.unclaim(request)
-            if self._follows:
-                self.memory.cache.follow(request, match)
+            self.memory.unclaim(request, follow=self._follows)
             return refusal
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
