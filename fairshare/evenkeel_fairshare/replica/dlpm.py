@@ -12,7 +12,7 @@ docs/design/0001-replica-policies.md lists our decisions where the listing is op
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
 from operator import itemgetter
 from typing import ClassVar
@@ -155,7 +155,15 @@ class Dlpm(ReplicaPolicy):
             return
         price = self._token_price * tokens
         self._service += price * len(requests)
-        for account, count in self._by_account(requests):
+        if len(requests) == len(self._running):  # all of them, which the accounts have counted
+            for tenant in self.tenants.members.values():
+                tenant.children.charge_running(price)
+            self.tenants.charge_running(price)
+            return
+        counts = Counter(map(self._running.__getitem__, requests))
+        for client, count in list(counts.items()):
+            counts[client.path[0]] += count
+        for account, count in counts.items():
             account.charge(price * count)
 
     def corrected(self, request: Request, *, extend_tokens: int, output_tokens: int) -> None:
@@ -264,20 +272,6 @@ class Dlpm(ReplicaPolicy):
                 client.level.refill_to(client.positive_from)
             return queue.first()
         return None
-
-    def _by_account(self, requests: Collection[Request]) -> Iterable[tuple[Account, int]]:
-        """The number of running `requests` of each client and tenant."""
-        if len(requests) == len(self._running):  # all of them, which the accounts have counted
-            return [
-                (account, account.running)
-                for tenant in self.tenants.members.values()
-                for account in (tenant, *tenant.children.members.values())
-                if account.running
-            ]
-        counts = Counter(map(self._running.__getitem__, requests))
-        for client, count in list(counts.items()):
-            counts[client.path[0]] += count
-        return counts.items()
 
     def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
         """Record a request, or all the others of its client too, as refused in this pass."""
