@@ -278,7 +278,8 @@ def test_names_are_those_of_the_api():
 @pytest.mark.parametrize(
     "cost", [LinearCost(1, 2), LinearCost(kv_time=40), QuadraticCost(2, 1, 0.5, 0.25)]
 )
-def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
+@pytest.mark.parametrize("decoding", [12, 8], ids=["all decode", "some in prefill"])
+def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost, decoding):
     make, config = VARIANTS[variant]
     batch_wise, one_by_one = (
         make(replace(config, cost=cost, counters=CentralCounters())) for _ in range(2)
@@ -296,13 +297,13 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
                 one = admissions.send(AdmissionResult.ADMITTED)
             except StopIteration:
                 one = None
-        for running in batch:
+        for running in batch[:decoding]:
             running.output_tokens = 4
         before = dict(policy.clients())
         if policy is batch_wise:
-            policy.progress_all(batch, 4)
+            policy.progress_all(batch[:decoding], 4)
         else:
-            for running in batch:
+            for running in batch[:decoding]:
                 policy.progress(running, 4)
     after, want = batch_wise.clients(), one_by_one.clients()
     assert set(after) == set(want)

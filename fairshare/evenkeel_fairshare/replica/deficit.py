@@ -258,6 +258,12 @@ class DeficitLevel:
         if len(self._departed) > self.rules.remembered:
             self._forget()
 
+    def charge_running(self, cost: float) -> None:
+        """Each running request of each member costs so much."""
+        for account in self.members.values():
+            if account.running:
+                account.charge(cost * account.running)
+
     def refill_to(self, horizon: int) -> None:
         """CheckRefill, lines 3 to 8, for when no queued member is eligible; `horizon` is their least `positive_from`.
 

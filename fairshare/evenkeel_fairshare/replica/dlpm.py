@@ -155,12 +155,16 @@ class Dlpm(ReplicaPolicy):
             return
         price = self._token_price * tokens
         self._service += price * len(requests)
-        by_tenant: defaultdict[Account, int] = defaultdict(int)
-        for client, count in Counter(map(self._running.__getitem__, requests)).items():
-            client.charge(price * count)
-            by_tenant[client.path[0]] += count
-        for tenant, count in by_tenant.items():
-            tenant.charge(price * count)
+        if len(requests) == len(self._running):  # all of them, which the accounts have counted
+            for tenant in self.tenants.members.values():
+                tenant.children.charge_running(price)
+            self.tenants.charge_running(price)
+            return
+        counts = Counter(map(self._running.__getitem__, requests))
+        for client, count in list(counts.items()):
+            counts[client.path[0]] += count
+        for account, count in counts.items():
+            account.charge(price * count)
 
     def corrected(self, request: Request, *, extend_tokens: int, output_tokens: int) -> None:
         """Pay the difference, or get it back: then a deficit may exceed Q^u by what came back."""

@@ -55,8 +55,6 @@ class EngineTime:
         self._step_times = StepTimes()
         self._running: dict[Member, None] = {}
         """Clients with a request in prefill or decode."""
-        self._decoders: dict[Member, dict[Member, None]] = {}
-        """Of each tenant the clients with a request that decodes."""
         self._prefilling: dict[Request, int] = {}
         """Context tokens of each request in prefill."""
         self._decoding: dict[Request, int] = {}
@@ -101,11 +99,9 @@ class EngineTime:
         """The prefill of a request is complete, with its first token."""
         client = self.client(request)
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
-        tenant = _tenant_of(client)
-        client.decoding += 1
-        tenant.decoding += 1
-        self._decoders.setdefault(tenant, {})[client] = None
-        client.context_tokens += tokens - before
+        client.decodes()
+        _tenant_of(client).decodes()
+        client.context_tokens += tokens - self._steps - before
         self._decoding[request] = tokens - self._steps
         self._context_tokens += tokens
         self._batch_changed()
@@ -114,20 +110,16 @@ class EngineTime:
         """A request leaves the batch, at its end or before."""
         client = self.client(request)
         if request in self._decoding:
-            tokens = self._decoding.pop(request) + self._steps
-            tenant = _tenant_of(client)
-            client.decoding -= 1
-            tenant.decoding -= 1
-            if not client.decoding:
-                del self._decoders[tenant][client]
-            if not tenant.decoding:
-                del self._decoders[tenant]
+            counted = self._decoding.pop(request)
+            tokens = counted + self._steps
+            client.stops_decoding()
+            _tenant_of(client).stops_decoding()
             self._context_tokens -= tokens
         else:
-            tokens = self._prefilling.pop(request)
+            counted = tokens = self._prefilling.pop(request)
         self._largest = max(self._largest, tokens)
         client.running -= 1
-        client.context_tokens -= tokens
+        client.context_tokens -= counted
         if not client.running:
             del self._running[client]
         self._batch_changed()
@@ -163,7 +155,6 @@ class EngineTime:
                     client.use(decode_s * client.decoding / len(self._decoding))
                     own_s = min(decode_s, self._most_progress_s(client, line))
                     progress[client] = progress.get(client, 0.0) + own_s
-                    client.context_tokens += client.decoding
             self._steps += 1
             self._context_tokens += len(self._decoding)
         if self._tenants.active:
@@ -176,15 +167,15 @@ class EngineTime:
         """Decode steps without a prefill ended, `times` seconds each, of the same requests."""
         batch = len(self._decoding)
         self._step_times.observe(batch, self._context_tokens, times)
+        run = DecodeRun(times, before=self._steps, batch=batch, line=self._step_times.line())
         self._context_tokens += batch * len(times)
         self._steps += len(times)
-        run = DecodeRun(times, batch, self._step_times.line())
-        for tenant, own in self._decoders.items():
-            tenant.children.use_run(run, own)
-        self._tenants.use_run(run, self._decoders)
+        for tenant in self._tenants.decoders:
+            tenant.children.use_run(run)
+        self._tenants.use_run(run)
         self._tenants.advance(run.seconds)
-        for tenant, own in self._decoders.items():
-            tenant.children.progress_run(run, own, self._isolation)
+        for tenant in self._tenants.decoders:
+            tenant.children.progress_run(run, self._isolation)
         self._changed()
 
     def must_wait(self, request: Request) -> bool:
@@ -196,7 +187,7 @@ class EngineTime:
     def holds_up(self, request: Request, client: Member, leading: Leading) -> bool:
         """Whether prefill of a request of `client` would hold up one that runs, and that `client` has a lead over."""
         if self._protected_lagging is None:
-            self._protected_lagging = Clients(self._protected(self.lagging()))
+            self._protected_lagging = Clients(self._protected(self.lagging().all))
         return self._protected_lagging.has_rival(client, leading) or (
             self._isolation > 0 and self._makes_steps_too_long(request, client, leading)
         )
@@ -278,7 +269,8 @@ class EngineTime:
             if client.parent is not tenant:
                 tenant = _tenant_of(client)
                 tenant_share = tenant.share
-            size = client.context_tokens + REQUEST_TOKENS * client.running
+            size = client.context_tokens + client.decoding * self._steps
+            size += REQUEST_TOKENS * client.running
             most_s = (fixed_s + slope * size) / self._isolation
             yield most_s / (client.weight / client.level.weight * tenant_share), client
 
@@ -293,14 +285,17 @@ class EngineTime:
     def _protected(clients: Iterable[Member]) -> Iterator[Member]:
         """Those for which others may have to wait. They run, and they need not wait themselves: else two clients in prefill would
         wait for each other."""
-        return (one for one in clients if one.decoding or (one.running and not one.may_lead))
+        return (
+            one for one in clients if one.decoding or (one.running and one.leading == NOT_LEADING)
+        )
 
     def _most_progress_s(self, client: Member, line: Line) -> float:
         """The progress that a decode step may count for."""
         if not self._isolation:
             return inf
         fixed_s, slope = line
-        size = step_size(client.running, client.context_tokens)
+        context_tokens = client.context_tokens + client.decoding * self._steps
+        size = step_size(client.running, context_tokens)
         return (fixed_s + slope * size) / self._isolation
 
     def _decode_part(self, seconds: float) -> float:

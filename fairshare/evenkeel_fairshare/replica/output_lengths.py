@@ -20,7 +20,9 @@ class OutputLengths:
 
     def learn(self, client: str, output_tokens: int) -> None:
         """A request of a client ended."""
-        lengths = self._lengths.setdefault(client, deque(maxlen=RECENT))
+        lengths = self._lengths.get(client)
+        if lengths is None:
+            lengths = self._lengths[client] = deque(maxlen=RECENT)
         lengths.append(output_tokens)
         self.longest_by_client[client] = max(lengths)
         self._lengths.move_to_end(client)

@@ -15,7 +15,6 @@ COST_MODEL.md §1, §3 and §4."""
 MEMORY_STEPS: Final = 2000
 """Older steps fade: about a minute of decoding."""
 
-
 Line = tuple[float, float]
 """(fixed seconds, seconds per unit of size) of a decode step."""
 
@@ -81,7 +80,6 @@ CLEARLY: Final = 0.99
 MAX_IDLE: Final = 4096
 """Idle members of a level whose lag and lead are kept."""
 
-
 Leading = tuple[bool, bool]
 """Whether a client has a lead over other clients of its tenant, and over clients of other tenants."""
 NOT_LEADING: Final[Leading] = (False, False)
@@ -90,11 +88,12 @@ NOT_LEADING: Final[Leading] = (False, False)
 class DecodeRun:
     """Decode steps between which the batch does not change."""
 
-    __slots__ = ("batch", "last_s", "least_s", "line", "seconds", "times")
+    __slots__ = ("batch", "before", "last_s", "least_s", "line", "seconds", "times")
 
-    def __init__(self, times: Sequence[float], batch: int, line: Line) -> None:
-        """`batch`: requests; `line`: what is known of step times."""
+    def __init__(self, times: Sequence[float], *, before: int, batch: int, line: Line) -> None:
+        """`before`: decode steps before them; `batch`: requests; `line`: what is known of step times."""
         self.times = times
+        self.before = before
         self.batch = batch
         self.seconds = sum(times)
         self.last_s = times[-1]
@@ -111,17 +110,9 @@ class Member:
     """A tenant, or a client of a tenant."""
 
     __slots__ = (
-        "children",
-        "context_tokens",
-        "decoding",
-        "level",
-        "open",
-        "parent",
-        "progress_until_s",
-        "running",
-        "used_until_s",
-        "weight",
-    )
+        "_progress_until_s", "caught_up", "children", "context_tokens", "decoding", "level", "open", "parent", "running",
+        "used_until_s", "weight",
+    )  # fmt: skip
 
     def __init__(self, level: TimeLevel, parent: Member | None) -> None:
         self.level = level
@@ -133,15 +124,41 @@ class Member:
         """Requests that wait or run."""
         self.used_until_s = 0.0
         """The virtual time of the level at which its use is its share."""
-        self.progress_until_s = 0.0
-        """The same for its progress; the virtual time of the level at most. While it is idle: minus its lag."""
+        self._progress_until_s = 0.0
+        self.caught_up = False
+        """Whether it decodes and has no lag after the last run. Then `progress_until_s` is that of its level."""
         self.decoding = 0
         """Requests that produce a token in each decode step."""
         # Of a client only.
         self.running = 0
         """Requests in prefill or decode."""
         self.context_tokens = 0
-        """Input and output so far of its running requests."""
+        """Input and output so far of its running requests, less all decode steps so far for each that decodes."""
+
+    def decodes(self) -> None:
+        """One more of its requests decodes."""
+        self.decoding += 1
+        if self.decoding == 1:
+            self.level.decoders[self] = self.level.late[self] = None
+
+    def stops_decoding(self) -> None:
+        """One less."""
+        self.decoding -= 1
+        if not self.decoding:
+            self.progress_until_s = self.progress_until_s  # its own again
+            del self.level.decoders[self], self.level.late[self]
+
+    @property
+    def progress_until_s(self) -> float:
+        """The virtual time of the level at which its progress is its share, at most that of now. While it is idle: minus its lag."""
+        return self.level.caught_up_s if self.caught_up else self._progress_until_s
+
+    @progress_until_s.setter
+    def progress_until_s(self, virtual_s: float) -> None:
+        self._progress_until_s = virtual_s
+        if self.caught_up:
+            self.caught_up = False
+            self.level.late[self] = None
 
     @property
     def share(self) -> float:
@@ -178,11 +195,6 @@ class Member:
             (tenant.used_until_s - top_s) * tenant.weight > LEAST_S,
         )
 
-    @property
-    def may_lead(self) -> bool:
-        """Whether it or its tenant has a lead."""
-        return self.leading != NOT_LEADING
-
     def use(self, seconds: float) -> None:
         """It used the engine for `seconds`, before the virtual time advances by them."""
         now_s = self.level.virtual_s
@@ -205,34 +217,39 @@ class Member:
 class Clients:
     """Some clients, by tenant."""
 
-    __slots__ = ("_by_tenant", "_clients")
+    __slots__ = ("_by_tenant", "all")
 
     def __init__(self, clients: Iterable[Member]) -> None:
-        self._clients = list(clients)
+        self.all = list(clients)
         self._by_tenant: dict[Member | None, int] = {}
-        for client in self._clients:
+        for client in self.all:
             self._by_tenant[client.parent] = self._by_tenant.get(client.parent, 0) + 1
-
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._clients)
 
     def has_rival(self, client: Member, leading: Leading) -> bool:
         """Whether one of them is a client that `client` has a lead over."""
         own, tenant = leading
         ours = self._by_tenant.get(client.parent, 0)
-        if tenant and len(self._clients) > ours:
+        if tenant and len(self.all) > ours:
             return True
-        return own and ours > (client in self._clients)
+        return own and ours > (client in self.all)
 
 
 class TimeLevel:
     """Tenants, or the clients of one tenant."""
 
-    __slots__ = ("_largest_weight", "_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
+    __slots__ = (
+        "_largest_weight", "_owner", "_owner_s", "_virtual_s", "active", "caught_up_s", "decoders", "idle", "late", "weight",
+    )  # fmt: skip
 
     def __init__(self, owner: Member | None = None) -> None:
         self.active: dict[str, Member] = {}
         self.idle: dict[str, Member] = {}
+        self.decoders: dict[Member, None] = {}
+        """Members with a request that decodes."""
+        self.late: dict[Member, None] = {}
+        """Those of them that are not `caught_up`."""
+        self.caught_up_s = 0.0
+        """`Member.progress_until_s` of the others: the virtual time after the last run."""
         self.weight = 0.0
         """Of all active members."""
         self._largest_weight = 0.0
@@ -268,9 +285,10 @@ class TimeLevel:
         ) / self.weight
 
     # `min` and `max` are spelled out below: with hundreds of members these loops are most of what a decode step costs. Most members
-    # have no lead and get none, and have no lag after the run: these are found by one comparison.
+    # have no lead and get none: these are found by one comparison. Most have no lag after a run, nor after the next one: these are
+    # found by one comparison for all.
 
-    def use_run(self, run: DecodeRun, members: Iterable[Member]) -> None:
+    def use_run(self, run: DecodeRun) -> None:
         """Members had their decoding requests in a run of decode steps, before the virtual time advances. As `Member.use` for each
         step: in a run a lead only grows or only shrinks. What all members have in common is computed once."""
         now_s, rate, seconds, batch, last_step_s = (
@@ -278,12 +296,13 @@ class TimeLevel:
         )  # fmt: skip
         before_last_s = now_s + (seconds - last_step_s) * rate
         clearly_less = CLEARLY * rate * batch
-        for member in members:
+        for member in self.decoders:
             weight = member.weight
-            until_s, most_s = member.used_until_s, MAX_LAG_S / weight
+            until_s = member.used_until_s
+            if until_s < now_s and member.decoding < clearly_less * weight:
+                continue  # less than its share: every time before the virtual time means no lead
+            most_s = MAX_LAG_S / weight
             if until_s < now_s:
-                if member.decoding < clearly_less * weight:
-                    continue  # less than its share: every time before the virtual time means no lead
                 until_s = now_s
             elif until_s > now_s + most_s:
                 until_s = now_s + most_s
@@ -296,19 +315,24 @@ class TimeLevel:
                 until_s = last_s + most_s
             member.used_until_s = until_s
 
-    def progress_run(self, run: DecodeRun, clients: Iterable[Member], isolation: float) -> None:
+    def progress_run(self, run: DecodeRun, isolation: float) -> None:
         """Clients made progress in a run, after the virtual time advanced. As `Member.progress` for each step: likewise."""
         now_s, steps, seconds, last_s = self.virtual_s, len(run.times), run.seconds, run.last_s
         fixed_s, slope = run.line
         least_s = min(run.least_s, fixed_s / isolation) if isolation else run.least_s
         clearly_s = CLEARLY * steps * least_s
-        for client in clients:
+        if (now_s - self.caught_up_s) * self._largest_weight >= clearly_s:
+            for client in self.decoders:  # some may have a lag now: each has its own again
+                client.progress_until_s = client.progress_until_s
+        late, self.late, self.caught_up_s = self.late, {}, now_s
+        for client in late:
             weight = client.weight
-            lag_s = (now_s - client.progress_until_s) * weight
+            lag_s = (now_s - client._progress_until_s) * weight
             if lag_s < clearly_s:
                 lag_s = 0.0
             elif isolation:
-                size = client.context_tokens + REQUEST_TOKENS * client.running
+                size = client.context_tokens + client.decoding * run.before
+                size += REQUEST_TOKENS * client.running
                 most_s = (fixed_s + slope * size) / isolation
                 if most_s >= last_s:  # the longest step: no step is capped
                     lag_s -= seconds
@@ -316,23 +340,23 @@ class TimeLevel:
                     lag_s -= run.progress_s(most_s, slope * client.decoding / isolation)
             else:
                 lag_s -= seconds
-            if lag_s < 0.0:
-                lag_s = 0.0
-            elif lag_s > MAX_LAG_S:
-                lag_s = MAX_LAG_S
-            client.progress_until_s = now_s - lag_s / weight
-            client.context_tokens += client.decoding * steps
+            if lag_s <= 0.0:
+                client.caught_up = True
+                continue
+            client._progress_until_s = now_s - min(lag_s, MAX_LAG_S) / weight
+            self.late[client] = None
 
     def lagging(self) -> list[Member]:
         """At the level of tenants: the active clients with a lag."""
         now_s, found = self._virtual_s, []
         for tenant in self.active.values():
             level = tenant.children
-            # An inlined `level.virtual_s`: there may be hundreds.
-            passed_s = now_s - level._owner_s
+            # An inlined `level.virtual_s`, and `Member.progress_until_s`: there may be hundreds.
+            passed_s, caught_up_s = now_s - level._owner_s, level.caught_up_s
             own_now_s = level._virtual_s + passed_s * tenant.weight / level.weight
             for member in level.active.values():
-                if (own_now_s - member.progress_until_s) * member.weight > LEAST_S:
+                until_s = caught_up_s if member.caught_up else member._progress_until_s
+                if (own_now_s - until_s) * member.weight > LEAST_S:
                     found.append(member)
         return found
 

@@ -10,7 +10,7 @@ pool holds after its last admission.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
@@ -25,7 +25,8 @@ MAX_CLIPPED_TOKENS = 4096
 class Admission(Protocol):
     """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate."""
 
-    def begin(self, batch: Collection[EngineRequest]) -> None: ...
+    def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
+        """`possible_tokens`: the most that the batch may produce yet. The rule reads `batch` once at most, in this pass."""
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
         """Whether the candidate may enter now. In an empty engine it must fit alone."""
@@ -49,8 +50,8 @@ class Reservation:
     def __init__(self) -> None:
         self._reserved = 0
 
-    def begin(self, batch: Collection[EngineRequest]) -> None:
-        self._reserved = sum([request.reserved_tokens for request in batch])
+    def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
+        self._reserved = possible_tokens
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
         return extend_tokens + request.reserved_tokens <= available - self._reserved
@@ -87,7 +88,12 @@ class SGLangAdmission:
     def __init__(self) -> None:
         self._start = self.INITIAL
         self._steps = 0
+        self._batch: Iterable[EngineRequest] | None = None
+        """To be counted, if the pass needs it: in most passes there is room for all that it may produce."""
         self._reserved = 0.0
+        """For the batch; not less, until it has been counted."""
+        self._admitted = 0
+        """Reserved for requests that entered in this pass."""
         self._retracting = False
 
     @property
@@ -97,8 +103,24 @@ class SGLangAdmission:
         decay = (self.INITIAL - self.LEAST) / self.DECAY_STEPS
         return max(self.LEAST, self._start - decay * self._steps)
 
-    def begin(self, batch: Collection[EngineRequest]) -> None:
-        # `min(r.reserved_tokens, MAX_CLIPPED_TOKENS)`, spelled out: this is most of what a pass costs.
+    def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
+        self._batch, self._reserved, self._admitted = batch, possible_tokens, 0
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        # A newcomer counts in full, as in SGLang; the ratio applies to those already in the batch.
+        needed = self._admitted + extend_tokens + self._expected(request) + self.MARGIN_TOKENS
+        if needed >= available - self._reserved and self._batch is not None:
+            self._reserved, self._batch = self._count(self._batch), None
+        return needed < available - self._reserved
+
+    def admit(self, request: EngineRequest) -> None:
+        # Within the pass even what a retracted request has produced counts again, as in SGLang.
+        self._admitted += min(self._at_end(request), MAX_CLIPPED_TOKENS) + self.MARGIN_TOKENS
+
+    def _count(self, batch: Iterable[EngineRequest]) -> float:
+        """What the batch is expected to produce yet."""
+        # `_to_come`, spelled out: this is most of what a pass costs.
+        batch = list(batch)
         to_come = sum(
             [
                 left
@@ -108,15 +130,7 @@ class SGLangAdmission:
             ]
         )
         fixed = sum([_to_come(r) for r in batch if r.fixed_length])
-        self._reserved = fixed + (to_come - fixed) * self.new_token_ratio
-
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        # A newcomer counts in full, as in SGLang; the ratio applies to those already in the batch.
-        return extend_tokens + _to_come(request) + self.MARGIN_TOKENS < available - self._reserved
-
-    def admit(self, request: EngineRequest) -> None:
-        # Within the pass even what a retracted request has produced counts again, as in SGLang.
-        self._reserved += min(self._at_end(request), MAX_CLIPPED_TOKENS) + self.MARGIN_TOKENS
+        return fixed + (to_come - fixed) * self.new_token_ratio
 
     def decoded(self, steps: int) -> None:
         # The step after a retraction leaves the ratio as it is.
@@ -138,6 +152,10 @@ class SGLangAdmission:
         """Output tokens that a request counts with in all."""
         return request.max_output_tokens
 
+    def _expected(self, request: EngineRequest) -> int:
+        """Output tokens that a request is expected to produce yet."""
+        return _to_come(request)
+
 
 class HistoryAdmission(SGLangAdmission):
     """As SGLang, but a request counts with the longest output of its client's last requests (design R14).
@@ -150,7 +168,7 @@ class HistoryAdmission(SGLangAdmission):
         super().__init__()
         self._lengths = OutputLengths()
 
-    def begin(self, batch: Collection[EngineRequest]) -> None:
+    def _count(self, batch: Iterable[EngineRequest]) -> float:
         # `_expected`, spelled out: this is most of what a pass costs.
         longest_of = self._lengths.longest_by_client.get
         fixed = to_come = 0
@@ -164,11 +182,7 @@ class HistoryAdmission(SGLangAdmission):
             if longest is not None and output_tokens < longest < output_tokens + left:
                 left = longest - output_tokens
             to_come += left if left < MAX_CLIPPED_TOKENS else MAX_CLIPPED_TOKENS  # noqa: FURB136
-        self._reserved = fixed + to_come * self.new_token_ratio
-
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        expected = extend_tokens + self._expected(request) + self.MARGIN_TOKENS
-        return expected < available - self._reserved
+        return fixed + to_come * self.new_token_ratio
 
     def finished(self, request: EngineRequest) -> None:
         self._lengths.learn(request.client, request.output_tokens)
@@ -177,7 +191,6 @@ class HistoryAdmission(SGLangAdmission):
         return request.output_tokens + self._expected(request)
 
     def _expected(self, request: EngineRequest) -> int:
-        """Output tokens that a request is expected to produce yet."""
         longest = self._lengths.longest_by_client.get(request.client)
         if request.fixed_length or longest is None or request.output_tokens >= longest:
             return _to_come(request)

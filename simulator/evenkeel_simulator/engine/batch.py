@@ -35,6 +35,8 @@ class Batch:
         """End of the last decode step."""
         self.kv_tokens = 0
         """Context tokens of all requests, which a decode step reads."""
+        self.possible_tokens = 0
+        """The most output tokens that all requests may produce yet."""
         self._steps = 0
         """Decode steps so far."""
         self._ends: list[tuple[int, int, EngineRequest]] = []
@@ -57,6 +59,7 @@ class Batch:
         if request.paid_output_tokens:
             self._paid[request] = None
         self.kv_tokens += request.context_tokens
+        self.possible_tokens += request.reserved_tokens
         # A retracted request returns with another serial, so its old entry is stale.
         self._serial += 1
         request.entry = self._serial
@@ -70,6 +73,7 @@ class Batch:
         del self.requests[request]
         self._paid.pop(request, None)
         self.kv_tokens -= request.context_tokens
+        self.possible_tokens -= request.reserved_tokens
 
     def set_token_time(self, request: EngineRequest) -> None:
         """Decode steps cost nothing per request, so the time of the newest token is set when it is needed."""
@@ -81,6 +85,7 @@ class Batch:
         for request in self.requests:
             request.output_tokens += steps
         self.kv_tokens += steps * len(self.requests)
+        self.possible_tokens -= steps * len(self.requests)
         self._steps += steps
 
     def charge(self, policy: ReplicaPolicy, steps: int) -> None:

@@ -133,11 +133,11 @@ class RadixCache:
         rematched, self._rematched = self._rematched, {}
         return rematched
 
-    def unfollow(self, seeker: Seeker) -> Match | None:
-        """Stop keeping the match current. Returns it; None for a prompt that does not follow."""
+    def unfollow(self, seeker: Seeker) -> None:
+        """Stop keeping the match current, if it was."""
         node = seeker.node
         if node is None:
-            return None
+            return
         seeker.node = None
         assert node.parked is not None
         lacking = _lacking(seeker)
@@ -148,7 +148,6 @@ class RadixCache:
             if not node.parked:
                 node.parked = None
                 self._offer(node)
-        return Match(node, seeker.depth, seeker.path_tokens)
 
     def _park(self, seeker: Seeker, match: Match) -> None:
         node = match.node
@@ -163,10 +162,19 @@ class RadixCache:
     # Storing
 
     def insert(self, node: Node, segments: Sequence[Segment]) -> Node:
-        """Store `segments` below `node`, as far as they are not there; returns the last one's node.
+        """Store `segments` below `node`, as far as they are not there; returns the last one's node, which may be evicted."""
+        end = self._store(node, segments)
+        self._offer(end)
+        return end
 
-        The caller must lock it before the next eviction if it is to stay.
-        """
+    def extend(self, node: Node, segments: Sequence[Segment]) -> Node:
+        """Store `segments` below a locked node, and lock the last one's node instead; returns it."""
+        end = self._store(node, segments)
+        self.lock(end)
+        self.unlock(node)
+        return end
+
+    def _store(self, node: Node, segments: Sequence[Segment]) -> Node:
         parent = node
         created: list[Node] = []
         self._tick += 1
@@ -182,7 +190,6 @@ class RadixCache:
                     parent = node
             node = child
         node.access = self._tick
-        self._offer(node)
         if created:
             self.nodes += len(created)
             self._advance_parked(parent, created[0])

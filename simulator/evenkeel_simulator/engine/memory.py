@@ -36,22 +36,30 @@ class Memory:
         """Free and evictable tokens."""
         return self.capacity - self.cache.tokens - self.private + self.cache.evictable
 
-    def claim(self, request: EngineRequest, match: Match | None = None) -> int:
-        """Lock the request's cached prefix: `match`, if it is known. Returns the tokens to compute (>= 1).
+    def claim(self, request: EngineRequest) -> int:
+        """Lock the request's cached prefix; it no longer follows the cache. Returns the tokens to compute (>= 1).
 
         Sets `node`, `depth`, `path_tokens`, `matched_tokens`. Undone by `unclaim`.
         """
-        node, depth, tokens = match or self.cache.match(request.prompt)
-        self.cache.lock(node)
-        request.node, request.depth, request.path_tokens = node, depth, tokens
-        request.matched_tokens = min(tokens, request.most_matched_tokens)
+        node = request.node
+        if node is None:
+            node, request.depth, request.path_tokens = self.cache.match(request.prompt)
+            request.matched_tokens = min(request.path_tokens, request.most_matched_tokens)
+            self.cache.lock(node)
+        else:  # its match is known; locked first, the node is no candidate for eviction
+            self.cache.lock(node)
+            self.cache.unfollow(request)
+        request.node = node
         return request.context_tokens - request.matched_tokens
 
-    def unclaim(self, request: EngineRequest) -> None:
-        """Release the locked prefix."""
-        assert request.node is not None
-        self.cache.unlock(request.node)
+    def unclaim(self, request: EngineRequest, *, follow: bool = False) -> None:
+        """Release the locked prefix. `follow`: the request waits, and follows the cache again."""
+        node = request.node
+        assert node is not None
         request.node = None
+        if follow:
+            self.cache.follow(request, Match(node, request.depth, request.path_tokens))
+        self.cache.unlock(node)
 
     def take(self, request: EngineRequest, tokens: int) -> None:
         """Reserve pool tokens for a request; the caller has checked that they are available."""
@@ -119,9 +127,6 @@ class Memory:
         self.private -= tokens
 
     def _move(self, request: EngineRequest, fresh: list[Segment]) -> None:
-        """Insert below the request's node and lock the end instead."""
+        """Store below the request's node and lock the end instead."""
         assert request.node is not None
-        end = self.cache.insert(request.node, fresh)
-        self.cache.lock(end)
-        self.cache.unlock(request.node)
-        request.node = end
+        request.node = self.cache.extend(request.node, fresh)

@@ -11,7 +11,7 @@ that are over and cut the plan where needed, so a driver that jumps sees the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from math import inf
 from sys import maxsize
 
@@ -19,8 +19,7 @@ from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
-from evenkeel_simulator.engine.adapters import AdapterSlots
-from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
+from evenkeel_simulator.engine.admission import SGLangAdmission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
@@ -29,6 +28,7 @@ from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.prefills import Prefills
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
+from evenkeel_simulator.engine.room import Room
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
 from evenkeel_simulator.engine.time_shares import TimeShares
 from evenkeel_simulator.engine.token_times import TokenTimes
@@ -52,10 +52,7 @@ class Engine:
         self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
-        self.adapters = AdapterSlots(config.adapters_per_batch)
         self._load_ms = profile.first_prefill_ms  # and of adapters admitted since the last prefill
-        self._rule = make_admission(config.admission, self.kv_tokens)
-        self._rule_has_begun = False  # in this pass
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
@@ -64,7 +61,14 @@ class Engine:
         self.token_times = TokenTimes() if config.token_times else None
         self._batch = Batch(self.token_times)
         self._prefills = Prefills(self.memory, shared=config.share_in_batch and self._follows)
-        self._full = False  # memory did not suffice, and none has been released since
+        self._room = Room(
+            config,
+            self.memory,
+            prefills=self._prefills,
+            batch=self._batch,
+            follows=self._follows,
+        )
+        self.adapters = self._room.adapters
         self._steps_since_prefill = 0
         self._iteration: Iteration | None = None
 
@@ -98,19 +102,15 @@ class Engine:
         yield from self._batch
 
     def loads(self) -> Loads:
-        running = self._count_running()
-        return loads_of(self.memory, self.kv_tokens, running=running, waiting=len(self.policy))
+        return loads_of(self.memory, running=self._room.running, waiting=len(self.policy))
 
     # What a driver does
 
     def submit(self, request: EngineRequest, now_s: float) -> Arrival:
         """Queue a request; raises `RequestError` if it could never be served or its id is taken."""
-        request.check(self.kv_tokens)
+        self._room.check(request)
         if request.id in self._requests:
             raise RequestError(f"id {request.id!r} is taken by a request that has not ended")
-        self._rule.begin(())
-        if not self._rule.fits(request, request.input_tokens, self.kv_tokens):
-            raise RequestError(f"input_tokens is {request.input_tokens}: no empty batch takes it")
         self._catch_up(now_s)
         if self._follows:
             self.memory.cache.follow(request)
@@ -121,7 +121,7 @@ class Engine:
         request.state = State.WAITING
         self._requests[request.id] = request
         self._shares.opened(request)
-        if self._iteration is not None and (self._speed.waiting_s or not self._is_closed()):
+        if self._iteration is not None and (self._speed.waiting_s or not self._room.is_closed):
             self._iteration.truncate()
         return Arrival.QUEUED
 
@@ -180,7 +180,7 @@ class Engine:
         assert iteration is not None, "no iteration is under way"
         self._iteration = None
         end_s = iteration.end_s
-        produced = list(self._batch) if iteration.steps else []
+        produced = list(self._batch.requests) if iteration.steps else []
         self._apply(iteration, iteration.steps - iteration.done, first=iteration.done, end_s=end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
@@ -189,11 +189,12 @@ class Engine:
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
+        produced += prefilled
         return Step(
             start_s=iteration.start_s,
             end_s=end_s,
             prefill_tokens=sum([tokens for _, tokens in iteration.chunks]),
-            produced=produced + prefilled,
+            produced=produced,
             tokens_each=iteration.steps or 1,
             finished=finished,
             admitted=iteration.admitted,
@@ -202,17 +203,9 @@ class Engine:
 
     # Admission
 
-    def _is_closed(self) -> bool:
-        """Whether no request may enter until one leaves."""
-        full = self._full and not self.config.retry_when_full
-        return full or self._count_running() >= self.config.max_running
-
-    def _count_running(self) -> int:
-        return len(self._batch.requests) + len(self._prefills.requests)
-
     def _pass_is_due(self) -> bool:
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
-        return len(self.policy) > 0 and (waited or not self._batch) and not self._is_closed()
+        return len(self.policy) > 0 and (waited or not self._batch) and not self._room.is_closed
 
     def _plan_prefill(self, now_s: float) -> tuple[Chunks, list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
@@ -220,8 +213,7 @@ class Engine:
         first, later = self._shares.in_order(list(self._prefills.requests))
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
-        later = [request for request in later if not self._shares.must_pause(request)]
-        return chunks_of([*first, *admitted, *later], budget), admitted
+        return chunks_of([*first, *admitted, *self._shares.unpaused(later)], budget), admitted
 
     def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
@@ -236,12 +228,13 @@ class Engine:
     def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
         admitted: list[EngineRequest] = []
-        self._rule_has_begun = False
+        self._room.begin_pass()
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
         whole = self._shares.admits_whole_prompts_only(len(self._prefills.requests))
-        with closing(self.policy.admissions(now_s)) as admissions, suppress(StopIteration):
+        admissions = self.policy.admissions(now_s)
+        with suppress(StopIteration):
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
@@ -249,47 +242,28 @@ class Engine:
                 if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
                     budget -= request.pending_tokens
-                    if budget <= 0 or self._is_closed():
+                    if budget <= 0 or self._room.is_closed:
                         # The policy charges what it proposed before the pass is closed.
                         admissions.send(outcome)
                         break
-                elif outcome is AdmissionResult.NO_ROOM:
-                    # SGLang records this in the running batch; the batch of this pass does not have it.
-                    self._full = len(self._batch.requests) > 0
                 request = admissions.send(outcome)
+        admissions.close()
         return admitted
 
     def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.CLIENT_LATER
-        if not self.adapters.fits(request.adapter):
-            return AdmissionResult.NO_SLOT
-        match = self.memory.cache.unfollow(request)
-        extend_tokens = self.memory.claim(request, match)
-        refusal = None
-        if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
-            self._rule.begin([*self._prefills.requests, *self._batch.requests])
-            self._rule_has_begun = True
-        if self._prefills.compute_prefix_of(request) or extend_tokens > most_tokens:
-            refusal = AdmissionResult.LATER
-        elif not self._rule.fits(request, extend_tokens, self.memory.available):
-            refusal = AdmissionResult.NO_ROOM
-        if refusal is not None:
-            self.memory.unclaim(request)
-            if self._follows:
-                self.memory.cache.follow(request, match)
-            return refusal
-        self.memory.take(request, extend_tokens)
-        self._rule.admit(request)
+        outcome = self._room.enter(request, now_s, most_tokens)
+        if outcome is not AdmissionResult.ADMITTED:
+            return outcome
         request.load_tokens = 0
         if self.adapters.enter(request.adapter):
             self._load_ms += self.config.adapter_load_ms
             request.load_tokens = self._speed.load_tokens(self.config.adapter_load_ms)
-        request.enter(extend_tokens, now_s)
         self._prefills.add(request)
         self._shares.started(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
-        return AdmissionResult.ADMITTED
+        return outcome
 
     # Prefill
 
@@ -339,7 +313,7 @@ class Engine:
         steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch.requests))
         if self._may_preempt or self._by_pass is not None or self._prefills.requests:
             return 1  # prefill that has to wait is looked at again after every step
-        if len(self.policy) and not self._is_closed():
+        if len(self.policy) and not self._room.is_closed:
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill
             steps = min(steps, max(1, until_pass))
         return max(1, steps)
@@ -362,7 +336,7 @@ class Engine:
         self._batch.decode(steps, end_s)
         self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
-        self._rule.decoded(steps)
+        self._room.rule.decoded(steps)
 
     # Leaving the batch
 
@@ -382,7 +356,7 @@ class Engine:
             # Free the memory of the next step at once if evicting from the cache suffices.
             room = SGLangAdmission.RETRACT_STEPS * len(running)
             self.memory.make_free(min(room, self.memory.available))
-        self._rule.retracted(running)
+        self._room.rule.retracted(running)
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
@@ -409,7 +383,7 @@ class Engine:
             # After an abort the work stays in the cache, as after an end, if the prompt is complete.
             self._leave_batch(request, keep=request.state is State.RUNNING)
         if state is State.FINISHED:
-            self._rule.finished(request)
+            self._room.rule.finished(request)
         if state is State.ABORTED and request.admitted_s is not None:
             self._accounts.aborted(request)
         request.state, request.finished_s = state, now_s
@@ -419,11 +393,5 @@ class Engine:
 
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
         self._shares.stopped(request)
-        if request.state is State.RUNNING:
-            self._batch.remove(request)
-        else:
-            self._prefills.remove(request)
-        self.memory.release(request, keep=keep)
-        self.adapters.leave(request.adapter)
+        self._room.leave(request, keep=keep)
         self._accounts.left(request)
-        self._full = False

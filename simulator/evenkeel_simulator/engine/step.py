@@ -37,9 +37,9 @@ class Loads:
     free_tokens: int
 
 
-def loads_of(memory: Memory, capacity_tokens: int, *, running: int, waiting: int) -> Loads:
+def loads_of(memory: Memory, *, running: int, waiting: int) -> Loads:
     """The loads of an engine with this memory."""
-    free_tokens = max(0, memory.free)
+    capacity_tokens, free_tokens = memory.capacity, max(0, memory.free)
     return Loads(
         running=running,
         waiting=waiting,

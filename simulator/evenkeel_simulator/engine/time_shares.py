@@ -46,7 +46,7 @@ class TimeShares:
         self, begun: list[EngineRequest]
     ) -> tuple[list[EngineRequest], list[EngineRequest]]:
         """(requests in prefill that go on before others are admitted, those that come after)."""
-        if self.time is None:
+        if self.time is None or not begun:
             return begun, []
         later = [request for request in begun if self.time.should_wait(request)]
         return [request for request in begun if request not in later], later
@@ -55,9 +55,10 @@ class TimeShares:
         """Whether so many prompts in prefill leave no place for another one in parts."""
         return self.time is not None and begun >= MAX_BEGUN
 
-    def must_pause(self, request: EngineRequest) -> bool:
-        """Whether the next chunk of a request in prefill has to wait."""
-        return self.time is not None and self.time.must_wait(request)
+    def unpaused(self, begun: list[EngineRequest]) -> list[EngineRequest]:
+        """Those requests in prefill of which the next chunk need not wait."""
+        time = self.time
+        return begun if time is None else [one for one in begun if not time.must_wait(one)]
 
     def account(self, iteration: Iteration, *, first: int, steps: int, decoded: bool) -> None:
         """Attribute an iteration with a prefill, or `steps` decode steps of a run from the step number `first` on."""

@@ -139,7 +139,8 @@ class ArtifactAdmission:
         self._clients: set[str] = set()
         self._input_tokens = 0
 
-    def begin(self, batch: Collection[EngineRequest]) -> None:
+    def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
+        batch = list(batch)
         self._held = [
             (r.remaining_tokens - 1, r.context_tokens + self.PROMPT_TOKENS) for r in batch
         ]

@@ -260,7 +260,7 @@ def test_the_artifact_needs_no_memory_for_the_last_output_token() -> None:
     for spare, fits in ((1, True), (0, False)):
         held = (100 + 1 + 2) + (10 + 1 + 2)  # with two tokens of the tokenizer's each
         rule = ArtifactAdmission(held + ArtifactAdmission.ADAPTER_TOKENS + spare)
-        rule.begin([running])
+        rule.begin([running], 0)
         assert rule.fits(newcomer, 10, 0) is fits
 
 

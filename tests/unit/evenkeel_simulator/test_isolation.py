@@ -100,7 +100,7 @@ def test_within_a_pass_a_retracted_request_counts_with_the_output_that_it_has_to
     ended, retracted = (make_request(name, tail=10, output=100, max_output=1000) for name in "er")
     ended.output_tokens, retracted.output_tokens = 100, 60
     rule.finished(ended)
-    rule.begin(())
+    rule.begin((), 0)
     rule.admit(retracted)
     newcomer = make_request("n", tail=10, output=100)
     need = (100 + rule.MARGIN_TOKENS) + (10 + 100 + rule.MARGIN_TOKENS)
@@ -114,12 +114,12 @@ def test_beyond_its_history_a_request_counts_with_all_that_it_may_produce() -> N
     ended.output_tokens = 100
     for tokens, want in ((0, 1000), (99, 901), (100, 900), (400, 600)):
         running.output_tokens = tokens
-        rule.begin([running])
+        rule.begin([running], running.reserved_tokens)
         assert rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 1)
         assert not rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)
     rule.finished(ended)
     for tokens, want in ((0, 100), (99, 1), (100, 900), (400, 600)):
         running.output_tokens = tokens
-        rule.begin([running])
+        rule.begin([running], running.reserved_tokens)
         assert rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 2)
         assert not rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)
