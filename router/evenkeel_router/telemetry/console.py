@@ -233,6 +233,7 @@ def _figures(rates: Rates) -> consolestate.Figures:
         output_tokens_per_s=rates.output_tokens,
         ttft_s=_or_none(rates.ttft_s),
         hit_rate=_or_none(rates.hit_rate),
+        qoe=_or_none(rates.qoe),
         waiting=rates.waiting,
         running=rates.running,
     )

@@ -63,6 +63,8 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
                 totals.answers,
                 totals.input_tokens,
                 totals.cached_tokens,
+                totals.qoe,
+                totals.qoe_streams,
                 *state,
             )
         )
