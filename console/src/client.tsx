@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { Chart } from "./chart";
-import { count, percent, seconds } from "./format";
+import { count, percent, ratio, seconds } from "./format";
 import { Cards, Definitions, Pill, Scroll } from "./parts";
 import { type ClientAtReplica, type ConsoleState, type HourState, nameOf } from "./state";
 
@@ -39,6 +39,8 @@ export function ClientPage({ identity, state, hour }: Props) {
             <dd>
               {client.errors > 0 ? <Pill kind="warn">{count(client.errors)}</Pill> : "none"}
             </dd>
+            <dt>Quality of experience</dt>
+            <dd>{ratio(client.qoe)}</dd>
             <dt>Lead</dt>
             <dd>{client.lead_s.toFixed(1)} s of fair service</dd>
           </dl>

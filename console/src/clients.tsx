@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { count, percent, seconds } from "./format";
+import { count, percent, ratio, seconds } from "./format";
 import { Scroll } from "./parts";
 import { hrefOf } from "./route";
 import { type ClientNow, nameOf } from "./state";
@@ -48,6 +48,7 @@ const COLUMNS: ColumnOf[] = [
   { title: "Waiting", by: (client) => client.waiting, cell: (client) => count(client.waiting) },
   { title: "Running", by: (client) => client.running, cell: (client) => count(client.running), wide: true },
   { title: "Hit rate", by: (client) => client.hit_rate ?? -1, cell: (client) => percent(client.hit_rate), wide: true },
+  { title: "QoE", by: (client) => client.qoe ?? -1, cell: (client) => ratio(client.qoe), wide: true },
   { title: "Errors", by: (client) => client.errors, cell: (client) => count(client.errors), wide: true },
 ];
 

@@ -14,6 +14,11 @@ export function percent(part: number | null): string {
   return part === null ? MISSING : `${Math.round(100 * part)}%`;
 }
 
+/** A part of 1, as `evenkeel top` shows quality of experience. */
+export function ratio(part: number | null): string {
+  return part === null ? MISSING : part.toFixed(2);
+}
+
 export function seconds(value: number | null): string {
   if (value === null) return MISSING;
   if (value < 0.9995) return `${Math.round(1000 * value)} ms`;

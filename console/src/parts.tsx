@@ -68,10 +68,15 @@ export function Definitions({ state }: { state: ConsoleState }) {
         <dd>Mean from the request's head to its first event, of requests that ended in the window.</dd>
         <dt>Hit rate</dt>
         <dd>The cached part of the input tokens.</dd>
+        <dt>Quality of experience (QoE)</dt>
+        <dd>
+          From 0 to 1: how far the text of a stream kept ahead of its reader. Mean of the streams that ended in the
+          window. It is measured where the service has <code>router.qoe</code>.
+        </dd>
       </dl>
       <p>
         Figures without another time are of the last {Math.max(1, Math.round(state.window_s))} seconds. Service, owed
-        service, running and waiting requests are of all routers. Output, times, hit rates and errors are of this router.
+        service, running and waiting requests are of all routers. Output, times, hit rates, quality of experience and errors are of this router.
       </p>
     </details>
   );

@@ -6,6 +6,7 @@ export interface Figures {
   output_tokens_per_s: number;
   ttft_s: number | null;
   hit_rate: number | null;
+  qoe: number | null;
   waiting: number;
   running: number;
 }

@@ -45,6 +45,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time to first token of requests that ended at this router; None without any."""
     hit_rate: float | None = None
     """Cached part of the input tokens of requests that ended at this router, 0 to 1; None without any."""
+    qoe: float | None = None
+    """Mean quality of experience of streams that ended at this router, 0 to 1; None where none was measured (`router.qoe`)."""
     waiting: int = 0
     """Requests that wait at replicas, and at this router's gates."""
     running: int = 0

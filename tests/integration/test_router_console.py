@@ -14,8 +14,20 @@ import msgspec
 import pytest
 from evenkeel_cli.top.view import make_view
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, ConsoleState, HourState
-from evenkeel_contract.routerconfig import Anonymous, ApiKeyConfig, ClientConfig, TenantConfig
+from evenkeel_contract.consolestate import (
+    HOUR_PATH,
+    NOW_PATH,
+    PAGE_PATH,
+    ConsoleState,
+    HourState,
+)
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    ApiKeyConfig,
+    ClientConfig,
+    QoeConfig,
+    TenantConfig,
+)
 from evenkeel_router.app import Router
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.telemetry.history import window_between
@@ -118,6 +130,26 @@ async def test_the_figures_are_those_of_top() -> None:
         assert (own.waiting, own.running) == (row.waiting, row.running)
     for row in view.replicas:
         assert window.replicas[row.name].service_per_s == pytest.approx(row.service_per_s)
+
+
+async def test_a_tenant_sees_the_quality_of_experience_of_its_own_streams() -> None:
+    changes = {"tenancy": BOTH, "qoe": QoeConfig(expected_ttft_s=3600)}
+    async with (
+        fleet(1, timing=TIMING, **changes) as (router, _),
+        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+    ):
+        url = router.url + NOW_PATH
+        await complete(client, router, OTHER_KEY)
+        before = await read_as(client, url, ConsoleState, OTHER_KEY)
+        assert [one.qoe for one in before.clients] == [None]
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 8, "stream": True}
+        known = None
+        async with asyncio.timeout(PATIENCE_S):
+            while known is None:  # the figure is of a short window here
+                await client.post(f"{router.url}/v1/completions", json=body, headers=bearer(KEY))
+                state = await read_as(client, url, ConsoleState, KEY)
+                known = next(one.qoe for one in state.clients if one.client == "chat")
+        assert known == 1.0
 
 
 async def test_the_admin_port_shows_the_service_behind_its_token() -> None:

@@ -114,7 +114,8 @@ class ClientTotals:
 
     __slots__ = (
         "answers", "cached_tokens", "client", "distributions", "errors", "identity", "in_flight", "input_tokens",
-        "itl_s", "itl_tokens", "output_tokens", "relocations", "requests", "retries", "tenant", "ttft_s",
+        "itl_s", "itl_tokens", "output_tokens", "qoe", "qoe_streams", "relocations", "requests", "retries", "tenant",
+        "ttft_s",
     )  # fmt: skip
 
     def __init__(self, identity: str, distributions: Distributions) -> None:
@@ -137,6 +138,10 @@ class ClientTotals:
         """Output tokens after the first one of each stream."""
         self.itl_s = 0.0
         """Seconds between these."""
+        self.qoe_streams = 0
+        """Streams whose quality of experience was measured."""
+        self.qoe = 0.0
+        """The sum over these."""
 
     def streamed(self, seconds: float, output_tokens: int) -> None:
         """A stream ended `seconds` after its first event."""
@@ -144,6 +149,12 @@ class ClientTotals:
             self.distributions.itl_s.observe(seconds / (output_tokens - 1))
             self.itl_tokens += output_tokens - 1
             self.itl_s += seconds
+
+    def experienced(self, qoe: float) -> None:
+        """The quality of experience of a stream that ended."""
+        self.distributions.qoe.observe(qoe)
+        self.qoe_streams += 1
+        self.qoe += qoe
 
     def ended(self, duration_s: float, ttft_s: float | None) -> None:
         """A request that was served ended; `ttft_s` is None if its client received no token."""

@@ -377,7 +377,7 @@ class Pipeline:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
-                totals.distributions.qoe.observe(delivery.qoe())
+                totals.experienced(delivery.qoe())
         client = request_state.client
         if (
             client is not None

@@ -40,11 +40,13 @@ class Reading(NamedTuple):
     answers: float = 0.0
     input_tokens: float = 0.0
     cached_tokens: float = 0.0
+    qoe: float = 0.0
+    qoe_streams: float = 0.0
     waiting: int = 0
     running: int = 0
 
 
-TOTALS: Final = 7
+TOTALS: Final = 9
 
 
 class Rates(NamedTuple):
@@ -57,6 +59,7 @@ class Rates(NamedTuple):
     waiting: int = 0
     running: int = 0
     hit_rate: float = nan
+    qoe: float = nan
 
 
 FIELDS: Final = Rates._fields[:6]
@@ -248,6 +251,7 @@ def _rates(grown: list[float], seconds: float) -> Rates:
         waiting=int(more.waiting),
         running=int(more.running),
         hit_rate=more.cached_tokens / more.input_tokens if more.input_tokens > 0 else nan,
+        qoe=more.qoe / more.qoe_streams if more.qoe_streams > 0 else nan,
     )
 
 

@@ -21,9 +21,11 @@ from evenkeel_router.telemetry.slices import in_slices
 FIRST_REPORTS_S: Final = 30.0
 """Longest wait for the first reports. They contain the service of earlier hours, which would show as a peak."""
 
-TOTALS_OF: Final = attrgetter("output_tokens", "ttft_s", "answers", "input_tokens", "cached_tokens")
+TOTALS_OF: Final = attrgetter(
+    *("output_tokens", "ttft_s", "answers", "input_tokens", "cached_tokens", "qoe", "qoe_streams")
+)
 """As in `Reading`."""
-NO_TOTALS: Final = (0,) * 5
+NO_TOTALS: Final = (0,) * 7
 
 
 async def sample(rooms: Rooms, history: History) -> None:

@@ -20,7 +20,10 @@ from evenkeel_simulator.engine.token_times import TokenTimes
 class ChargesByPass(Protocol):
     """A policy that charges by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
 
-    def forwarded(self, batch: Sequence[EngineRequest], *, prefill: bool, finished: bool) -> None:
+    def decoding(self, batch: Sequence[EngineRequest]) -> None:
+        """A decode pass over `batch` begins."""
+
+    def forwarded(self, batch: Sequence[EngineRequest], *, finished: bool) -> None:
         """A prefill pass or a decode pass over `batch` ended; `finished`: whether it was the last one for some of
         `batch`. Called after `progress` and before `leave`, with those that finished still in `batch`."""
 

@@ -168,6 +168,8 @@ class Engine:
                 until_s=until_s,
                 waiting=len(self.policy),
             )
+            if self._by_pass is not None:
+                self._by_pass.decoding(list(self._batch))
         else:
             return None
         iteration.admitted, iteration.retracted = admitted, retracted
@@ -185,7 +187,7 @@ class Engine:
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
         if self._by_pass is not None and produced:
-            self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
+            self._by_pass.forwarded(produced, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
@@ -293,7 +295,7 @@ class Engine:
             self._begin_output(request, end_s)
         finished = [request for request in produced if not request.remaining_tokens]
         if self._by_pass is not None and produced:
-            self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
+            self._by_pass.forwarded(produced, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         return produced

@@ -20,3 +20,12 @@ class ProfiledCost:
 
     def output_cost(self, extend_tokens: int, before: int, after: int) -> float:
         return profiled(extend_tokens, after) - profiled(extend_tokens, before)
+
+
+class ArtifactProfiledCost(ProfiledCost):
+    """As the artifact charges it: h(np, 0) at admission, h(0, 0) included."""
+
+    __slots__ = ()
+
+    def input_cost(self, extend_tokens: int) -> float:
+        return profiled(extend_tokens, 0)

@@ -1,14 +1,14 @@
 """The rules of the VTC paper's artifact, which reproduce the paper's Tables 2 to 6: its accounts, its admission, its engine.
 
 Its accounts differ from Algorithm 2 in three ways that change results. No client is lifted into an empty queue. Ties go to
-the client that was seen first. Output is charged by passes: every request in a decode pass pays for one token, the first
-token of a prefill pass is free, and a pass in which any request finishes is charged a second time.
+the client that was seen first. Output is charged by passes: every request pays for one token before a decode pass, the first
+token of a prefill pass is free, and a pass in which any request finishes is charged a second time, after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import Request
@@ -18,29 +18,37 @@ from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.request import EngineRequest
 from evenkeel_simulator.laboratory.vtc_oracle import drawn_length
 
+PROMPT_TOKENS: Final = 2
+"""The artifact's prompt of n words has n + 2 tokens: a first one, and a last for the space at the end. Its accounts charge them."""
+
 
 class ArtifactVtc(Vtc):
     """VTC with the artifact's accounts. It forgets no client, and Lemma 4.3 is not true for it."""
 
     def progress(self, request: Request, tokens: int) -> None:
-        pass  # see `forwarded`
+        pass  # see `decoding`
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        pass  # see `forwarded`
+        pass  # see `decoding`
 
-    def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:
-        """See `evenkeel_simulator.engine.batch.ChargesByPass`."""
+    def decoding(self, batch: Sequence[Request]) -> None:
+        """Charge before the pass, with the length so far. So a client that arrives during the pass is lifted to a counter
+        that has paid for it."""
         for request in batch:
-            counter = self._running[request]
-            after = request.output_tokens
-            # The artifact charges before the pass with the length so far, and after it with the new one.
-            if not prefill:
-                self._charge(counter, self._token_cost(request, after - 1))
-            if finished:
-                self._charge(counter, self._token_cost(request, after))
+            self._charge(self._running[request], self._token_cost(request, request.output_tokens))
+
+    def forwarded(self, batch: Sequence[Request], *, finished: bool) -> None:
+        if finished:
+            self.decoding(batch)
+
+    def _input_cost(self, request: Request) -> float:
+        return self._cost.input_cost(request.input_tokens + PROMPT_TOKENS)
+
+    def _output_cost(self, request: Request, before: int, after: int) -> float:
+        return self._cost.output_cost(request.input_tokens + PROMPT_TOKENS, before, after)
 
     def _token_cost(self, request: Request, number: int) -> float:
-        return self._cost.output_cost(request.input_tokens, number - 1, number)
+        return self._output_cost(request, number - 1, number)
 
     def _tie(self, client: str) -> int:
         return len(self._counters)
@@ -87,13 +95,12 @@ class ArtifactPredict(ArtifactVtc):
     def _admit(self, request: Request, counter: Counter) -> None:
         super()._admit(request, counter)
         self._predicted[request] = self._predict(request)
-        cost = self._cost.output_cost(request.input_tokens, 0, self._predicted[request])
-        self._charge(counter, cost)
+        self._charge(counter, self._output_cost(request, 0, self._predicted[request]))
 
     def _refund(self, request: Request, counter: Counter) -> None:
         made, predicted = request.output_tokens, self._predicted.pop(request)
         if made < predicted:
-            self._charge(counter, -self._cost.output_cost(request.input_tokens, made, predicted))
+            self._charge(counter, -self._output_cost(request, made, predicted))
             if counter.waiting:
                 self._queued.add(counter)
 
@@ -129,8 +136,6 @@ class ArtifactAdmission:
     """
 
     ADAPTER_TOKENS = 32
-    PROMPT_TOKENS = 2
-    """The artifact's prompt of n words has n + 2 tokens: a first one, and a last for the space at the end."""
 
     def __init__(self, kv_tokens: int) -> None:
         self._kv_tokens = kv_tokens
@@ -141,9 +146,7 @@ class ArtifactAdmission:
 
     def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
         batch = list(batch)
-        self._held = [
-            (r.remaining_tokens - 1, r.context_tokens + self.PROMPT_TOKENS) for r in batch
-        ]
+        self._held = [(r.remaining_tokens - 1, r.context_tokens + PROMPT_TOKENS) for r in batch]
         self._clients = {request.client for request in batch}
         self._input_tokens = 0
 
@@ -169,11 +172,11 @@ class ArtifactAdmission:
         """Nothing to learn: lengths are known."""
 
     def _prompt(self, request: EngineRequest) -> int:
-        return request.input_tokens + self.PROMPT_TOKENS
+        return request.input_tokens + PROMPT_TOKENS
 
     def _newcomer(self, request: EngineRequest) -> tuple[int, int]:
         """(still to come after prefill, held after prefill): prefill makes an output token, the first or after a preemption the next."""
-        return (request.remaining_tokens - 1, request.context_tokens + self.PROMPT_TOKENS + 1)
+        return (request.remaining_tokens - 1, request.context_tokens + PROMPT_TOKENS + 1)
 
 
 def _peak(held: Iterable[tuple[int, int]]) -> int:

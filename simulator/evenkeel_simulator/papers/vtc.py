@@ -19,7 +19,7 @@ from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.summary import completion
 from evenkeel_simulator.experiments.traces import named_clients, programs, read_trace
 from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.laboratory.costs import ProfiledCost, profiled
+from evenkeel_simulator.laboratory.costs import ArtifactProfiledCost, profiled
 from evenkeel_simulator.laboratory.timeline import linear_price
 from evenkeel_simulator.laboratory.vtc_tables import (
     Price,
@@ -225,7 +225,7 @@ def table_3(context: Context) -> Table:
     rows = []
     for policy, paper in TABLE_3.items():
         counts_cost = policy.startswith("VTC")
-        fields = {"cost": ProfiledCost()} if counts_cost else {}
+        fields = {"cost": ArtifactProfiledCost()} if counts_cost else {}
         results = _arena_runs(context, policy, **fields)
         rows.append(_outcome(policy, results, paper, price=profiled))
     about = "Service by the profiled h; VTC counts it too, the others are the runs of Table 2."
@@ -241,7 +241,7 @@ def _overload(
         spec = msgspec.structs.replace(
             context.spec(workload), duration_s=600.0 if policy == "FCFS" else 360.0
         )
-        fields = {"cost": ProfiledCost()} if is_profiled and policy != "FCFS" else {}
+        fields = {"cost": ArtifactProfiledCost()} if is_profiled and policy != "FCFS" else {}
         results = [
             run(
                 seeded,

@@ -55,6 +55,14 @@ def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
     assert isnan(found["ns/other"].ttft_s)
 
 
+def test_quality_of_experience_is_the_mean_of_the_streams_of_the_window() -> None:
+    before = {A: Reading(qoe=5.0, qoe_streams=5), B: Reading()}
+    now = {A: Reading(qoe=6.5, qoe_streams=7), B: Reading()}
+    found = rates(before, now)
+    assert (found[A].qoe, found["ns/t"].qoe) == (0.75, 0.75)
+    assert isnan(found[B].qoe)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "want"),
     [

@@ -236,7 +236,7 @@ def test_reports_have_the_counter_and_the_waiting_requests():
     assert policy.clients() == {"a": ClientState(deficit=-100, tenant_deficit=0, waiting=1)}
 
 
-# The artifact's accounts (VTC_ARTIFACT_FACTS §1.2).
+# The artifact's accounts (VTC_ARTIFACT_FACTS §1.2). A prompt of 100 words has 102 tokens.
 
 
 def artifact(**config) -> ArtifactVtc:
@@ -246,11 +246,13 @@ def artifact(**config) -> ArtifactVtc:
 
 
 def passes(policy: Vtc, batch: list, *, prefill: bool = False) -> None:
-    """One forward pass over `batch`; who has all of its output leaves."""
+    """One forward pass over `batch`; requests that have all of their output leave."""
+    if not prefill:
+        policy.decoding(batch)
     for one in batch:
         decode(policy, one, 1)
     over = [one for one in batch if one.output_tokens == one.max_output_tokens]
-    policy.forwarded(batch, prefill=prefill, finished=bool(over))
+    policy.forwarded(batch, finished=bool(over))
     for one in over:
         batch.remove(one)
         policy.leave(one, 0.0)
@@ -265,10 +267,10 @@ def test_the_artifacts_first_token_is_free_and_a_finish_is_charged_twice():
     assert admit(policy) == ["short", "long"]
     batch = [short, long]
     passes(policy, batch, prefill=True)
-    assert counters(policy) == {"a": 100, "b": 100}
+    assert counters(policy) == {"a": 102, "b": 102}
     while batch:
         passes(policy, batch)
-    assert counters(policy) == {"a": 100 + 2 * 2 + 2, "b": 100 + 2 * 4 + 2 * 2}
+    assert counters(policy) == {"a": 102 + 2 * 2 + 2, "b": 102 + 2 * 4 + 2 * 2}
 
 
 def test_the_artifact_charges_a_finish_in_the_prefill_pass_to_that_pass():
@@ -278,7 +280,7 @@ def test_the_artifact_charges_a_finish_in_the_prefill_pass_to_that_pass():
     arrive(policy, running, single, other)
     admit(policy)
     passes(policy, [single, other], prefill=True)
-    assert counters(policy) == {"a": 100, "b": 102, "c": 102}
+    assert counters(policy) == {"a": 102, "b": 104, "c": 104}
 
 
 def test_the_artifact_takes_a_general_cost_token_by_token():
@@ -291,10 +293,10 @@ def test_the_artifact_takes_a_general_cost_token_by_token():
     batch = [one]
     passes(policy, batch, prefill=True)
     passes(policy, batch)
-    assert counters(policy) == {"a": 100 + 1 + 10}  # the pass starts with one token: h(1) - h(0)
+    assert counters(policy) == {"a": 102 + 1 + 10}  # the pass starts with one token: h(1) - h(0)
     passes(policy, batch)
     # It starts with two, h(2) - h(1), and is charged once more with three, h(3) - h(2).
-    assert counters(policy) == {"a": 111 + (1 + 30) + (1 + 50)}
+    assert counters(policy) == {"a": 113 + (1 + 30) + (1 + 50)}
 
 
 def test_the_artifact_s_prediction_is_paid_first_then_what_is_beyond_it_and_the_rest_comes_back():
@@ -312,9 +314,9 @@ def test_the_artifact_s_prediction_is_paid_first_then_what_is_beyond_it_and_the_
         while batch:
             passes(policy, batch)
         paid.append(counters(policy)["a"] - before)
-    assert paid[:2] == [100, 106]  # nothing is known; two decode passes and the finish
-    assert paid[2:4] == [106, 110]  # three tokens; the fourth, and the finish with the fifth
-    assert paid[4:] == [106, 102]  # three, of which two do not come: (4 * 3 + 5) / 5 is 3.4
+    assert paid[:2] == [102, 108]  # nothing is known; two decode passes and the finish
+    assert paid[2:4] == [108, 112]  # three tokens; the fourth, and the finish with the fifth
+    assert paid[4:] == [108, 104]  # three, of which two do not come: (4 * 3 + 5) / 5 is 3.4
 
 
 def test_the_artifact_s_oracle_is_right_or_wrong_by_its_error():
@@ -329,9 +331,9 @@ def test_the_artifact_s_oracle_is_right_or_wrong_by_its_error():
         one.expected_output_tokens = one.max_output_tokens = 100
         arrive(policy, one)
         admit(policy)
-    assert counters(exact) == {"a": 300}
-    assert 200 <= counters(wrong)["a"] <= 400
-    assert counters(wrong) != {"a": 300}
+    assert counters(exact) == {"a": 302}
+    assert 202 <= counters(wrong)["a"] <= 402
+    assert counters(wrong) != {"a": 302}
 
 
 def test_the_artifact_does_not_lift_into_an_empty_queue():
@@ -339,9 +341,9 @@ def test_the_artifact_does_not_lift_into_an_empty_queue():
     arrive(policy, request("a0", "a", extend=500))
     admit(policy)
     arrive(policy, request("b0", "b"))
-    assert counters(policy) == {"a": 500, "b": 0}
+    assert counters(policy) == {"a": 502, "b": 0}
     arrive(policy, request("a1", "a"), request("c0", "c"))
-    assert counters(policy) == {"a": 500, "b": 0, "c": 0}
+    assert counters(policy) == {"a": 502, "b": 0, "c": 0}
 
 
 def test_the_artifact_lifts_to_others_that_wait():
@@ -349,7 +351,22 @@ def test_the_artifact_lifts_to_others_that_wait():
     arrive(policy, request("a0", "a", extend=500), request("a1", "a"))
     assert admit(policy, room=1) == ["a0"]
     arrive(policy, request("b0", "b"))
-    assert counters(policy) == {"a": 500, "b": 500}
+    assert counters(policy) == {"a": 502, "b": 502}
+
+
+def test_a_client_that_arrives_during_a_pass_of_the_artifact_does_not_pay_for_it_after_the_lift():
+    policy = artifact()
+    small, big = request("small", "a"), request("big", "b", extend=500)
+    arrive(policy, small, big)
+    admit(policy)
+    arrive(policy, request("b waits", "b"), request("c waits", "c"))
+    assert counters(policy) == {"a": 102, "b": 502, "c": 502}
+    policy.decoding([small])
+    arrive(policy, request("a waits", "a"))
+    decode(policy, small, 1)
+    policy.forwarded([small], finished=False)
+    assert counters(policy) == {"a": 502, "b": 502, "c": 502}
+    assert admit(policy) == ["a waits", "b waits", "c waits"]
 
 
 def test_among_equals_the_artifact_takes_the_client_seen_first():
@@ -365,7 +382,7 @@ def test_the_artifact_forgets_no_client():
         arrive(policy, one)
         admit(policy)
         policy.leave(one, 0.0)
-    assert counters(policy) == dict.fromkeys("abcde", 100)
+    assert counters(policy) == dict.fromkeys("abcde", 102)
 
 
 @pytest.mark.parametrize("artifact", [False, True])
@@ -375,4 +392,4 @@ def test_the_registry_passes_its_configuration_on(artifact):
     assert isinstance(policy, ArtifactVtc) is artifact
     arrive(policy, request("one"))
     admit(policy)
-    assert policy.clients()["a"].deficit == -1000
+    assert policy.clients()["a"].deficit == (-1020 if artifact else -1000)

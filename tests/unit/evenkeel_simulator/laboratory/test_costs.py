@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_simulator.experiments.generators import LogNormal
-from evenkeel_simulator.laboratory.costs import ProfiledCost, profiled
+from evenkeel_simulator.laboratory.costs import ArtifactProfiledCost, ProfiledCost, profiled
 from evenkeel_simulator.laboratory.policies import REPLICA_POLICIES, LaboratoryConfig
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +26,11 @@ def test_the_charges_of_a_request_add_up_to_its_cost(tokens, steps):
         assert charge > 0
         total, made = total + charge, made + step
     assert total == pytest.approx(profiled(tokens, made) - profiled(0, 0))
+
+
+def test_the_artifact_charges_the_constant_at_admission():
+    cost = ArtifactProfiledCost()
+    assert cost.input_cost(40) + cost.output_cost(40, 0, 20) == pytest.approx(profiled(40, 20))
 
 
 @pytest.mark.parametrize("name", ["VTC", "VTCOracle", "VTCCentral", "VTCPreempt"])
