@@ -341,6 +341,9 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield ""
     for family, name, help_text, of in _CLIENTS:
         yield from family(name, help_text, ((own, of(figures)) for own, figures in clients))
+    help_text = "Weighted tokens that the client's waiting requests will cost, by the mean of its earlier requests. No series without one."
+    waiting = ((own, figures.waiting) for own, figures in clients if figures.waiting > 0)
+    yield from gauge("service_waiting", help_text, waiting)
     tenants: list[tuple[str, MemberFigures]] = []
     for identity, figures in now.tenants.items():
         tenant, _ = names_of(other_clients(identity))
@@ -350,6 +353,12 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield from family(name, help_text, ((own, of(figures)) for own, figures in tenants))
     for name, help_text, value in _FLEET:
         yield from gauge(name, help_text, [(labels(model_name=model), value(now))])
+    for name, help_text, total in (
+        ("saturated_seconds", "Seconds in which requests waited at a replica, from the sixth in a row on, over all replicas.",
+         now.saturated_s),
+        ("saturated_service", "Weighted tokens that replicas served in those seconds.", now.saturated_service),
+    ):  # fmt: skip
+        yield from counter(name, help_text, [(labels(model_name=model), total)])
 
 
 def ledger_metrics(rooms: Rooms) -> Lines:
