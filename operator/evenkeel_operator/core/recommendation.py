@@ -150,6 +150,11 @@ class Measurements:
     ttft_p95_s: float | None = None
     """Likewise, their time to the first token."""
 
+    @property
+    def longest_s(self) -> float:
+        """The longer latency: so long ago the first of the measured requests arrived, before the window."""
+        return max(self.queue_s or 0.0, self.ttft_p95_s or 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -158,7 +163,7 @@ class Fleet:
     wanted: int
     """What was decided last."""
     ready: int
-    """Replicas that took requests throughout `LATENCY_S`: those that the measured latencies belong to."""
+    """Replicas that took requests ever since the first of the measured requests arrived: the latencies belong to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +226,8 @@ def _by_latency(
 ) -> tuple[Recommendation, ...]:
     """A minimum for each exceeded target: ready replicas times the excess, never below the present number.
 
-    It uses ready replicas, so that the number does not grow further while new replicas load weights, or while the window
-    still contains the time without them. The caps of the
+    It uses ready replicas, so that the number does not grow further while new replicas load weights, or while requests count
+    that arrived before these were ready. The caps of the
     clients with demand limit it too, since short bursts of a client count as within its share.
     """
     targets = scaling.targets
@@ -245,6 +250,8 @@ STALE_S: Final = 180.0
 """Three scrapes at one a minute. The metrics of routers change within seconds."""
 LATENCY_S: Final = 120.0
 """Window of both latencies: two scrapes at one a minute."""
+LONGEST_S: Final = 300.0
+"""A longer latency counts as this one where the arrival of the measured requests matters."""
 RATE: Final = f"{LATENCY_S:.0f}s"
 LEARNING: Final = "3h"
 """Window for measured capacity: longer than a quiet hour, short enough to exclude yesterday's model."""

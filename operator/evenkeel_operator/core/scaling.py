@@ -34,6 +34,7 @@ from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     LATENCY_S,
+    LONGEST_S,
     Fleet,
     Measurements,
     Parts,
@@ -213,7 +214,7 @@ class State:
     replicas: int
     history: History = field(default_factory=History)
     ready: tuple[tuple[float, int], ...] = ()
-    """(time, replicas that took requests) of the steps within `LATENCY_S`, oldest first."""
+    """(time, replicas that took requests) of recent steps, oldest first."""
 
 
 def started(replicas: int, *, now_s: float) -> State:
@@ -227,12 +228,14 @@ def step(
 ) -> tuple[State, Decision]:
     """One set of measurements."""
     scaling = terms.scaling
-    earlier = (one for one in state.ready if one[0] > now_s - LATENCY_S)
+    earlier = (one for one in state.ready if one[0] > now_s - LATENCY_S - LONGEST_S)
     ready = (*earlier, (now_s, terms.ready))
     if isinstance(seen, Note):
         recommendation, note = Recommendation(state.replicas, reasons.STABILIZING), seen
     else:
-        fleet = Fleet(wanted=state.replicas, ready=min(count for _, count in ready))
+        since_s = now_s - LATENCY_S - min(seen.longest_s, LONGEST_S)
+        fewest = min(count for at_s, count in ready if at_s > since_s)
+        fleet = Fleet(wanted=state.replicas, ready=fewest)
         recommendation = recommend(scaling, seen, terms.parts, fleet)
         note = _note(scaling, recommendation)
     if terms.activation and recommendation.replicas == 0:

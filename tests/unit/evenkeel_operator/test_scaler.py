@@ -189,13 +189,13 @@ def test_one_greedy_client_grows_it_to_its_cap_and_says_so_as_demand() -> None:
     }
 
 
-def test_latency_counts_for_the_replicas_that_were_ready_while_it_was_measured() -> None:
+def test_latency_counts_for_the_replicas_that_were_ready_when_the_requests_arrived() -> None:
     """Otherwise the fleet would double again once the new replicas are ready, by latencies from before."""
     life = Life(2, targets={"servicePerReplica": 1000, "ttftP95": "1s"})
     late = Measurements(asked=asked(1000, 1000), ttft_p95_s=9.0)
     assert life.looks(late).replicas == 4
     life.terms = replace(life.terms, ready=4)
-    assert [life.looks(late).replicas for _ in range(7)] == [4] * 7
+    assert [life.looks(late).replicas for _ in range(8)] == [4] * 8
     assert life.looks(late).replicas == 8
 
 
