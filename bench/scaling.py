@@ -2,7 +2,7 @@
 
 The operator's decision core against rivals, on traces whose load changes: ServeGen's as it is, and the others with three times their
 rate in the middle third. To these, a flood adds a client that asks for more than the whole fleet gives for a sixth of the time. Prints a
-Markdown table of means over seeds; `--out` adds a plot of each trace's first seed.
+Markdown table of means over seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, Stati
 from evenkeel_contract.spec.autoscaling import Targets
 from evenkeel_contract.values import Quantity
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.experiments.plots import plot_scaling
 from evenkeel_simulator.experiments.scaling import Scaler, ScalingFigures
 from evenkeel_simulator.experiments.servegen import servegen_programs
 from evenkeel_simulator.experiments.setup import Setup
@@ -157,9 +156,7 @@ def _named(name: str, scaler: OperatorScaler) -> OperatorScaler:
     return scaler
 
 
-def main(
-    folder: Path, *, names: Sequence[str], seeds: int, startup_s: float, out: Path | None
-) -> None:
+def main(folder: Path, *, names: Sequence[str], seeds: int, startup_s: float) -> None:
     print(
         "| trace | scaler | GPU hours | in time | TTFT p50 | TTFT p99 | starts | flaps | peak |\n|---|---|---|---|---|---|---|---|---|",
         flush=True,
@@ -172,14 +169,10 @@ def main(
             found: defaultdict[str, list[ScalingFigures]] = defaultdict(list)
             for seed in range(seeds):
                 work = workload(trace, folder, seed=seed, flood=flood)
-                figures, over_time = autoscale.compare(
+                for one in autoscale.compare(
                     setup, work, terms, candidates(trace, terms), startup_s=startup_s
-                )
-                for one in figures:
+                )[0]:
                     found[one.scaler].append(one)
-                if out is not None and seed == 0:
-                    points = {one.scaler: (one.gpu_s, one.attainment or 0.0) for one in figures}
-                    plot_scaling(over_time, points, out / f"{title}.png", title=title)
             for scaler, runs in found.items():
                 print(_row(title, scaler, runs), flush=True)
 
@@ -200,6 +193,5 @@ if __name__ == "__main__":
     parser.add_argument("--names", nargs="+", default=list(TRACES), choices=list(TRACES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--startup", type=float, default=120.0)
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    main(given.traces, names=given.names, seeds=given.seeds, startup_s=given.startup, out=given.out)
+    main(given.traces, names=given.names, seeds=given.seeds, startup_s=given.startup)
