@@ -1,8 +1,8 @@
 """The scaling laboratory over the shared traces: `python -m bench.scaling --traces FOLDER [--names Azure] [--seeds 3] [--startup 120]`.
 
 The operator's decision core against rivals, on traces whose load changes: ServeGen's as it is, and the others with three times their
-rate in the middle third. To these, a flood adds a client that asks for more than the whole fleet gives for a sixth of the time. Prints a
-Markdown table of means over seeds.
+rate in the middle third. To these, a flood adds a client that asks for as much as eight replicas serve, for a sixth of the time.
+Prints a Markdown table of means over seeds.
 """
 
 from __future__ import annotations
