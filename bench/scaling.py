@@ -1,15 +1,16 @@
-"""The scaling laboratory over the shared traces: `python -m bench.scaling --traces FOLDER [--names Azure] [--seeds 3] [--seconds 1800]`.
+"""The scaling laboratory over the shared traces: `python -m bench.scaling --traces FOLDER [--names Azure] [--seeds 3] [--startup 120]`.
 
-The operator's decision core against rivals, on traces whose load changes: three times its rate in the middle third. The flood adds
-a client that asks for more than the whole fleet gives for a sixth of the time. Prints a Markdown table of means over seeds.
+The operator's decision core against rivals, on traces whose load changes: ServeGen's as it is, and the others with three times their
+rate in the middle third. To these, a flood adds a client that asks for as much as eight replicas serve, for a sixth of the time.
+Prints a Markdown table of means over seeds.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -17,8 +18,11 @@ from typing import Final
 
 from evenkeel_cli import autoscale
 from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
+from evenkeel_contract.spec.autoscaling import Targets
+from evenkeel_contract.values import Quantity
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.experiments.scaling import Scaler, ScalingFigures
+from evenkeel_simulator.experiments.servegen import servegen_programs
 from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.traces import hash_clients, programs, read_trace
 from evenkeel_simulator.experiments.workload import Call, Program, Workload
@@ -31,31 +35,81 @@ spec:
   model: {source: "hf://org/model", servedName: m}
   slo: {ttft: {threshold: 5s}}
   autoscaling:
-    maxReplicas: 6
-    maxReplicasPerClient: 50%
+    maxReplicas: 12
+    maxReplicasPerClient: 25%
     prometheus: {url: "http://prometheus:9090"}
     targets: {queueTime: 1s, ttftP95: 5s}
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A trace, and a replica for it."""
+
+    file: str
+    profile: str
+    seconds: float
+    """Length of the load."""
+    capacity: int
+    """`servicePerReplica` of the scaler that knows it: weighted tokens per second of a saturated replica of `static 1`."""
+    speed: float = 1.0
+    steps: bool = True
+    """A third of the requests, but all of them in the middle third."""
+    threshold_s: float = 5.0
+    """Of the SLO and of `ttftP95`; `queueTime` is a fifth of it."""
+
+
 TRACES: Final = {
-    "Azure": ("azure_llm_2023_conv.csv.gz", "a100-llama2-13b", 1.0),
-    "Mooncake": ("mooncake_conversation.public.jsonl.gz", "a100-llama3.1-8b", 0.5),
+    "Azure": Trace(
+        file="azure_llm_2023_conv.csv.gz", profile="a100-llama2-13b", seconds=3400, capacity=3000
+    ),
+    "Mooncake": Trace(
+        file="mooncake_conversation.public.jsonl.gz",
+        profile="a100-llama3.1-8b",
+        seconds=4200,
+        capacity=7000,
+        speed=0.5,
+        threshold_s=10.0,
+    ),
+    "Mooncake synthetic": Trace(
+        file="mooncake_synthetic.jsonl.gz",
+        profile="a100-llama3.1-8b",
+        seconds=2000,
+        capacity=9000,
+        speed=0.5,
+        threshold_s=10.0,
+    ),
+    "ServeGen": Trace(
+        file="servegen_r1", profile="a10g-llama3.2-3b", seconds=4800, capacity=2100, steps=False
+    ),
 }
-"""Name → file, profile, speed."""
+SERVEGEN_LOAD: Final = 0.1
+"""Of the published rates: 6,000 to 19,000 weighted tokens per second in the first hours of the day."""
 
 
-def workload(name: str, folder: Path, *, seed: int, seconds: float, flood: bool) -> Workload:
-    """The trace's first seconds by 12 clients; all of its requests in the middle third, and every third one otherwise."""
-    file, _, speed = TRACES[name]
-    found = programs(read_trace(folder / file), hash_clients(12, seed=seed), speed=speed)
-    kept = [
-        one
-        for number, one in enumerate(found)
-        if one.arrival_s < seconds
-        and (seconds / 3 <= one.arrival_s < 2 * seconds / 3 or (number + seed) % 3 == 0)
-    ]
+def workload(trace: Trace, folder: Path, *, seed: int, flood: bool = False) -> Workload:
+    """A trace by its own clients, or by 12 to which a seed assigns its sessions."""
+    seconds = trace.seconds
+    if trace.steps:
+        found = programs(
+            read_trace(folder / trace.file), hash_clients(12, seed=seed), speed=trace.speed
+        )
+        kept = [
+            one
+            for number, one in enumerate(found)
+            if one.arrival_s < seconds
+            and (seconds / 3 <= one.arrival_s < 2 * seconds / 3 or (number + seed) % 3 == 0)
+        ]
+    else:
+        rates, lengths = (folder / f"{trace.file}_{name}.csv.gz" for name in ("rates", "lengths"))
+        clients = servegen_programs(
+            rates, lengths, start_s=0, duration_s=seconds, load=SERVEGEN_LOAD, seed=seed
+        )
+        kept = [one for client in clients for one in client]
     if flood:
-        kept = sorted([*kept, *_flood(seconds)], key=lambda one: one.arrival_s)
-    return Workload(name, kept, size=len(kept), duration_s=seconds)
+        kept += _flood(seconds)
+    kept.sort(key=lambda one: one.arrival_s)
+    return Workload(trace.file, kept, size=len(kept), duration_s=seconds)
 
 
 def _flood(seconds: float) -> Iterator[Program]:
@@ -65,41 +119,60 @@ def _flood(seconds: float) -> Iterator[Program]:
         yield Program(f"flood-{number}", "flood", 0.7 * seconds + number / 15, (call,))
 
 
-def candidates(terms: autoscale.Terms) -> list[Callable[[], Scaler]]:
-    """Rivals with two targets each, since their owner must guess one."""
-    scaling = terms.scaling
+def terms_of(trace: Trace) -> autoscale.Terms:
+    """Of the manifest, with the targets of a trace."""
+    limit_s = trace.threshold_s
+    text = MANIFEST.replace("threshold: 5s", f"threshold: {limit_s:g}s")
+    targets = f"queueTime: {limit_s / 5:g}s, ttftP95: {limit_s:g}s"
+    with TemporaryDirectory() as temporary:
+        path = Path(temporary) / "service.yaml"
+        path.write_text(text.replace("queueTime: 1s, ttftP95: 5s", targets))
+        return autoscale.read_terms(path)
+
+
+def candidates(trace: Trace, terms: autoscale.Terms) -> list[Scaler]:
+    """The operator with and without knowledge, and rivals with two targets each, since their owner must guess one."""
+    scaling, first = terms.scaling, terms.first
+    given = replace(scaling.targets, service_per_replica=Quantity.from_plain(trace.capacity))
     return [
-        lambda: OperatorScaler(scaling, terms.parts, replicas=terms.first),
         *(
-            lambda target=target: QueueScaler(scaling, target=target, replicas=terms.first)
-            for target in (2.0, 8.0)
+            _named(
+                name, OperatorScaler(replace(scaling, targets=targets), terms.parts, replicas=first)
+            )
+            for name, targets in (
+                ("evenkeel", scaling.targets),
+                ("evenkeel, capacity given", given),
+                ("evenkeel, demand only", Targets()),
+            )
         ),
-        *(lambda target=target: PanicScaler(scaling, target=target) for target in (16.0, 48.0)),
-        *(lambda size=size: StaticScaler(size) for size in (3, 6)),
+        *(QueueScaler(scaling, target=target, replicas=first) for target in (2.0, 8.0)),
+        *(PanicScaler(scaling, target=target) for target in (16.0, 48.0)),
+        *(StaticScaler(size) for size in (3, 6)),
     ]
 
 
-def main(folder: Path, *, names: list[str], seeds: int, seconds: float, startup_s: float) -> None:
-    with TemporaryDirectory() as temporary:
-        path = Path(temporary) / "service.yaml"
-        path.write_text(MANIFEST)
-        terms = autoscale.read_terms(path)
+def _named(name: str, scaler: OperatorScaler) -> OperatorScaler:
+    scaler.name = name
+    return scaler
+
+
+def main(folder: Path, *, names: Sequence[str], seeds: int, startup_s: float) -> None:
     print(
-        "| trace | scaler | GPU hours | in 5 s | TTFT p50 | TTFT p99 | starts | flaps | peak |\n|---|---|---|---|---|---|---|---|---|",
+        "| trace | scaler | GPU hours | in time | TTFT p50 | TTFT p99 | starts | flaps | peak |\n|---|---|---|---|---|---|---|---|---|",
         flush=True,
     )
     for name in names:
-        for flood in (False, True):
+        trace = TRACES[name]
+        terms, setup = terms_of(trace), Setup(profile=PROFILES[trace.profile])
+        for flood in (False, True) if trace.steps else (False,):
+            title = f"{name}, flood" if flood else name
             found: defaultdict[str, list[ScalingFigures]] = defaultdict(list)
             for seed in range(seeds):
-                work = workload(name, folder, seed=seed, seconds=seconds, flood=flood)
-                setup = Setup(profile=PROFILES[TRACES[name][1]])
-                scalers = [make() for make in candidates(terms)]
+                work = workload(trace, folder, seed=seed, flood=flood)
                 for one in autoscale.compare(
-                    replace(setup), work, terms, scalers, startup_s=startup_s
+                    setup, work, terms, candidates(trace, terms), startup_s=startup_s
                 )[0]:
                     found[one.scaler].append(one)
-            title = f"{name}, flood" if flood else name
             for scaler, runs in found.items():
                 print(_row(title, scaler, runs), flush=True)
 
@@ -119,13 +192,6 @@ if __name__ == "__main__":
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--names", nargs="+", default=list(TRACES), choices=list(TRACES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--startup", type=float, default=120.0)
     given = parser.parse_args()
-    main(
-        given.traces,
-        names=given.names,
-        seeds=given.seeds,
-        seconds=given.seconds,
-        startup_s=given.startup,
-    )
+    main(given.traces, names=given.names, seeds=given.seeds, startup_s=given.startup)

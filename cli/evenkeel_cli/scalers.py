@@ -16,6 +16,7 @@ from evenkeel_fairshare.measures import percentile
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.recommendation import (
     LEARNT_PART,
+    LEAST_SATURATED_S,
     TOLERANCE,
     Asked,
     Measurements,
@@ -23,7 +24,7 @@ from evenkeel_operator.core.recommendation import (
     Recommendation,
 )
 from evenkeel_operator.core.scaling import History, State, Terms, apply_behavior, started, step
-from evenkeel_simulator.experiments.scaling import Observation
+from evenkeel_simulator.experiments.fleet_watch import Observation
 
 INTERVAL_S: Final = 15.0
 """Of the operator and of the HorizontalPodAutoscaler."""
@@ -42,8 +43,8 @@ class OperatorScaler:
         self._scaling = scaling
         self._parts = parts
         self._state = started(replicas, now_s=0.0)
-        self._seen: deque[tuple[float, float, bool]] = deque()
-        """(time, service per second of a replica, whether requests waited): the samples of the capacity queries."""
+        self._seen: deque[tuple[float, float]] = deque()
+        """(time, service per second of a replica): the samples of the capacity query."""
         self.reasons: dict[str, int] = {}
 
     def decide(self, seen: Observation) -> int:
@@ -51,21 +52,25 @@ class OperatorScaler:
         if seen.seen_per_s is not None and (
             not self._seen or seen.now_s - self._seen[-1][0] >= SAMPLE_S
         ):
-            self._seen.append((seen.now_s, seen.seen_per_s, seen.busy_part >= 0.5))
+            self._seen.append((seen.now_s, seen.seen_per_s))
         while self._seen and self._seen[0][0] < seen.now_s - LEARNING_S:
             self._seen.popleft()
+        rates = [rate for _, rate in self._seen if rate > 0]
+        saturated = seen.saturated_s > LEAST_SATURATED_S
         found = Measurements(
             asked=tuple(
-                Asked(tenant.rpartition("/")[2], client, rate)
-                for name, rate in seen.asked_per_s.items()
+                Asked(
+                    tenant.rpartition("/")[2],
+                    client,
+                    seen.asked_per_s.get(name, 0.0),
+                    seen.waiting_service.get(name, 0.0),
+                )
+                for name in {**seen.asked_per_s, **seen.waiting_service}
                 for tenant, _, client in (name.rpartition("/"),)
-                if rate > 0
             ),
             in_flight=seen.in_flight,
-            seen_per_s=_quantile([rate for _, rate, _ in self._seen if rate > 0]),
-            saturated_per_s=_quantile(
-                [rate for _, rate, waited in self._seen if waited and rate > 0]
-            ),
+            seen_per_s=percentile(rates, 100 * LEARNT_PART) if rates else None,
+            saturated_per_s=seen.saturated_service / seen.saturated_s if saturated else None,
             queue_s=seen.queue_s,
             ttft_p95_s=seen.ttft_p95_s,
         )
@@ -73,10 +78,6 @@ class OperatorScaler:
         self._state, decision = step(self._state, terms, found, now_s=seen.now_s)
         self.reasons[decision.reason] = self.reasons.get(decision.reason, 0) + 1
         return decision.replicas
-
-
-def _quantile(values: list[float]) -> float | None:
-    return percentile(values, 100 * LEARNT_PART) if values else None
 
 
 class QueueScaler:

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 HELD_TOKENS: Final = 1000
 """Tokens to which `LinearCost.kv_time` applies, so that it can be a whole number."""
+FIRST_COST: Final = 1000.0
+"""Assumed weighted tokens of a request of a client while no cost of its requests is known."""
 
 
 class Cost(Protocol):

@@ -242,7 +242,7 @@ async def test_the_token_is_sent_below_the_given_path_and_a_query_of_the_address
 
 
 async def test_routers_export_every_series_that_is_asked_for() -> None:
-    """Those of capacity too, whose answer takes minutes of waiting requests."""
+    """Those of capacity too, whose answer takes waiting requests. A family without a series has its type."""
     scaling = sample_context("gpu.yaml").spec.autoscaling
     assert scaling is not None
     asked = " ".join(queries("team-ml", "llama", scaling).values())
@@ -253,4 +253,7 @@ async def test_routers_export_every_series_that_is_asked_for() -> None:
         await until(lambda: bool(router.rooms.service_ledger.fairness.now.tenants), "figures")
         async with httpx.AsyncClient() as client:
             text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
-    assert {name for name in names if not re.search(rf"^{name}\{{", text, re.MULTILINE)} == set()
+    exported = r"^(# TYPE {0} |{0}\{{)"
+    assert {
+        name for name in names if not re.search(exported.format(name), text, re.MULTILINE)
+    } == set()

@@ -91,14 +91,15 @@ class Targets:
     """Targets of the scaler. Each set target yields a recommendation, and the highest one applies."""
 
     utilization_percent: Percent = 75
-    """Target for demand divided by the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
+    """Target for demand divided by the replicas' capacity, in percent. Demand is the sum over clients of requested service,
+    and of waiting service divided by 30 seconds. Each client counts up to its cap."""
     queue_time: Duration | None = None
     """Target for the mean wait at replicas, over requests of clients within their share. If not set, it is not a target."""
     ttft_p95: Duration | None = None
     """Target for the 95th percentile of time to first token, over clients within their share.
     If not set, it is not a target."""
     service_per_replica: Quantity | None = None
-    """Capacity of one replica in weighted tokens per second. If not set, the scaler measures it at saturated replicas."""
+    """Capacity of one replica in weighted tokens per second. If not set, the scaler measures it at replicas where requests wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,12 @@
 Every router exports the same fleet-wide values: use `max` over routers, never `sum`. Latency counts clients within
 their share only, so a client cannot grow the fleet by queueing behind itself.
 
+The rule: the fleet serves what clients request, and within half a minute what waits; each client counts up to its cap.
+
 Demand is counted in replicas of usable capacity, so a client's cap does not grow with the fleet. Caps belong to
-clients, not to tenants; a tenant's weight is part of each of its clients' caps (R9).
+clients, not to tenants; a tenant's weight is part of each of its clients' caps (R9). What waits is part of demand for two
+reasons. It grows at once, while routers average requests over a minute. And it grows until capacity suffices, also if the
+known capacity of a replica is too high.
 
 The highest of several recommendations counts: demand over usable capacity, queue time and time to first token where
 they exceed their targets, and one replica while requests are served or wait. Demand adds replicas only if capacity is
@@ -28,16 +32,27 @@ from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.reasons import Note
 
+CATCH_UP_S: Final = 30.0
+"""Time in which the fleet is to serve what waits: two intervals of the scaler. A shorter time would count a single long prompt
+that waits for the engine's iteration as much as a steady load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The demand of one client at all routers together: r_i."""
+    """The demand of one client at all routers together."""
 
     tenant: str
     client: str
     """`OTHER_CLIENTS` stands for the tenant's clients without a series of their own."""
     service_per_s: float
-    """Weighted tokens per second."""
+    """r_i, weighted tokens per second."""
+    waiting: float = 0.0
+    """Weighted tokens that its waiting requests will cost."""
+
+    @property
+    def demand_per_s(self) -> float:
+        """Weighted tokens per second that serve what it requests, and within `CATCH_UP_S` what waits."""
+        return self.service_per_s + self.waiting / CATCH_UP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,7 @@ class Demand:
     """Of all clients, in replicas."""
 
     replicas: float
-    """Σ min(r_i, cap_i)."""
+    """Σ min(d_i, cap_i): d_i is what client i requests, and what waits over `CATCH_UP_S`."""
     ceiling: float
     """Σ cap_i of the clients with demand: the limit of every recommendation to grow."""
 
@@ -101,9 +116,9 @@ def demand_of(
 ) -> Demand:
     """`usable_per_s` is the usable capacity of a replica; `cap_replicas` is `maxReplicasPerClient`, for weight 1."""
     found = [
-        (one.service_per_s / usable_per_s, cap_replicas * parts.client(one.tenant, one.client))
+        (one.demand_per_s / usable_per_s, cap_replicas * parts.client(one.tenant, one.client))
         for one in asked
-        if one.service_per_s > 0
+        if one.demand_per_s > 0
     ]
     return Demand(
         replicas=sum(min(wanted, cap) for wanted, cap in found),
@@ -129,11 +144,16 @@ class Measurements:
     seen_per_s: float | None = None
     """Weighted tokens per second that a routable replica did when there was work."""
     saturated_per_s: float | None = None
-    """The same while requests waited all the time."""
+    """The same of replicas at which requests waited, while they waited: `evenkeel_fairshare.saturation`."""
     queue_s: float | None = None
     """How long requests of clients within their share wait at replicas."""
     ttft_p95_s: float | None = None
     """Likewise, their time to the first token."""
+
+    @property
+    def longest_s(self) -> float:
+        """The longer latency: so long ago the first of the measured requests arrived, before the window."""
+        return max(self.queue_s or 0.0, self.ttft_p95_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +163,7 @@ class Fleet:
     wanted: int
     """What was decided last."""
     ready: int
-    """Replicas that take requests; the others are no capacity yet."""
+    """Replicas that took requests ever since the first of the measured requests arrived: the latencies belong to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +179,7 @@ def recommend(
 ) -> Recommendation:
     """The highest recommendation of all; the first named of equal ones gives the reason."""
     per_replica = _capacity(scaling, seen)
-    asks = any(one.service_per_s > 0 for one in seen.asked)
+    asks = any(one.demand_per_s > 0 for one in seen.asked)
     least = (
         Recommendation(1, reasons.IN_USE)
         if asks or seen.in_flight > 0
@@ -206,7 +226,8 @@ def _by_latency(
 ) -> tuple[Recommendation, ...]:
     """A minimum for each exceeded target: ready replicas times the excess, never below the present number.
 
-    It uses ready replicas, so that the number does not grow further while new replicas load weights. The caps of the
+    It uses ready replicas, so that the number does not grow further while new replicas load weights, or while requests count
+    that arrived before these were ready. The caps of the
     clients with demand limit it too, since short bursts of a client count as within its share.
     """
     targets = scaling.targets
@@ -227,15 +248,20 @@ def _by_latency(
 
 STALE_S: Final = 180.0
 """Three scrapes at one a minute. The metrics of routers change within seconds."""
-RATE: Final = "2m"
-"""Two scrapes at one a minute, plus the minute over which routers average demand."""
-LEARNING: Final = "[3h:1m]"
+LATENCY_S: Final = 120.0
+"""Window of both latencies: two scrapes at one a minute."""
+LONGEST_S: Final = 300.0
+"""A longer latency counts as this one where the arrival of the measured requests matters."""
+RATE: Final = f"{LATENCY_S:.0f}s"
+LEARNING: Final = "3h"
 """Window for measured capacity: longer than a quiet hour, short enough to exclude yesterday's model."""
 LEARNT_PART: Final = 0.95
 """Quantile of the window, not its maximum: a router that restores its ledger may report too much for a minute."""
+LEAST_SATURATED_S: Final = 10.0
+"""So many seconds with waiting requests give a capacity. The input of a long prompt counts at its start, so a second alone has no rate."""
 
 LABELS = "labels"
-AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
+AGE, ASKED, WAITING, IN_FLIGHT = "age", "asked", "waiting", "inFlight"
 SEEN, SATURATED = "seen", "saturated"
 QUEUE, TTFT = "queue", "ttft"
 
@@ -267,6 +293,7 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     found = {
         AGE: f"time() - max(timestamp(evenkeel_router_fleet_backlogged_clients{{{of}}}))",
         ASKED: f"max by (tenant, client) (evenkeel_router_service_requested{{{of}}}) != 0",
+        WAITING: f"max by (tenant, client) (evenkeel_router_service_waiting{{{of}}}) != 0",
         IN_FLIGHT: f"sum(evenkeel_router_requests_in_flight{{{of}}})",
     }
     targets = scaling.targets
@@ -275,13 +302,14 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
         total = f"evenkeel_router_tenant_service_total{{{of}}}"
         served = f"sum(min by (tenant) (rate({total}[{RATE}])))"
         live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
-        # Not at every sample: while a full batch decodes, no request waits until the first one ends.
-        waiting = f"(evenkeel_router_fleet_backlogged_clients{{{of}}} > bool 0)[{RATE}:10s]"
-        waits = f"max(avg_over_time({waiting})) >= 0.5"
         # A rate over a window longer than the data is too small, and would underestimate the capacity of a new fleet.
         each = f"{served} / {live} > 0 and count({total} offset {RATE})"
-        found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
-        found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"
+        found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each})[{LEARNING}:1m])"
+        service, seconds = (
+            f"sum(increase(evenkeel_router_saturated_{what}_total{{{of}}}[{LEARNING}]))"
+            for what in ("service", "seconds")
+        )
+        found[SATURATED] = f"{service} / ({seconds} > {LEAST_SATURATED_S:g})"
     share = "evenkeel_router_within_share_ttft_seconds"
     if targets.queue_time is not None:
         # Little's law: waiting requests divided by requests started per second.
@@ -337,14 +365,15 @@ def measurements(answers: Answers) -> Measurements | Note:
     if age_s > STALE_S:
         message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
         return Note(reasons.DATA_STALE, message)
-    demand = (*answers.get(ASKED, ()), *answers.get(IN_FLIGHT, ()))
+    demand = (one for name in (ASKED, WAITING, IN_FLIGHT) for one in answers.get(name, ()))
     if not all(math.isfinite(one.value) for one in demand):
         message = "Prometheus answers NaN or infinity for the demand at this service's routers."
         return Note(reasons.NOT_A_NUMBER, message)
+    rates, waiting = _by_client(answers, ASKED), _by_client(answers, WAITING)
     return Measurements(
         asked=tuple(
-            Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)
-            for one in answers.get(ASKED, ())
+            Asked(*client, rates.get(client, 0.0), waiting.get(client, 0.0))
+            for client in {**rates, **waiting}
         ),
         in_flight=_one(answers, IN_FLIGHT) or 0.0,
         seen_per_s=_finite(answers, SEEN),
@@ -352,6 +381,14 @@ def measurements(answers: Answers) -> Measurements | Note:
         queue_s=_one(answers, QUEUE),
         ttft_p95_s=_one(answers, TTFT),
     )
+
+
+def _by_client(answers: Answers, name: str) -> dict[tuple[str, str], float]:
+    """Values by (tenant, client)."""
+    return {
+        (one.labels.get("tenant", ""), one.labels.get("client", "")): one.value
+        for one in answers.get(name, ())
+    }
 
 
 def _one(answers: Answers, name: str) -> float | None:

@@ -33,6 +33,8 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
+    LATENCY_S,
+    LONGEST_S,
     Fleet,
     Measurements,
     Parts,
@@ -211,6 +213,8 @@ class State:
 
     replicas: int
     history: History = field(default_factory=History)
+    ready: tuple[tuple[float, int], ...] = ()
+    """(time, replicas that took requests) of recent steps, oldest first."""
 
 
 def started(replicas: int, *, now_s: float) -> State:
@@ -224,10 +228,14 @@ def step(
 ) -> tuple[State, Decision]:
     """One set of measurements."""
     scaling = terms.scaling
+    earlier = (one for one in state.ready if one[0] > now_s - LATENCY_S - LONGEST_S)
+    ready = (*earlier, (now_s, terms.ready))
     if isinstance(seen, Note):
         recommendation, note = Recommendation(state.replicas, reasons.STABILIZING), seen
     else:
-        fleet = Fleet(wanted=state.replicas, ready=terms.ready)
+        since_s = now_s - LATENCY_S - min(seen.longest_s, LONGEST_S)
+        fewest = min(count for at_s, count in ready if at_s > since_s)
+        fleet = Fleet(wanted=state.replicas, ready=fewest)
         recommendation = recommend(scaling, seen, terms.parts, fleet)
         note = _note(scaling, recommendation)
     if terms.activation and recommendation.replicas == 0:
@@ -241,7 +249,7 @@ def step(
         # Without measurements, that is the reason to hold.
         decided = Recommendation(state.replicas, note.reason)
     decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Note), note)
-    return State(decided.replicas, history), decision
+    return State(decided.replicas, history, ready), decision
 
 
 def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:
@@ -249,7 +257,7 @@ def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:
     if recommendation.reason == reasons.LEARNING:
         return Note(
             reasons.LEARNING,
-            "The capacity of a replica is unknown: no replica had waiting requests yet. Demand alone adds no replicas. "
+            "The capacity of a replica is unknown: requests have not waited at a replica for 15 s yet. Demand alone adds no replicas. "
             "Set targets.servicePerReplica to configure it.",
         )
     if recommendation.replicas > scaling.max_replicas:

@@ -362,3 +362,8 @@ def router_of(incarnation: str) -> str:
     if not incarnation.startswith(UNREPORTED):
         return ""
     return incarnation.rpartition("@")[2].rpartition("#")[0]
+
+
+def replica_of(incarnation: str) -> str:
+    """A common name of the incarnations that several routers account for one replica without reports; else the incarnation's own."""
+    return incarnation.rpartition("@")[0] if incarnation.startswith(UNREPORTED) else incarnation

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_fairshare.cost import FIRST_COST
 from evenkeel_fairshare.ledger.replica_account import (
     REQUESTS,
     RUNNING,
@@ -38,8 +39,17 @@ class Backlog:
     """Weighted tokens, ever."""
     recent_finished: float
     """Decayed count."""
+    recent_admitted: float
+    """Decayed count."""
     recent_service: float
     """Decayed sum, weighted tokens."""
+
+    @property
+    def work(self) -> float:
+        """The cost of the requests that wait, weighted tokens, by the mean of the admitted ones. That is too low while many of these run,
+        whose output is not counted yet."""
+        known = self.recent_admitted > 0 and self.recent_service > 0
+        return self.waiting * (self.recent_service / self.recent_admitted if known else FIRST_COST)
 
     @property
     def request_cost(self) -> float:
@@ -71,8 +81,12 @@ def look(
     if before is not None and service >= before.service:
         kept = math.exp((before.at_s - at_s) / MEMORY_S)
         recent_finished = before.recent_finished * kept + finished - before.finished
+        recent_admitted = before.recent_admitted * kept + max(0.0, admitted - before.admitted)
         recent_service = before.recent_service * kept + service - before.service
     else:  # it did not wait, or a replica has departed: all that went before counts as one request
         recent_finished = min(1.0, finished)
+        recent_admitted = admitted / max(1.0, finished)
         recent_service = service / max(1.0, finished)
-    return Backlog(at_s, waiting, admitted, finished, service, recent_finished, recent_service)
+    return Backlog(
+        at_s, waiting, admitted, finished, service, recent_finished, recent_admitted, recent_service
+    )

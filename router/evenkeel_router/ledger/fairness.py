@@ -19,12 +19,15 @@ from typing import Final
 
 from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
+from evenkeel_fairshare.ledger.replica_account import SERVICE as SERVED
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
+from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
+from evenkeel_router.ledger.accounting import replica_of
 from evenkeel_router.ledger.backlog import Backlog, look
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
@@ -46,6 +49,8 @@ class MemberFigures:
     """Owed service in weighted tokens, in total; equal to service before this router started."""
     requested_per_s: float = 0.0
     """Requested service, weighted tokens per second."""
+    waiting: float = 0.0
+    """Weighted tokens that its requests at replicas will cost which wait."""
     lead_s: float = 0.0
     """Lead over the least served backlogged member of its level, in seconds of fair service of that level.
     0 for a member that is not backlogged, since it takes no service from others."""
@@ -56,6 +61,7 @@ class MemberFigures:
             service=self.service + other.service,
             owed=self.owed + other.owed,
             requested_per_s=self.requested_per_s + other.requested_per_s,
+            waiting=self.waiting + other.waiting,
             lead_s=other.lead_s if self is NO_FIGURES else max(self.lead_s, other.lead_s),
             backlogged=self.backlogged or other.backlogged,
         )
@@ -90,6 +96,10 @@ class FleetFigures:
     Latency objectives exclude them."""
     waiting_within_share: float = 0.0
     """Waiting requests of all other clients at replicas."""
+    saturated_s: float = 0.0
+    """Seconds in which requests waited at a replica without a break, over all replicas since this router started."""
+    saturated_service: float = 0.0
+    """Weighted tokens that those replicas served in those seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,7 @@ class Fairness:
         self._rate = 0.0
         """Service per second of the whole fleet while clients wait; the last known one."""
         self._most_alive = 1
+        self._saturation = Saturation()
 
     @property
     def known(self) -> int:
@@ -148,13 +159,21 @@ class Fairness:
                 yield
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
+        replicas: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
         for incarnation, account in list(self._ledger.open_accounts()):
             if incarnation in alive:
                 names = account.clients.positive(WAITING)
+                service = sum(account.clients.column(SERVED))
+                replicas[replica_of(incarnation)].append((service, bool(names)))
                 waiting.update(names)
                 for name in names:
                     queued[name] += account.clients.cell(name, WAITING)
                 yield
+        for replica, accounts in replicas.items():
+            service = sum([own for own, _ in accounts])
+            waits = any(waits for _, waits in accounts)
+            self._saturation.observe(replica, service=service, waits=waits, now_s=now_s)
+        self._saturation.retain(replicas)
         backlogs = yield from self._backlogs(waiting, alive, now_s)
         competed = self._owe(grown, backlogs, weights)
         self._remember(_Moment(now_s, backlogs, competed, self._total))
@@ -163,7 +182,12 @@ class Fairness:
         ratio = yield from self._bound_ratio(everywhere, alive)
         found = yield from self._conclude(waiting, weights, ratio)
         within = (count for name, count in queued.items() if name not in found.beyond_share)
-        self.now = replace(found, waiting_within_share=sum(within))
+        self.now = replace(
+            found,
+            waiting_within_share=sum(within),
+            saturated_s=self._saturation.seconds,
+            saturated_service=self._saturation.service,
+        )
 
     @property
     def _waited(self) -> Mapping[str, Backlog]:
@@ -331,6 +355,7 @@ class Fairness:
                 service=known.get(client, 0.0),
                 owed=self._owed[client] if client in known else 0.0,
                 requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
+                waiting=self._waited[client].work if client in self._waited else 0.0,
                 lead_s=leads.get(client, 0.0),
                 backlogged=client in waiting,
             )

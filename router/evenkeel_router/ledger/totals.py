@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.cost import FIRST_COST, Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.errors import Outcome
@@ -335,7 +335,7 @@ class DemandMeter:
     by maximum.
     """
 
-    def __init__(self, *, window_s: float = 60.0, first_cost: float = 1000.0) -> None:
+    def __init__(self, *, window_s: float = 60.0, first_cost: float = FIRST_COST) -> None:
         """`first_cost`: assumed weighted tokens per request until the client's first request has finished."""
         if not (window_s > 0 and first_cost > 0):
             raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")

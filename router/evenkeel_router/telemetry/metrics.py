@@ -86,6 +86,11 @@ _FLEET: Final[_Rows] = (
     ("within_share_waiting", "waiting_within_share", "Requests that wait at replicas, of clients that request at most their share."),
 )  # fmt: skip
 
+_SATURATION: Final[_Rows] = (
+    ("saturated_seconds", "saturated_s", "Seconds in which requests waited at a replica, from the sixth in a row on, over all replicas."),
+    ("saturated_service", "saturated_service", "Weighted tokens that replicas served in those seconds."),
+)  # fmt: skip
+
 
 def _table(
     family: Callable[..., Lines], rows: _Rows, series: Sequence[tuple[str, object]]
@@ -311,6 +316,9 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield ""
     yield from _table(counter, _CLIENT_SERVICE, clients)
     yield from _table(gauge, _CLIENT_GAUGES, clients)
+    help_text = "Weighted tokens that the client's waiting requests will cost, by the mean of its earlier requests. No series without one."
+    waiting = ((own, figures.waiting) for own, figures in clients if figures.waiting > 0)
+    yield from gauge("service_waiting", help_text, waiting)
     tenants: list[tuple[str, MemberFigures]] = []
     for identity, figures in now.tenants.items():
         tenant, _ = names_of(other_clients(identity))
@@ -318,7 +326,9 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield ""
     yield from _table(counter, _TENANT_SERVICE, tenants)
     yield from _table(gauge, _TENANT_GAUGES, tenants)
-    yield from _table(gauge, _FLEET, [(labels(model_name=model), now)])
+    fleet = [(labels(model_name=model), now)]
+    yield from _table(gauge, _FLEET, fleet)
+    yield from _table(counter, _SATURATION, fleet)
 
 
 def ledger_metrics(rooms: Rooms) -> Lines:

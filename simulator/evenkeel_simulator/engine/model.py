@@ -92,6 +92,11 @@ class Engine:
             self._accounts.settle(request)
         return self._accounts
 
+    def accounts_at(self, now_s: float) -> Accounts:
+        """Service of every client until now, for a driver that jumps."""
+        self._catch_up(now_s)
+        return self.accounts
+
     def request(self, request_id: str) -> EngineRequest | None:
         """A request that waits or runs."""
         return self._requests.get(request_id)

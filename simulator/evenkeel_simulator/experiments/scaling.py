@@ -8,7 +8,7 @@ the start-up included. Requests of a drained replica finish there; those that wa
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -17,41 +17,20 @@ from typing import Protocol
 import msgspec
 from evenkeel_fairshare.fleet.contract import Dispatch, ReplicaSet
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.tenancy import shares
 
-from evenkeel_simulator.engine.request import State
 from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig, _FleetRequest, _Run
+from evenkeel_simulator.experiments.fleet_watch import (
+    REPORT_S,
+    FleetWatch,
+    Observation,
+    within_share,
+)
 from evenkeel_simulator.experiments.owed import service_of
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Workload
 
-WINDOW_S = 120.0
-"""Of rates and means that scalers read: RATE of the operator's queries."""
 FLAP_S = 300.0
 """A replica that ends earlier after the last start, or starts earlier after the last end, is a flap."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What a scaler may know now."""
-
-    now_s: float
-    ready: int
-    target: int
-    """The number that was decided last."""
-    waiting: int
-    """Requests in the queues of all replicas."""
-    in_flight: int
-    asked_per_s: Mapping[str, float]
-    """By client: weighted tokens per second."""
-    seen_per_s: float | None
-    """Weighted tokens per second that a ready replica did, over `WINDOW_S`; None before."""
-    busy_part: float
-    """Part of `WINDOW_S` in which requests waited."""
-    queue_s: float | None
-    """Mean wait of requests of clients within their share; None without one."""
-    ttft_p95_s: float | None
-    """Likewise, over `WINDOW_S`."""
 
 
 class Scaler(Protocol):
@@ -119,7 +98,6 @@ class ScaledFleet(Fleet):
         self._scaler = scaler
         self._meter = meter
         self._startup_s = startup_s
-        self._target = config.replicas
         self._replicas = {slot: _Replica(0.0, 0.0) for slot in range(config.replicas)}
         self._decide_s = 0.0
         self.tick_s = 0.0
@@ -128,10 +106,10 @@ class ScaledFleet(Fleet):
         """(time, number of replicas that exist); for plots."""
         self.starts = self.flaps = 0
         self._last_change = (-inf, 0)
-        self._done: deque[tuple[float, Record]] = deque()
+        self._watch = FleetWatch()
+        self._report_s = 0.0
         self._open: dict[str, _FleetRequest] = {}
         self._weights: Mapping[str, tuple[float, str, float]] = {}
-        self._waited: deque[tuple[float, bool]] = deque()
 
     def run(self, workload: Workload) -> float:
         """Serve a workload; returns when the last request ended, to which GPU time is counted."""
@@ -155,11 +133,25 @@ class ScaledFleet(Fleet):
             if not self._routable >> slot & 1:
                 self._routable = ReplicaSet(self._routable | 1 << slot)
                 self.policy.joined(slot)
+        if now_s >= self._report_s:
+            self._report_s = now_s + REPORT_S
+            live = {str(slot): self.engines[slot] for slot in self._replicas}
+            self._watch.report(now_s, live, self._open.values())
         if now_s >= self._decide_s:
             self._decide_s = now_s + self._scaler.interval_s
             self._apply(max(1, self._scaler.decide(self._observed(now_s, len(ready)))), now_s)
         starting = [r.ready_s for r in self._replicas.values() if r.ready_s > now_s]
-        self.tick_s = min([self._decide_s, *starting])
+        self.tick_s = min([self._decide_s, self._report_s, *starting])
+
+    def _observed(self, now_s: float, ready: int) -> Observation:
+        return self._watch.observation(
+            now_s,
+            [self.engines[slot] for slot in self._replicas],
+            ready=ready,
+            in_flight=len(self._open),
+            asked_per_s=self._meter.rates(now_s),
+            weights=self._weights,
+        )
 
     # Events of the base class.
 
@@ -175,56 +167,14 @@ class ScaledFleet(Fleet):
         return request
 
     def _note_record(self, record: Record) -> None:
-        del self._open[record.id]
+        self._watch.ended(self._open.pop(record.id))
         if record.finished_s is not None:
             self._meter.finished(record.client, service_of(record))
-            self._done.append((record.finished_s, record))
         self._report(record)
-
-    # The scaler's view
-
-    def _observed(self, now_s: float, ready: int) -> Observation:
-        while self._done and self._done[0][0] < now_s - WINDOW_S:
-            self._done.popleft()
-        waiting = self._waiting()
-        self._waited.append((now_s, bool(waiting)))
-        while self._waited[0][0] < now_s - WINDOW_S:
-            self._waited.popleft()
-        served: defaultdict[str, float] = defaultdict(float)
-        for _, record in self._done:
-            served[record.client] += service_of(record)
-        asked = self._meter.rates(now_s)
-        within = within_share(asked, self._weights)
-        of_within = [record for _, record in self._done if record.client in within]
-        waits = sum(count for name, count in waiting.items() if name in within)
-        ttfts = [record.ttft_s for record in of_within if record.ttft_s is not None]
-        per_s = len(of_within) / WINDOW_S
-        return Observation(
-            now_s=now_s,
-            ready=ready,
-            target=self._target,
-            waiting=sum(waiting.values()),
-            in_flight=sum(self._outstanding),
-            asked_per_s=asked,
-            seen_per_s=sum(served.values()) / WINDOW_S / ready
-            if ready and now_s >= WINDOW_S
-            else None,
-            busy_part=sum(busy for _, busy in self._waited) / len(self._waited),
-            queue_s=waits / per_s if per_s else None,
-            ttft_p95_s=percentile(ttfts, 95) if ttfts else None,
-        )
-
-    def _waiting(self) -> dict[str, int]:
-        found: defaultdict[str, int] = defaultdict(int)
-        for request in self._open.values():
-            if request.state is State.WAITING:
-                found[request.client] += 1
-        return found
 
     # Replicas
 
     def _apply(self, target: int, now_s: float) -> None:
-        self._target = target
         present = [slot for slot, one in self._replicas.items() if not one.draining]
         for _ in range(target - len(present)):
             self._note_change(now_s, 1)
@@ -262,32 +212,13 @@ class ScaledFleet(Fleet):
     def _end_replica(self, slot: int, now_s: float) -> None:
         self.gpu_s += now_s - self._replicas.pop(slot).started_s
         self.index.drop(slot)
+        self._watch.left(str(slot))
         self.changes.append((now_s, len(self._replicas)))
 
     def _note_change(self, now_s: float, sign: int) -> None:
         last_s, last = self._last_change
         self.flaps += last == -sign and now_s - last_s < FLAP_S
         self._last_change = (now_s, sign)
-
-
-def within_share(
-    asked: Mapping[str, float], weights: Mapping[str, tuple[float, str, float]]
-) -> frozenset[str]:
-    """Clients that ask for no more than twice their weighted part of all that is asked for.
-
-    `weights`: client weight, tenant and tenant weight by client; clients that are missing weigh 1. Twice, because in a fleet of
-    equals half of the clients ask for more than the mean.
-    """
-    active = {name: rate for name, rate in asked.items() if rate > 0}
-    known = {name: weights.get(name, (1.0, name, 1.0)) for name in active}
-    identities = {name: f"{known[name][1]}/{number}" for number, name in enumerate(active)}
-    of_client = {identities[name]: known[name][0] for name in active}
-    of_tenant = {tenant: weight for _, tenant, weight in known.values()}
-    parts = shares(list(of_client), of_client.__getitem__, of_tenant.__getitem__)
-    total = sum(active.values())
-    return frozenset(
-        name for name, rate in active.items() if rate <= 2 * parts[identities[name]] * total
-    )
 
 
 MINUTE_S = 60.0

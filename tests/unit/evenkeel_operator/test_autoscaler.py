@@ -224,10 +224,26 @@ def test_only_what_is_needed_is_asked() -> None:
     given = sample_context("gpu.yaml").spec.autoscaling
     assert given is not None
     everything = queries("team-ml", "llama", given)
-    assert set(everything) == {"age", "asked", "inFlight", "seen", "saturated", "queue", "ttft"}
+    assert set(everything) == {
+        "age",
+        "asked",
+        "waiting",
+        "inFlight",
+        "seen",
+        "saturated",
+        "queue",
+        "ttft",
+    }
     assert all('namespace="team-ml",evenkeel_dev_service="llama"' in q for q in everything.values())
     bare = replace(given, targets=replace(given.targets, queue_time=None, ttft_p95=None))
-    assert set(queries("n", "s", bare)) == {"age", "asked", "inFlight", "seen", "saturated"}
+    assert set(queries("n", "s", bare)) == {
+        "age",
+        "asked",
+        "waiting",
+        "inFlight",
+        "seen",
+        "saturated",
+    }
 
 
 @pytest.mark.parametrize(
@@ -279,6 +295,7 @@ def test_what_is_no_number_is_no_figure() -> None:
         answers({("a", "b"): float("nan"), ("a", "c"): 1.0}),
         answers({("a", "b"): float("inf")}),
         answers({("a", "c"): 1.0}, inFlight=float("nan")),
+        answers({("a", "c"): 1.0}, waiting=float("nan")),
     ],
 )
 def test_demand_that_is_no_number_is_no_reason_to_shrink(odd: Answers) -> None:

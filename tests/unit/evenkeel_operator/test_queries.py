@@ -31,6 +31,8 @@ OF: Final = series_of("team-ml", "llama")
 SERVED = "evenkeel_router_tenant_service_total"
 ROUTABLE = "evenkeel_router_replica_routable"
 WAITS = "evenkeel_router_fleet_backlogged_clients"
+SATURATED_S = "evenkeel_router_saturated_seconds_total"
+SATURATED_SERVICE = "evenkeel_router_saturated_service_total"
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -47,25 +49,28 @@ THREE_OF_WHICH_ONE_IS_NOT_READY = [*TWO_REPLICAS, *both(ROUTABLE, "0x240", repli
 BUSY = both(SERVED, "0+60000x240", tenant="t")  # 2000 a second
 CASES: dict[str, tuple[str, list[dict[str, str]], float | None]] = {
     "what a replica did while requests waited": (
-        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "3x240")], 1000.0),
-    "replicas that are not ready are no capacity": (
-        "saturated", [*THREE_OF_WHICH_ONE_IS_NOT_READY, *BUSY, *both(WAITS, "3x240")], 1000.0),
-    "nothing waited": (
-        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], None),
-    "figures of less than two minutes are no rate": (
         "saturated",
-        [*TWO_REPLICAS, *both(SERVED, "_x237 0+60000x3", tenant="t"), *both(WAITS, "_x237 3x3")],
-        None),
-    "figures of two minutes are": (
+        [*both(SATURATED_S, "0+30x240"), *both(SATURATED_SERVICE, "0+30000x240")], 1000.0),
+    "it counts from two scrapes after the first wait": (
         "saturated",
-        [*TWO_REPLICAS, *both(SERVED, "_x236 0+60000x4", tenant="t"), *both(WAITS, "_x236 3x4")],
+        [*both(SATURATED_S, "0x238 12 40"), *both(SATURATED_SERVICE, "0x238 12000 40000")], 1000.0),
+    "a router that starts anew begins at 0": (
+        "saturated",
+        [*both(SATURATED_S, "0+30x120 0+15x119"), *both(SATURATED_SERVICE, "0+30000x120 0+15000x119")],
         1000.0),
-    "requests waited most of the time": (
-        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "1 2 0" + " 1 2 0" * 79)], 1000.0),
-    "a request waited now and then": (
-        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0 0 0 0 1" + " 0 0 0 0 1" * 47)], None),
+    "a short wait is no capacity": (
+        "saturated",
+        [*both(SATURATED_S, "0x238 1 2"), *both(SATURATED_SERVICE, "0x238 9000 9000")], None),
+    "nothing waited": (
+        "saturated", [*both(SATURATED_S, "0x240"), *both(SATURATED_SERVICE, "0x240")], None),
+    "replicas that are not ready are no capacity": (
+        "seen", [*THREE_OF_WHICH_ONE_IS_NOT_READY, *BUSY], 1000.0),
+    "figures of less than two minutes are no rate": (
+        "seen", [*TWO_REPLICAS, *both(SERVED, "_x237 0+60000x3", tenant="t")], None),
+    "figures of two minutes are": (
+        "seen", [*TWO_REPLICAS, *both(SERVED, "_x236 0+60000x4", tenant="t")], 1000.0),
     "what a replica did with nothing waiting": (
-        "seen", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], 1000.0),
+        "seen", [*TWO_REPLICAS, *BUSY], 1000.0),
     "times without work say nothing about replicas": (
         "seen", [*TWO_REPLICAS, *both(SERVED, "0+60000x60 3600000x180", tenant="t")], 1000.0),
     "one router that reads its ledger anew jumps, the other does not": (
@@ -115,8 +120,12 @@ def test_a_query_says_what_is_meant(case: str, tmp_path: Path) -> None:
     assert code == 0, said
 
 
-def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
-    asked = "evenkeel_router_service_requested"
+@pytest.mark.parametrize("name", ["asked", "waiting"])
+def test_routers_that_say_the_same_are_not_added_up(name: str, tmp_path: Path) -> None:
+    asked = {
+        "asked": "evenkeel_router_service_requested",
+        "waiting": "evenkeel_router_service_waiting",
+    }[name]
     given = [
         *both(asked, "500x240", tenant="t", client="x"),
         series(asked, "700x240", pod="a", tenant="t", client="y"),
@@ -128,7 +137,7 @@ def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
         {"labels": '{tenant="t", client="x"}', "value": 500},
         {"labels": '{tenant="t", client="y"}', "value": 700},
     ]
-    code, said = evaluated(tmp_path, QUERIES["asked"], given, want)  # type: ignore[arg-type]
+    code, said = evaluated(tmp_path, QUERIES[name], given, want)  # type: ignore[arg-type]
     assert code == 0, said
 
 
@@ -158,4 +167,4 @@ def test_nothing_is_asked_that_the_spec_gives() -> None:
     assert GIVEN is not None
     given = replace(GIVEN.targets, service_per_replica=Quantity.from_plain("1k"))
     asked = queries("n", "s", replace(GIVEN, targets=given))
-    assert set(asked) == {"age", "asked", "inFlight", "queue", "ttft"}
+    assert set(asked) == {"age", "asked", "waiting", "inFlight", "queue", "ttft"}

@@ -101,6 +101,15 @@ WISHES: dict[str, tuple[dict[str, Any], Measurements, Fleet, tuple[int, str]]] =
         {}, Measurements(asked=asked(3600)), FLEET, (4, "Demand")),
     "more than a tenth does": (
         {}, Measurements(asked=asked(4401)), FLEET, (5, "Demand")),
+    "what waits is to be served within half a minute": (
+        {}, Measurements(asked=(Asked("a", "x", 2000, 60_000), Asked("b", "y", 0, 30_000))), FLEET,
+        (5, "Demand")),
+    "what waits counts up to the cap of its client": (
+        {"maxReplicasPerClient": 5}, Measurements(asked=(Asked("a", "x", 2000, 1e9),)), FLEET,
+        (5, "Demand")),
+    "what waits adds nothing without a capacity": (
+        {"targets": {}}, Measurements(asked=(Asked("a", "x", 0, 1e9),), seen_per_s=500.0), FLEET,
+        (4, "LearningCapacity")),
     "nobody asks": (
         {}, Measurements(), FLEET, (0, "Demand")),
     "nobody asks, and the last one is still served": (
@@ -178,6 +187,16 @@ def test_one_greedy_client_grows_it_to_its_cap_and_says_so_as_demand() -> None:
     assert {(one.reason, one.note.reason, one.active) for one in decisions} == {
         ("Demand", "Scaling", True)
     }
+
+
+def test_latency_counts_for_the_replicas_that_were_ready_when_the_requests_arrived() -> None:
+    """Otherwise the fleet would double again once the new replicas are ready, by latencies from before."""
+    life = Life(2, targets={"servicePerReplica": 1000, "ttftP95": "1s"})
+    late = Measurements(asked=asked(1000, 1000), ttft_p95_s=9.0)
+    assert life.looks(late).replicas == 4
+    life.terms = replace(life.terms, ready=4)
+    assert [life.looks(late).replicas for _ in range(8)] == [4] * 8
+    assert life.looks(late).replicas == 8
 
 
 def test_more_than_the_most_is_said() -> None:

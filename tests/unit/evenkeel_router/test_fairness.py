@@ -288,3 +288,34 @@ def test_requests_are_served_between_the_steps() -> None:
     world.at += 1
     world.ledger.stale.update(f"ns/t/{n}" for n in range(500))
     assert sum(1 for _ in world.truth.steps(world.alive, WEIGHTS, 99.0)) > 500
+
+
+def test_what_waits_costs_the_mean_of_the_clients_admitted_requests() -> None:
+    world = World()
+    world.tick({A: 0, B: 0}, waiting=4, requests={A: 0, B: 0})
+    assert world.truth.now.tenants["ns/t"].waiting == 8 * 1000, "no cost is known yet"
+    now = world.tick({A: 600, B: 50}, waiting=4, requests={A: 3, B: 1}, running=1)
+    assert (now.clients[A].waiting, now.clients[B].waiting) == (4 * 200, 4 * 50)
+    assert now.tenants["ns/t"].waiting == 4 * 250
+    assert world.tick({A: 600, B: 50}, waiting=0).clients[A].waiting == 0
+
+
+def test_a_replica_is_saturated_while_requests_wait_there() -> None:
+    world = World(replicas=2)
+    for n in range(4):
+        world.tick({A: 300.0 * n}, waiting=2)
+    # In steps of ten seconds; the first one shows only that requests wait.
+    assert (world.truth.now.saturated_s, world.truth.now.saturated_service) == (20, 600)
+    world.tick({B: 1000.0}, waiting=0, replica=1)
+    now = world.tick({A: 1200.0}, waiting=0)
+    assert (now.saturated_s, now.saturated_service) == (30, 600)
+
+
+def test_the_routers_of_a_replica_without_reports_add_up_to_one_replica() -> None:
+    world = World()
+    world.alive = ["~r@one#1", "~r@two#7"]
+    for n in range(4):
+        world.tick({A: 300.0 * n}, waiting=1)
+        world.tick({B: 300.0 * n}, waiting=0, replica=1)
+    now = world.truth.now
+    assert now.saturated_service / now.saturated_s == 600 / 20

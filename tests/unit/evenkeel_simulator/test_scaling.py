@@ -11,19 +11,19 @@ from evenkeel_cli import autoscale
 from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
 from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.experiments.fleet_watch import Observation, within_share
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.scaling import (
-    Observation,
-    ScalingFigures,
-    run_scaled,
-    within_share,
-)
+from evenkeel_simulator.experiments.scaling import ScalingFigures, run_scaled
 from evenkeel_simulator.experiments.setup import Setup
 from evenkeel_simulator.experiments.workload import Call, Program, Workload
 
 from bench.scaling import MANIFEST
 
-SERVICE = MANIFEST.replace("queueTime: 1s, ttftP95: 5s", "servicePerReplica: 1000, queueTime: 2s")
+SERVICE = (
+    MANIFEST.replace("queueTime: 1s, ttftP95: 5s", "servicePerReplica: 1000, queueTime: 2s")
+    .replace("maxReplicas: 12", "maxReplicas: 6")
+    .replace("25%", "50%")
+)
 PROFILE = CostProfile(
     prefill_ms=5, prefill_token_ms=0.1, decode_ms=20, decode_request_ms=1,
     decode_kv_token_ms=0.0, kv_tokens=4000,
@@ -102,7 +102,11 @@ def test_a_scaler_sees_demand_waits_and_throughput() -> None:
     last = [one for one in scaler.seen if one.now_s <= 130][-1]
     assert last.waiting > 100
     assert last.in_flight > last.waiting
-    assert last.busy_part > 0.9
+    assert sum(last.waiting_service.values()) == pytest.approx(200 * last.waiting, rel=0.1)
+    assert 110 < last.saturated_s < 130
+    assert last.saturated_service / last.saturated_s == pytest.approx(last.seen_per_s, rel=0.1)
+    assert last.ttft_p95_s is not None
+    assert last.ttft_p95_s > 10
     assert sum(last.asked_per_s.values()) == pytest.approx(40 * 200, rel=0.3)
     assert last.seen_per_s is not None
     assert last.seen_per_s < sum(last.asked_per_s.values())
@@ -123,11 +127,8 @@ def terms(tmp_path: Path, text: str = SERVICE) -> autoscale.Terms:
 
 
 def observed(now_s: float, **changes: object) -> Observation:
-    given: dict[str, object] = {
-        "now_s": now_s, "ready": 1, "target": 1, "waiting": 0, "in_flight": 1, "asked_per_s": {},
-        "seen_per_s": None, "busy_part": 0.0, "queue_s": None, "ttft_p95_s": None,
-    }  # fmt: skip
-    return Observation(**(given | changes))  # type: ignore[arg-type]
+    given: dict[str, object] = {"ready": 1, "in_flight": 1, **changes}
+    return Observation(now_s=now_s, **given)  # type: ignore[arg-type]
 
 
 def test_the_operator_grows_by_demand_up_to_the_cap_of_a_client(tmp_path: Path) -> None:
@@ -140,6 +141,30 @@ def test_the_operator_grows_by_demand_up_to_the_cap_of_a_client(tmp_path: Path) 
     assert decide({"ns/a/x": 1400.0}) == 2
     assert decide({"ns/a/x": 99_000.0}) == 3  # half of maxReplicas
     assert decide({"ns/a/x": 99_000.0, "ns/b/y": 99_000.0}) == 6
+
+
+def test_the_operator_learns_capacity_and_grows_within_two_intervals_of_waiting(
+    tmp_path: Path,
+) -> None:
+    text = SERVICE.replace("servicePerReplica: 1000, ", "")
+    found = terms(tmp_path, text)
+    scaler = OperatorScaler(found.scaling, found.parts, replicas=1)
+    asked = {"ns/a/x": 500.0, "ns/b/y": 500.0}
+    calm = [scaler.decide(observed(15.0 * n, asked_per_s=asked)) for n in range(20)]
+    assert set(calm) == {1}
+    waits = [
+        scaler.decide(
+            observed(
+                300.0 + 15 * n,
+                asked_per_s=asked,
+                waiting_service=dict.fromkeys(asked, 15_000.0 * n),
+                saturated_s=15.0 * n,
+                saturated_service=15_000.0 * n,
+            )
+        )
+        for n in range(3)
+    ]
+    assert waits == [1, 3, 4]
 
 
 def test_the_queue_scaler_grows_by_waiting_requests_whoever_sent_them(tmp_path: Path) -> None:
