@@ -260,7 +260,8 @@ def test_defaults_appear_and_mean_what_the_contract_means(api: httpx.Client, sto
     assert service == parse_service(given)[0]
     assert "replicas" not in seen["spec"]["engine"]
     assert seen["spec"]["scheduling"]["isolation"] == "50%"
-    assert "clientQuantum" not in seen["spec"]["scheduling"], "the version before could not read it"
+    for name in ("clientQuantum", "order"):
+        assert name not in seen["spec"]["scheduling"], "the version before could not read it"
     assert seen["spec"]["router"]["limits"]["maxBodySize"] == "16Mi"
 
 

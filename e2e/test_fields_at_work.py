@@ -267,6 +267,7 @@ def test_engine_settings_take_effect(one: Service) -> None:
             "inputTokenWeight": 100,
             "outputTokenWeight": 1000,
             "rejoin": "Paper",
+            "order": "MatchOctaves",
         },
         router={"prefix": {"mode": "Text"}},
     )
@@ -279,7 +280,9 @@ def test_engine_settings_take_effect(one: Service) -> None:
     assert info["context_length"] == 2048
     assert item["metadata"]["annotations"]["evenkeel.test/a"] == "b"
     assert team.python(pod, "import os; print(os.environ['ADDED'])") == "so"
-    assert "--rejoin=Paper" in team.python(pod, "print(open('/proc/1/cmdline').read())")
+    command = team.python(pod, "print(open('/proc/1/cmdline').read())")
+    assert "--rejoin=Paper" in command
+    assert "--order=MatchOctaves" in command
     assert one.says(404, "model_not_found", BY_KEY)  # by its old name
     wait_until(lambda: [at.policy for at in one.state().replicas] == ["VTC"], "its policy alone")
     fresh = {"x-evenkeel-client": "ads/fresh"}

@@ -25,6 +25,7 @@ OWNED_FLAGS: Final = (
     "--max-loras-per-batch",
     "--model",
     "--model-path",
+    "--order",
     "--output-token-weight",
     "--page-size",
     "--port",

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Final, TypeVar
 
-from evenkeel_contract.queueorder import OnMismatch
+from evenkeel_contract.queueorder import OnMismatch, RequestOrder
 
 QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 KV_TIME_VARIABLE: Final = "EVENKEEL_KV_TIME"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
+ORDER_VARIABLE: Final = "EVENKEEL_ORDER"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
@@ -64,6 +66,8 @@ class EngineSettings:
     kv_time: float = 0.0
     """Weighted tokens for 1000 KV tokens held while one output token is made (R14)."""
     rejoin: str = "KeepDebt"
+    order: RequestOrder = RequestOrder.LONGEST_MATCH
+    """DLPM: which of the requests that it may admit goes first."""
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
     isolation: float | None = ISOLATION
@@ -112,6 +116,8 @@ class EngineSettings:
         }
         if self.kv_time:
             environment[KV_TIME_VARIABLE] = repr(self.kv_time)
+        if self.order is not RequestOrder.LONGEST_MATCH:  # older engines do not know it
+            environment[ORDER_VARIABLE] = self.order.value
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
         if self.isolation != ISOLATION:
@@ -143,6 +149,7 @@ class EngineSettings:
             ),
             kv_time=_number(environment, KV_TIME_VARIABLE, defaults.kv_time),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
+            order=_choice(environment, ORDER_VARIABLE, defaults.order),
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
             isolation=None
             if environment.get(ISOLATION_VARIABLE) == OFF
@@ -150,7 +157,7 @@ class EngineSettings:
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             reports_host=environment.get(REPORTS_HOST_VARIABLE) or defaults.reports_host,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
-            on_mismatch=_on_mismatch(environment),
+            on_mismatch=_choice(environment, ON_MISMATCH_VARIABLE, defaults.on_mismatch),
         )
 
 
@@ -159,12 +166,15 @@ def _quantum(environment: Mapping[str, str]) -> float | None:
     return None if text == AUTO else _number(environment, QUANTUM_VARIABLE, 0.0)
 
 
-def _on_mismatch(environment: Mapping[str, str]) -> OnMismatch:
-    text = environment.get(ON_MISMATCH_VARIABLE) or OnMismatch.GATE.value
-    if text not in {one.value for one in OnMismatch}:
-        names = " or ".join(one.value for one in OnMismatch)
-        raise EngineSettingsError(f"{ON_MISMATCH_VARIABLE} is {text!r}; it must be {names}")
-    return OnMismatch(text)
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def _choice(environment: Mapping[str, str], variable: str, default: _Choice) -> _Choice:
+    text = environment.get(variable) or default.value
+    choices = {one.value: one for one in type(default)}
+    if text not in choices:
+        raise EngineSettingsError(f"{variable} is {text!r}; it must be {' or '.join(choices)}")
+    return choices[text]
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

@@ -33,6 +33,13 @@ class Rejoin(Enum):
     PAPER = "Paper"  # the deficit is set to zero, as in the paper; a client can exploit this
 
 
+class RequestOrder(Enum):
+    """Which of the requests that DLPM may admit goes first (docs/design/0007)."""
+
+    LONGEST_MATCH = "LongestMatch"  # the request with the longest cached prompt
+    MATCH_OCTAVES = "MatchOctaves"  # short prompts before long ones where little is cached
+
+
 class QueueOwner(Enum):
     """Where the waiting requests of a replica are ordered (design R12)."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
-from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
+from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName, RequestOrder
 from evenkeel_contract.values import (
     DNS_NAME,
     ORIGIN,
@@ -126,6 +126,8 @@ class SchedulingConfig:
     """Policy of the gate."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit at the gate of a client that returns after being idle (R4)."""
+    order: RequestOrder | None = None
+    """Which of the requests that DLPM may admit goes first at the gate. None: LongestMatch. Version 0.2 does not know the field."""
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
     kv_time: OptionalWeight = 0

@@ -23,6 +23,7 @@ from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import modes, seams
@@ -320,6 +321,7 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
             cost=cost,
             deficits=deficits,
             warmup_s=settings.warmup_s,
+            order=ORDERS[settings.order.value],
         ),
     )
     return Scheduling(

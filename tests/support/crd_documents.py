@@ -53,6 +53,7 @@ SERVICE: Final[Document] = {
             "workerQuantum": 20000,
             "isolation": "50%",
             "rejoin": "KeepDebt",
+            "order": "LongestMatch",
         },
         "router": {
             "replicas": 1,

@@ -18,6 +18,7 @@ from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang import stock
 from evenkeel_sglang.reports import ReportServer
@@ -83,7 +84,12 @@ class FairScheduler(AsyncScheduler):
             settings.input_token_weight, settings.output_token_weight, settings.kv_time
         )
         deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
-        config = ReplicaPolicyConfig(cost=cost, deficits=deficits, warmup_s=settings.warmup_s)
+        config = ReplicaPolicyConfig(
+            cost=cost,
+            deficits=deficits,
+            warmup_s=settings.warmup_s,
+            order=ORDERS[settings.order.value],
+        )
         found = Scheduling(
             make_policy(policy, config),
             Accounts(cost),

@@ -36,9 +36,9 @@ Schema = dict[str, Any]
 _RULES: Final = "x-kubernetes-validations"
 _INT32: Final = 2**31 - 1
 
-NOT_STORED: Final = frozenset({"clientQuantum", "workerQuantum"})
-"""Fields whose default the API server does not store. Version 0.1 takes only numbers there, and after a rollback it has to
-read services that were made with this version."""
+NOT_STORED: Final = frozenset({"clientQuantum", "workerQuantum", "order"})
+"""Fields whose default the API server does not store. After a rollback, older versions have to read services that were made with
+this version. Version 0.1 takes only numbers as quanta. Version 0.2 does not know `order`."""
 
 
 def object_schema(cls: type, *, defaults: bool = True) -> Schema:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from types import MappingProxyType
 from typing import Final
 
 from evenkeel_fairshare.replica.contract import Request
@@ -35,6 +36,10 @@ def match_octaves(request: Request) -> int:
     return (octaves << MATCH_BITS) - matched
 
 
+ORDERS: Final[Mapping[str, SortKey]] = MappingProxyType(
+    {"LongestMatch": longest_match, "MatchOctaves": match_octaves}
+)
+"""By their names in the API. The enum `RequestOrder` of the contract offers them to a FairInferenceService."""
 OCTAVE_TOKENS: Final = 1024
 """Length of the first octave; each next one is twice as long."""
 MATCH_BITS: Final = 40

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, UnchargedPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
@@ -346,5 +348,6 @@ def policy_of(scheduling: SchedulingConfig) -> ReplicaPolicy:
     deficits = DeficitRules(
         quantum=scheduling.client_quantum, rejoin=Rejoin(scheduling.rejoin.value)
     )
-    config = ReplicaPolicyConfig(cost=cost_of(scheduling), deficits=deficits)
+    order = ORDERS[(scheduling.order or RequestOrder.LONGEST_MATCH).value]
+    config = ReplicaPolicyConfig(cost=cost_of(scheduling), deficits=deficits, order=order)
     return make_policy(scheduling.replica_policy.value, config)

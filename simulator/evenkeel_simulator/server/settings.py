@@ -15,10 +15,11 @@ from typing import Final, NoReturn
 from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
-from evenkeel_contract.queueorder import IsolationSetting
+from evenkeel_contract.queueorder import IsolationSetting, RequestOrder
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -59,6 +60,7 @@ class Settings:
     kv_time: float = 0.0
     """Weighted tokens for 1000 KV tokens held while one output token is made."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
+    order: RequestOrder = RequestOrder.LONGEST_MATCH
     profile: CostProfile = field(default_factory=lambda: PROFILES[DEFAULT_PROFILE])
     kv_tokens: int | None = None
     """The KV pool; None: the profile's."""
@@ -140,11 +142,16 @@ class Settings:
         return LinearCost(self.input_token_weight, self.output_token_weight, self.kv_time)
 
     def make_policy(self) -> ReplicaPolicy:
-        """A fresh policy; DLPM as the engine runs it: longest match first."""
+        """A fresh policy, as the engine runs it."""
         deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
         return make_policy(
             self.replica_policy,
-            ReplicaPolicyConfig(cost=self.cost, deficits=deficits, warmup_s=WARMUP_S),
+            ReplicaPolicyConfig(
+                cost=self.cost,
+                deficits=deficits,
+                warmup_s=WARMUP_S,
+                order=ORDERS[self.order.value],
+            ),
         )
 
 
@@ -264,6 +271,11 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         "--rejoin",
         type=Rejoin,
         help="deficit of a client that returns after being idle: KeepDebt or Paper",
+    )
+    policy.add_argument(
+        "--order",
+        type=RequestOrder,
+        help="DLPM: which of the requests that it may admit goes first: LongestMatch or MatchOctaves",
     )
     policy.add_argument(
         "--isolation",

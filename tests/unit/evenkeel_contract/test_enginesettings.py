@@ -8,6 +8,7 @@ from evenkeel_contract.enginesettings import (
     EngineSettingsError,
     schedule_policy_flag,
 )
+from evenkeel_contract.queueorder import RequestOrder
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ from evenkeel_contract.enginesettings import (
             output_token_weight=3,
             kv_time=40,
             rejoin="Paper",
+            order=RequestOrder.MATCH_OCTAVES,
             warmup_s=0.5,
             isolation=0.75,
             reports_port=5559,
@@ -48,6 +50,7 @@ def test_absent_and_empty_variables_keep_the_defaults() -> None:
         ("EVENKEEL_INPUT_TOKEN_WEIGHT", "-1"),
         ("EVENKEEL_OUTPUT_TOKEN_WEIGHT", "nan"),
         ("EVENKEEL_REJOIN", "Never"),
+        ("EVENKEEL_ORDER", "Newest"),
         ("EVENKEEL_KV_TIME", "-1"),
         ("EVENKEEL_WARMUP_S", "-1"),
         ("EVENKEEL_WARMUP_S", "inf"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.render import engine_environment, router_config, selects, simulator_flags
 from evenkeel_contract.routerconfig import (
     AtZero,
@@ -28,7 +29,11 @@ from evenkeel_contract.spec.resources import (
     SelectorOperator,
 )
 from evenkeel_contract.validate import parse_service, parse_tenant
+from evenkeel_fairshare.replica.order import ORDERS
+from evenkeel_router.gate.gates import policy_of
 from evenkeel_simulator.server.settings import parse_arguments
+
+from tests.support.replica import admit, arrive, request
 
 HASH = "0a" * 32
 
@@ -185,6 +190,35 @@ def test_isolation_reaches_engines_that_need_to_know_it(
     flags = list(simulator_flags(service.spec))
     assert (f"--isolation={isolation}" in flags) == (variable is not None)
     assert parse_arguments(flags).engine.isolation == share
+
+
+@pytest.mark.parametrize(("order", "written"), [("LongestMatch", None), ("MatchOctaves",) * 2])
+def test_the_order_reaches_simulators_engines_and_gates(order: str, written: str | None) -> None:
+    """Version 0.2 does not know it, so the default is not written."""
+    service, faults = parse_service(
+        {
+            "apiVersion": "evenkeel.dev/v1alpha1",
+            "kind": "FairInferenceService",
+            "metadata": {"name": "llama"},
+            "spec": {"model": {"source": "hf://org/m"}, "scheduling": {"order": order}},
+        }
+    )
+    assert service is not None, faults
+    environment = engine_environment(service.spec, reports_port=None)
+    assert environment.get("EVENKEEL_ORDER") == written
+    assert EngineSettings.from_environment(environment).order is RequestOrder(order)
+    flags = list(simulator_flags(service.spec))
+    assert any(flag.startswith("--order") for flag in flags) == (written is not None)
+    config = router_config(service, tenants=(), key_hashes={}, listen=ListenConfig())
+    assert (b'"order"' in dump_router_config(config)) == (written is not None)
+    arrivals = request("long", extend=80_000, matched=9), request("short")
+    for policy in (parse_arguments(flags).make_policy(), policy_of(config.scheduling)):
+        arrive(policy, *arrivals)
+        assert admit(policy)[0] == ("short" if written else "long")
+
+
+def test_every_order_of_the_api_has_a_key() -> None:
+    assert [order.value for order in RequestOrder] == list(ORDERS)
 
 
 def test_routers_may_record_only_if_the_spec_says_so() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
+from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_sglang import hooks
+
+from tests.support.replica import admit, arrive, request
 
 
 @dataclass
@@ -77,3 +81,13 @@ def test_nothing_waits_beside_an_empty_batch(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", Scheduling({"long"}))
     scheduler = Scheduler("long")
     assert hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch(0)) == ["long"]
+
+
+@pytest.mark.parametrize(("order", "want"), [("", "long"), ("MatchOctaves", "short")])
+def test_the_policy_has_the_order_of_the_environment(monkeypatch, order, want):
+    monkeypatch.setattr(hooks.seams, "matcher", lambda: None)
+    scheduler = SimpleNamespace(server_args=SimpleNamespace(tp_size=1, pp_size=1), tree_cache=None)
+    settings = EngineSettings.from_environment({"EVENKEEL_ORDER": order})
+    policy = hooks.make_scheduling("DLPM", settings, scheduler).policy
+    arrive(policy, request("long", extend=80_000, matched=9), request("short"))
+    assert admit(policy)[0] == want
