@@ -11,7 +11,12 @@ from pathlib import Path
 import msgspec
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.enginesettings import ISOLATION
-from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting, ReplicaPolicyName
+from evenkeel_contract.queueorder import (
+    IsolationSetting,
+    QuantumSetting,
+    ReplicaPolicyName,
+    RequestOrder,
+)
 from evenkeel_contract.routerconfig import FleetPolicyName, Positive, Weight
 from evenkeel_contract.values import Fault, did_you_mean, show
 from evenkeel_fairshare.cost import LinearCost
@@ -54,6 +59,7 @@ class Change:
     client_quantum: QuantumSetting | None = None
     worker_quantum: QuantumSetting | None = None
     isolation: IsolationSetting | None = None
+    order: RequestOrder | None = None
     input_token_weight: Weight | None = None
     output_token_weight: Weight | None = None
     profile: str | None = None
@@ -130,6 +136,7 @@ def today(recording: Recording, profile: CostProfile, *, isolation: float | None
             fleet_policy=given.get("fleetPolicy", "D2LPM"),
             quantum=given.get("clientQuantum"),
             worker_quantum=given.get("workerQuantum"),
+            order=given.get("order", RequestOrder.LONGEST_MATCH.value),
             cost=LinearCost(
                 float(given.get("inputTokenWeight", 1)),
                 float(given.get("outputTokenWeight", 2)),
@@ -157,6 +164,8 @@ def changed(settings: Settings, change: Change) -> Settings:
         values["worker_quantum"] = change.worker_quantum.tokens
     if change.isolation is not None:
         values["engine"] = replace(setup.engine, isolation=change.isolation.share)
+    if change.order is not None:
+        values["order"] = change.order.value
     if change.profile is not None:
         values["profile"] = find_profile(change.profile)
     cost = _linear(setup)

@@ -103,6 +103,7 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
             adapters_per_batch=spec.adapters_per_batch if spec else None,
             isolation=isolation_share(options.isolation),
         ),
+        order=options.order,
         warmup_s=options.warmup,
         requests_per_minute=options.requests_per_minute,
         preemption_lead=options.preemption_lead,

@@ -10,6 +10,7 @@ import typer
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_fairshare.qoe import EXPECTED_TOKENS_PER_S, EXPECTED_TTFT_S
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
@@ -86,6 +87,12 @@ class Options:
             metavar="PERCENT",
         ),
     ] = DEFAULT_ISOLATION
+    order: Annotated[
+        str,
+        typer.Option(
+            help=f"spec.scheduling.order of DLPM: which request goes first. One of {', '.join(ORDERS)}."
+        ),
+    ] = Scheduling().order.value
     cost: Annotated[
         str,
         typer.Option(

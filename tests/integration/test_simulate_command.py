@@ -78,6 +78,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["--trace", "t.csv", "--profile", "tpu"], "profile 'tpu' is neither"),
         (["--trace", "t.csv", "--replica-policy", "SJF"], "replica policy 'SJF' is not one of"),
         (["--trace", "t.csv", "--fleet-policy", "x"], "fleet policy 'x' is not one of"),
+        (["--trace", "t.csv", "--order", "newest"], "order 'newest' is not one of LongestMatch"),
         (["--trace", "t.csv", "--replicas", "0"], "replicas is 0, must be from 1 to 1024"),
         (["--trace", "t.csv", "--out", "t.csv/o"], "--out t.csv/o: Not a directory"),
         (["--trace", "t.csv", "--clients", "zipf"], "--clients is 'zipf', must be hash:N"),
@@ -107,6 +108,28 @@ def test_invalid_input_is_reported_in_one_sentence(
     assert result.exit_code == 2, result.output
     assert want in result.output
     assert "Traceback" not in result.output
+
+
+def test_another_order_lets_a_short_prompt_go_first(tmp_path: Path) -> None:
+    """Two prompts wait while the first one runs: a long one with 512 cached tokens, and a short one."""
+    prompts = {"a": range(2), "long": (0, *range(10, 29)), "short": range(2, 4)}
+    lines = [
+        f"{name},0.00{n},{512 * len(blocks)},50,{' '.join(map(str, blocks))}"
+        for n, (name, blocks) in enumerate(prompts.items())
+    ]
+    (tmp_path / "t.csv").write_text(
+        "\n".join(["client,arrival_s,input_tokens,output_tokens,hash_ids", *lines])
+    )
+    trace, served = ("--trace", tmp_path / "t.csv", "--max-running", 1, "--no-plots"), {}
+    for order in ("LongestMatch", "match-octaves"):
+        result = simulate(*trace, "--order", order, "--out", tmp_path / order)
+        assert result.exit_code == 0, result.output
+        with (tmp_path / order / "requests.csv").open() as file:
+            served[order] = [row["client"] for row in csv.DictReader(file)]
+    assert served == {
+        "LongestMatch": ["a", "long", "short"],
+        "match-octaves": ["a", "short", "long"],
+    }
 
 
 def test_a_client_whose_requests_do_not_fit_is_reported(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.order import ORDERS
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileError, decode_profile
@@ -50,6 +51,8 @@ class Setup:
     cost: Cost = field(default_factory=LinearCost)
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills; the default is that of replicas."""
+    order: str = "LongestMatch"
+    """DLPM: which of the requests that it may admit goes first; `printed` ignores it."""
     printed: bool = False
     """DLPM in the order that the paper prints, instead of the order of replicas."""
     requests_per_minute: int = REQUESTS_PER_MINUTE
@@ -85,6 +88,7 @@ class Setup:
             self,
             replica_policy=_spelled("replica policy", self.replica_policy, REPLICA_POLICIES),
             fleet_policy=_spelled("fleet policy", self.fleet_policy, FLEET_POLICIES),
+            order=_spelled("order", self.order, ORDERS),
         )
 
     def fleet(self) -> FleetConfig:
@@ -101,6 +105,7 @@ class Setup:
                 cost=setup.cost,
                 deficits=DeficitRules(quantum=setup.quantum),
                 warmup_s=setup.warmup_s,
+                order=ORDERS[setup.order],
                 requests_per_minute=setup.requests_per_minute,
                 preemption_lead=setup.preemption_lead,
                 turn_tokens=setup.turn_tokens,

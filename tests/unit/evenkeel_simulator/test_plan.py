@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from evenkeel_cli.main import build
+from evenkeel_cli.planning import Change, changed, today
+from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.recording import FleetLine, Header, Line, RequestLine, encode_line
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -191,6 +193,15 @@ def request(at_s: float, **changes: object) -> RequestLine:
         "output_tokens": 5, "input_tokens": 10,
     }  # fmt: skip
     return RequestLine(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_the_recorded_order_is_replayed_and_may_change(tmp_path: Path) -> None:
+    header = msgspec.structs.replace(HEADER, scheduling={"order": "MatchOctaves"})
+    recording = read_recording(written(tmp_path / "recording", header, request(1.0)))
+    settings = today(recording, PROFILE, isolation=None)
+    assert settings.setup.order == "MatchOctaves"
+    change = Change(order=RequestOrder.LONGEST_MATCH)
+    assert changed(settings, change).setup.order == "LongestMatch"
 
 
 def test_files_of_several_routers_are_put_on_one_clock(tmp_path: Path) -> None:
