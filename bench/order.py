@@ -21,7 +21,8 @@ from typing import Final
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MATCH_BITS, longest_match, match_octaves
+from evenkeel_fairshare.replica.order import MATCH_BITS, match_octaves
+from evenkeel_fairshare.replica.order import ORDERS as OFFERED
 from evenkeel_simulator.experiments.fleet import FleetConfig
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
 
@@ -73,8 +74,8 @@ def no_giants(request: Request) -> int:
 
 
 ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
-    REFERENCE: partial(Dlpm, order=longest_match),
-    "match octaves": partial(Dlpm, order=match_octaves),
+    REFERENCE: partial(Dlpm, order=OFFERED["LongestMatch"]),
+    "match octaves": partial(Dlpm, order=OFFERED["MatchOctaves"]),
     "match octaves up to three": partial(Dlpm, order=no_giants),
     "share of match": partial(Dlpm, order=share_of_match),
     "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
