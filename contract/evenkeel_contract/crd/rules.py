@@ -73,6 +73,10 @@ IN_THE_SCHEMA: Final = {
     "name_begins_with_a_digit": "the pattern of metadata.name; CEL would refuse each update of an older object",
 }
 
+_PORT: Final = (
+    "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+)
+"""A port from 1 to 65535, as a pattern."""
 # Without these conditions, a text that CEL cannot convert would get a message about the conversion.
 _DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
 _SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to 292 years
@@ -140,10 +144,9 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="Url",
             rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && "
-            # Go accepts nearly any host; `getHostname().matches` would have no cost bound.
+            # Go accepts nearly any host; `getHostname().matches` would have no cost bound. `int` of a long port is an error of CEL's.
             "self.matches('^[a-zA-Z]+://([^/?#@]*@)?([a-zA-Z0-9._-]+|[[][0-9a-fA-F:.]+[]])"
-            "(:[0-9]*)?([/?][^#]*)?$') && (url(self).getPort() == '' || "
-            "(int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536))",
+            f"(:({_PORT})?)?([/?][^#]*)?$')",
             message="must be an address like http://host:port or https://host:port",
         ),
     ),
