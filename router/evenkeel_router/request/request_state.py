@@ -193,7 +193,7 @@ FLUSHED_LINES: Final = 50
 PAUSE_S: Final = 0.001
 """Between two writes."""
 MAX_PENDING: Final = 50_000
-"""Lines in memory; further lines are dropped and counted."""
+"""Lines in memory; further lines are dropped and counted, and so are lines that cannot be written."""
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True):
@@ -291,18 +291,25 @@ class RequestLog:
         try:
             while True:
                 await asyncio.sleep(FLUSH_INTERVAL_S)
-                if self._lines:
-                    await asyncio.to_thread(self.flush, PAUSE_S)
+                while self._lines:
+                    await asyncio.to_thread(self._write_some)
+                    await asyncio.sleep(PAUSE_S)
         finally:
             self.flush()
 
-    def flush(self, pause_s: float = 0.0) -> None:
-        """Write all lines collected so far, with pauses for other threads."""
-        while self._output is not None and (lines := self._next_lines()):
+    def flush(self) -> None:
+        """Write all lines collected so far."""
+        while self._lines:
+            self._write_some()
+
+    def _write_some(self) -> None:
+        lines = self._next_lines()
+        assert self._output is not None  # without an output there are no lines
+        try:
             self._output.write(b"\n".join((*lines, b"")).decode())
             self._output.flush()
-            if pause_s:
-                time.sleep(pause_s)
+        except OSError:  # as when the disk of the log is full
+            self.dropped += len(lines)
 
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []

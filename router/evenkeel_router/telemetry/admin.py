@@ -183,11 +183,12 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
             invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
         )
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    await response.prepare(request)
-    for part in request.app[ROOMS].service_ledger.ledger.parts(has):
-        await response.write(frame(encode(part)))
-        await asyncio.sleep(0)
-    await response.write_eof()
+    with suppress(ConnectionResetError):  # the other router ended, or waits no longer
+        await response.prepare(request)
+        for part in request.app[ROOMS].service_ledger.ledger.parts(has):
+            await response.write(frame(encode(part)))
+            await asyncio.sleep(0)
+        await response.write_eof()
     return response
 
 

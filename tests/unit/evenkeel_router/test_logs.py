@@ -1,5 +1,7 @@
 """Logs: one JSON object a line."""
 
+import asyncio
+import errno
 import io
 import json
 import logging
@@ -10,6 +12,8 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.request import request_state as request_states
 from evenkeel_router.request.request_state import RequestLog, RequestState
 from evenkeel_router.telemetry.logs import JsonFormatter, start_logging
+
+from tests.support.replicas import until
 
 
 def request_state() -> RequestState:
@@ -46,6 +50,34 @@ def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.Mo
     log.add(request_state(), 0.0)
     log.flush()
     assert (len(lines(output)), log.dropped) == (1, 1)
+
+
+class FullDisk(io.StringIO):
+    """Cannot be written to as long as `is_full`."""
+
+    is_full = True
+
+    def write(self, text: str, /) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+async def test_the_log_goes_on_after_lines_that_could_not_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_states, "FLUSH_INTERVAL_S", 0.001)
+    output = FullDisk()
+    log = RequestLog(output)
+    log.add(request_state(), 0.0)
+    task = asyncio.create_task(log.run())
+    await until(lambda: log.dropped == 1)
+    output.is_full = False
+    log.add(request_state(), 0.0)
+    await until(lambda: len(lines(output)) == 1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert (task.cancelled(), log.dropped) == (True, 1)
 
 
 def test_without_an_output_nothing_is_collected() -> None:
