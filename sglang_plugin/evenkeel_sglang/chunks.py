@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from evenkeel_fairshare.replica.contract import AdmissionResult
+
 from evenkeel_sglang.engine import EngineRequest, context_tokens, prefix_tokens
 from evenkeel_sglang.scheduling import Scheduling
 
@@ -37,12 +39,13 @@ def waits(scheduler: Any, scheduling: Scheduling) -> Iterator[None]:
         scheduler.chunked_req = chunk
 
 
-def fits_beside(adder: Any, request: Any, chunk: EngineRequest) -> bool:
-    """Whether a request can be computed in one prefill, and leaves the memory that the rest of `chunk` needs."""
-    extend_tokens = context_tokens(request) - prefix_tokens(request) + adder.page_size
+def refusal_beside(adder: Any, request: Any, chunk: EngineRequest) -> AdmissionResult | None:
+    """Why a request cannot enter while `chunk` waits: it has to be cut into chunks itself, or it leaves too little memory for the
+    rest of that prompt. None: it can."""
+    extend_tokens = context_tokens(request) - prefix_tokens(request)
+    if extend_tokens + adder.page_size > adder.rem_chunk_tokens:
+        return AdmissionResult.HELD if not adder.can_run_list else AdmissionResult.LATER
     expected_tokens = request.sampling_params.max_new_tokens - len(request.output_ids)
     rest_tokens = context_tokens(chunk) - prefix_tokens(chunk)
-    return bool(
-        extend_tokens <= adder.rem_chunk_tokens
-        and extend_tokens + expected_tokens + rest_tokens <= adder.rem_total_tokens
-    )
+    needed_tokens = extend_tokens + adder.page_size + expected_tokens + rest_tokens
+    return AdmissionResult.LATER if needed_tokens > adder.rem_total_tokens else None

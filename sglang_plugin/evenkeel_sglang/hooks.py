@@ -27,7 +27,7 @@ from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import modes, seams
-from evenkeel_sglang.chunks import fits_beside, waits
+from evenkeel_sglang.chunks import refusal_beside, waits
 from evenkeel_sglang.engine import (
     CLIENT_PARAMETER,
     Collector,
@@ -155,9 +155,9 @@ def add_request(
 ) -> Any:
     """Around `PrefillAdder.add_one_req`: note whether the request went in."""
     if _scheduling is not None and (chunk := _scheduling.chunk_waits) is not None:
-        fits = _with_expected_output([req], fits_beside, adder, req, chunk)
-        if not fits:
-            _scheduling.postponed(req)
+        refusal = _with_expected_output([req], refusal_beside, adder, req, chunk)
+        if refusal is not None:
+            _scheduling.postponed(req, refusal)
             return adder.budget_state()
     result = _with_expected_output([req], original, adder, req, *args, **kwargs)
     if _scheduling is not None:

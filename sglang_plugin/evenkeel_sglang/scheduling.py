@@ -166,10 +166,10 @@ class Scheduling:
         if admitted:
             self._measure(scheduled)
 
-    def postponed(self, request: EngineRequest) -> None:
-        """The last proposal does not fit beside the prompt in chunks that waits."""
+    def postponed(self, request: EngineRequest, reason: AdmissionResult) -> None:
+        """The last proposal cannot enter beside the prompt in chunks that waits."""
         if request is self._proposed:
-            self._answer = AdmissionResult.LATER
+            self._answer = reason
 
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""

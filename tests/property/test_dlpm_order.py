@@ -1,6 +1,6 @@
 """The order of the shipped DLPM: its merge against a search of the whole queue, and against what Algorithm 1 allows.
 
-Tenants, clients, weights, seeds, credit left from before, requests refused for now (`LATER`) or for want of
+Tenants, clients, weights, seeds, credit left from before, requests refused for now (`LATER`, `HELD`) or for want of
 room, passes ended early: after every answer of the engine both must propose the same and hold the same deficits.
 """
 
@@ -131,7 +131,9 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
             both(lambda twin, chance: twin.match(chance))
             both(lambda twin, chance: twin.begin())
             while twins[0].proposed is not None and rng.random() > refusing / 4:
-                refused = rng.choice([AdmissionResult.LATER, AdmissionResult.NO_ROOM])
+                refused = rng.choice(
+                    [AdmissionResult.LATER, AdmissionResult.HELD, AdmissionResult.NO_ROOM]
+                )
                 outcome = refused if rng.random() < refusing else AdmissionResult.ADMITTED
                 both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
             both(lambda twin, chance: twin.abandon())

@@ -36,6 +36,7 @@ class AdmissionResult(Enum):
     CLIENT_LATER = (
         "client_later"  # no request of its client may enter in this pass (R13); others may
     )
+    HELD = "held"  # the engine begins it after another prompt only; it stays queued, and others need not wait for it
     NO_SLOT = (
         "no_slot"  # the batch uses all slots for adapters; it stays queued, and others may enter
     )

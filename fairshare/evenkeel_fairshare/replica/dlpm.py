@@ -126,7 +126,7 @@ class Dlpm(ReplicaPolicy):
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
         for account in self._refused:
-            account.refused = 0
+            account.refused = account.held = 0
         self._refused.clear()
         for queue in self._without_slot:
             queue.without_slot = None
@@ -286,6 +286,7 @@ class Dlpm(ReplicaPolicy):
         self._refused += client.path
         for node in client.path:
             node.refused += requests
+            node.held += outcome is AdmissionResult.HELD
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]

@@ -149,8 +149,8 @@ def _merge(
     heavy_yield = False
     while due or by_refill:
         if not due:
-            # While an eligible member is refused, the others get no refill.
-            waiting_for = [member.positive_from for member in members if member.refused]
+            # While an eligible member is refused, the others get no refill. One of which requests are held only is not eligible.
+            waiting_for = [one.positive_from for one in members if one.refused > one.held]
             level.refill_to(min([*by_refill, *waiting_for]))
             if level.horizon not in by_refill:
                 return
@@ -160,10 +160,10 @@ def _merge(
             is_heavy, entry, account = ready[0]
             if is_heavy and heavy_yield:
                 return
-            waiting = account.waiting
+            waiting, held = account.waiting, account.held
             yield entry
             was_refused = account.waiting == waiting
-            heavy_yield |= was_refused and not is_heavy
+            heavy_yield |= was_refused and account.held == held and not is_heavy
             if account.waiting <= account.refused:  # it has no other requests
                 heappop(ready)
             elif account.positive_from > level.horizon:
@@ -218,9 +218,9 @@ def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> I
         is_heavy = not member.is_light
         if entry is None or (is_heavy and heavy_yields):
             return
-        waiting = member.waiting
+        waiting, held = member.waiting, member.held
         yield entry
-        heavy_yields |= member.waiting == waiting and not is_heavy
+        heavy_yields |= member.waiting == waiting and member.held == held and not is_heavy
 
 
 def _by_refill(

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_sglang import hooks
-from evenkeel_sglang.chunks import fits_beside
+from evenkeel_sglang.chunks import refusal_beside
 
 from tests.support.replica import admit, arrive, request
 
@@ -123,21 +124,27 @@ def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "fits"),
-    [(1000, True), (2040, False), (1990, False)],
-    ids=["fits", "chunk", "memory"],
+    ("tokens", "entered", "want"),
+    [
+        (1000, [], None),
+        (2040, [], AdmissionResult.HELD),
+        (2040, ["another"], AdmissionResult.LATER),
+        (1990, [], AdmissionResult.LATER),
+    ],
+    ids=["enters", "needs chunks", "no room in this pass", "memory"],
 )
-def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, fits):
+def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, entered, want):
     chunk = SimpleNamespace(origin_input_ids=[1] * 9000, output_ids=[], prefix_len=2000)
-    parameters = SimpleNamespace(max_new_tokens=100)
     asked = SimpleNamespace(
         origin_input_ids=[1] * (tokens + 50),
         output_ids=[],
         prefix_len=50,
-        sampling_params=parameters,
+        sampling_params=SimpleNamespace(max_new_tokens=100),
     )
-    adder = SimpleNamespace(page_size=16, rem_chunk_tokens=2048, rem_total_tokens=9100)
-    assert fits_beside(adder, asked, chunk) is fits
+    adder = SimpleNamespace(
+        page_size=16, rem_chunk_tokens=2048, rem_total_tokens=9100, can_run_list=entered
+    )
+    assert refusal_beside(adder, asked, chunk) is want
 
 
 @pytest.mark.parametrize(("order", "want"), [("", "long"), ("MatchOctaves", "short")])

@@ -10,6 +10,7 @@ import pytest
 from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.order import SortKey, longest_match
@@ -98,7 +99,7 @@ class Loop:
             if request.rid in skip:
                 continue  # as for an adapter that is not loaded
             if request.rid in postponed:
-                self.scheduling.postponed(request)
+                self.scheduling.postponed(request, AdmissionResult.LATER)
                 continue
             fits = len(self.running) + len(admitted) < self.slots
             request.prefix_len = self.cached.get(request.rid, 0)
