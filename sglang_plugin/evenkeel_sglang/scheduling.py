@@ -311,7 +311,7 @@ class Scheduling:
         try:
             while proposed is not None:
                 if must_wait(proposed):
-                    proposed = admissions.send(AdmissionResult.CLIENT_LATER)
+                    proposed = admissions.send(self._turn_of_others(proposed))
                     continue
                 assert isinstance(proposed, Scheduled)
                 if matching is not None and matching.is_being_computed(
@@ -323,6 +323,12 @@ class Scheduling:
         except StopIteration:
             pass
         return None
+
+    def _turn_of_others(self, proposed: Request) -> AdmissionResult:
+        """The answer to a request of a client that has to wait."""
+        chunk = self.chunk_waits
+        is_own = chunk is not None and self._client_of(chunk) == proposed.client
+        return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
 
     def _client_of(self, request: EngineRequest) -> str | None:
         scheduled = self._running.get(request) or self._waiting.get(request)

@@ -281,12 +281,13 @@ class Dlpm(ReplicaPolicy):
             queue = self.client_queues[client.path[0]][client]
             queue.without_slot = request
             self._without_slot.append(queue)
-        elif outcome is AdmissionResult.CLIENT_LATER:
+        elif outcome in {AdmissionResult.CLIENT_LATER, AdmissionResult.CLIENT_HELD}:
             requests = client.waiting - client.refused
+        is_held = outcome in {AdmissionResult.HELD, AdmissionResult.CLIENT_HELD}
         self._refused += client.path
         for node in client.path:
             node.refused += requests
-            node.held += outcome is AdmissionResult.HELD
+            node.held += requests if is_held else 0
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]

@@ -218,9 +218,10 @@ def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> I
         is_heavy = not member.is_light
         if entry is None or (is_heavy and heavy_yields):
             return
-        waiting, held = member.waiting, member.held
+        waiting = member.waiting
         yield entry
-        heavy_yields |= member.waiting == waiting and member.held == held and not is_heavy
+        was_refused = member.waiting == waiting and member.refused > member.held
+        heavy_yields |= was_refused and not is_heavy
 
 
 def _by_refill(
