@@ -27,13 +27,13 @@ def longest_match(request: Request) -> int:
 def match_octaves(request: Request) -> int:
     """The most cached for its uncached input, both counted in octaves; among equals the longest match.
 
-    Long prompts with little in the cache go after short ones and warm ones, where LPM has nearly the order of arrival. Prompts
-    below `OCTAVE_TOKENS` go in the order of LPM.
+    Two octaves make a class. Long prompts with little in the cache go after short ones and warm ones, where LPM has nearly the
+    order of arrival. Prompts below `OCTAVE_TOKENS` go in the order of LPM.
     """
     matched = request.matched_tokens
     octaves = (request.input_tokens - matched + OCTAVE_TOKENS).bit_length()
     octaves -= (matched + OCTAVE_TOKENS).bit_length()
-    return (octaves << MATCH_BITS) - matched
+    return (octaves >> 1 << MATCH_BITS) - matched
 
 
 ORDERS: Final[Mapping[str, SortKey]] = MappingProxyType(
