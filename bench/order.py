@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MATCH_BITS, match_octaves
+from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS
 from evenkeel_fairshare.replica.order import ORDERS as OFFERED
 from evenkeel_simulator.experiments.fleet import FleetConfig
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
@@ -67,16 +67,17 @@ def share_of_match(request: Request) -> int:
     return -SCALE * (request.matched_tokens + 1000) // request.uncached_tokens
 
 
-def no_giants(request: Request) -> int:
-    """Octaves up to three: prompts of 7,000 uncached tokens and more have one class."""
-    octaves = min(match_octaves(request) + request.matched_tokens >> MATCH_BITS, 3)
-    return (octaves << MATCH_BITS) - request.matched_tokens
+def single_octaves(request: Request) -> int:
+    """Match octaves where each octave is a class of its own."""
+    matched = request.matched_tokens
+    octaves = (request.input_tokens - matched + OCTAVE_TOKENS).bit_length()
+    return (octaves - (matched + OCTAVE_TOKENS).bit_length() << MATCH_BITS) - matched
 
 
 ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
     REFERENCE: partial(Dlpm, order=OFFERED["LongestMatch"]),
     "match octaves": partial(Dlpm, order=OFFERED["MatchOctaves"]),
-    "match octaves up to three": partial(Dlpm, order=no_giants),
+    "single octaves": partial(Dlpm, order=single_octaves),
     "share of match": partial(Dlpm, order=share_of_match),
     "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
     "HRRN": HrrnInside,

@@ -27,6 +27,7 @@ from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import modes, seams
+from evenkeel_sglang.chunks import refusal_beside, waits
 from evenkeel_sglang.engine import (
     CLIENT_PARAMETER,
     Collector,
@@ -153,6 +154,11 @@ def add_request(
     original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around `PrefillAdder.add_one_req`: note whether the request went in."""
+    if _scheduling is not None and (chunk := _scheduling.chunk_waits) is not None:
+        refusal = _with_expected_output([req], refusal_beside, adder, req, chunk)
+        if refusal is not None:
+            _scheduling.postponed(req, refusal)
+            return adder.budget_state()
     result = _with_expected_output([req], original, adder, req, *args, **kwargs)
     if _scheduling is not None:
         admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
@@ -228,10 +234,9 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     try:
         if _scheduling is not None:
             _step_clock.launched()
-            chunked = scheduler.chunked_req
-            may_wait = chunked is not None and not running_batch.is_empty()
-            if may_wait and _scheduling.must_wait(chunked):
-                return _no_prefill(original, scheduler, running_batch)
+            plan = _without_chunk(_scheduling, original, scheduler, running_batch)
+            if plan is not None:
+                return plan
         return original(scheduler, running_batch)
     finally:
         if _scheduling is not None:
@@ -240,16 +245,17 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
             _collector.look(idle=running_batch.is_empty() and not scheduler.waiting_queue)
 
 
-def _no_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
-    """The engine's own answer to an empty queue: the batch decodes, and the prompt in chunks goes on later (R13)."""
-    chunked, scheduler.chunked_req = scheduler.chunked_req, None
-    waiting, scheduler.waiting_queue = scheduler.waiting_queue, []
-    try:
-        return original(scheduler, running_batch)
-    finally:
-        # Requests whose grammar became ready were added meanwhile.
-        scheduler.waiting_queue = [*waiting, *scheduler.waiting_queue]
-        scheduler.chunked_req = chunked
+def _without_chunk(
+    scheduling: Scheduling, original: Callable[..., Any], scheduler: Any, running_batch: Any
+) -> Any | None:
+    """A pass in which the prompt in chunks waits (R13). None: it need not, or no other request can use the engine now."""
+    chunk = scheduler.chunked_req
+    if chunk is None or not scheduling.should_wait(chunk, scheduler.waiting_queue):
+        return None
+    others_decode = not running_batch.is_empty() and scheduling.must_wait(chunk)
+    with waits(scheduler, scheduling):
+        plan = original(scheduler, running_batch)
+    return plan if others_decode or plan.batch_to_run is not None else None
 
 
 def process_result(

@@ -100,6 +100,8 @@ class Scheduling:
         self.refused = refused
         self.bypassed: Callable[[], None] = lambda: None
         """Called for each request that entered the batch unproposed."""
+        self.chunk_waits: EngineRequest | None = None
+        """The prompt in chunks that waits in this pass."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
         self._waiting_tokens = 0
@@ -164,10 +166,24 @@ class Scheduling:
         if admitted:
             self._measure(scheduled)
 
+    def postponed(self, request: EngineRequest, reason: AdmissionResult) -> None:
+        """The last proposal cannot enter beside the prompt in chunks that waits."""
+        if request is self._proposed:
+            self._answer = reason
+
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
         scheduled = self._running.get(request)
         return scheduled is not None and self._time is not None and self._time.must_wait(scheduled)
+
+    def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
+        """Whether it has to, or requests that wait in the queue go before it."""
+        with self._lock:
+            self._reconcile(queue)
+        scheduled = self._running.get(request)
+        return (
+            scheduled is not None and self._time is not None and self._time.should_wait(scheduled)
+        )
 
     def processed(
         self, batch: Iterable[EngineRequest], *, is_prefill: bool, seconds: float = 0.0
@@ -252,7 +268,7 @@ class Scheduling:
     def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
         yield from probes
         admitted: list[Request] = []
-        self._turns.begin()
+        self._turns.begin(beside_chunk=self.chunk_waits is not None)
         yield from self._one_pass(admitted)
         if self._turns.must_repeat(admitted):
             yield from self._one_pass(admitted)
@@ -295,7 +311,7 @@ class Scheduling:
         try:
             while proposed is not None:
                 if must_wait(proposed):
-                    proposed = admissions.send(AdmissionResult.CLIENT_LATER)
+                    proposed = admissions.send(self._turn_of_others(proposed))
                     continue
                 assert isinstance(proposed, Scheduled)
                 if matching is not None and matching.is_being_computed(
@@ -307,6 +323,12 @@ class Scheduling:
         except StopIteration:
             pass
         return None
+
+    def _turn_of_others(self, proposed: Request) -> AdmissionResult:
+        """The answer to a request of a client that has to wait."""
+        chunk = self.chunk_waits
+        is_own = chunk is not None and self._client_of(chunk) == proposed.client
+        return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
 
     def _client_of(self, request: EngineRequest) -> str | None:
         scheduled = self._running.get(request) or self._waiting.get(request)

@@ -64,6 +64,9 @@ ADD_REQUEST: Final = Seam(
 ADD_CHUNK: Final = Seam(
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req", ("self", "req")
 )
+BUDGET_STATE: Final = Seam(
+    "sglang.srt.managers.schedule_policy.PrefillAdder.budget_state", ("self",)
+)
 NEW_ADDER: Final = Seam(
     "sglang.srt.managers.schedule_policy.PrefillAdder.__init__",
     ("self", "page_size", "tree_cache", "token_to_kv_pool_allocator", "running_batch"),
@@ -99,6 +102,7 @@ SEAMS: Final[Sequence[Seam]] = (
     CALC_PRIORITY,
     ADD_REQUEST,
     ADD_CHUNK,
+    BUDGET_STATE,
     NEW_ADDER,
     RETRACTED_RATIO,
     RECEIVE,

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.hooks import FLAGS
 from evenkeel_simulator.engine.cache import Segment
@@ -42,6 +44,7 @@ class Scenario:
     clients: int
     requests_each: int
     most_output_tokens: int = 40
+    longest_tail_tokens: int = 60
     segment_tokens: int = PREFIX_TOKENS
     """How finely the simulator cuts prefixes: 1 where chunks end within them."""
     bets: bool = False
@@ -55,7 +58,7 @@ class Scenario:
             prefix = tokens(rng, PREFIX_TOKENS)
             for index in range(self.requests_each):
                 # No two tails begin alike, or a match would be a token longer than the prefix.
-                tail = [2 + index, *tokens(rng, rng.randrange(10, 60))]
+                tail = [2 + index, *tokens(rng, rng.randrange(10, self.longest_tail_tokens))]
                 output_tokens = rng.randrange(4, self.most_output_tokens)
                 body = ask(f"{self.name}-{client}", prefix + tail, output_tokens=output_tokens)
                 if self.bets:
@@ -141,11 +144,12 @@ class UpstreamLpm(Lpm):
 UPSTREAM: Mapping[str, Callable[[], ReplicaPolicy]] = {"fcfs": UpstreamFcfs, "lpm": UpstreamLpm}
 
 
-def policy_of(flag: str, quantum: float) -> ReplicaPolicy:
-    """The simulator's policy for a `--schedule-policy`; DLPM with the plug-in's defaults."""
+def policy_of(flag: str, quantum: float, order: RequestOrder) -> ReplicaPolicy:
+    """The simulator's policy for a `--schedule-policy`; DLPM with the plug-in's other defaults."""
     if flag in UPSTREAM:
         return UPSTREAM[flag]()
-    return make_policy(FLAGS[flag], ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
+    rules = DeficitRules(quantum=quantum)
+    return make_policy(FLAGS[flag], ReplicaPolicyConfig(deficits=rules, order=ORDERS[order.value]))
 
 
 def simulated_passes(

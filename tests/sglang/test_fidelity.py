@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_sglang.hooks import FLAGS
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 
@@ -31,13 +32,21 @@ RUNNING, QUANTUM = 16, 500
 PREFIXES_KEPT = Scenario("kept", clients=5, requests_each=24)
 LONG_OUTPUTS = Scenario("long", clients=4, requests_each=20, most_output_tokens=100)
 LOST_BETS = Scenario("bets", clients=4, requests_each=20, most_output_tokens=300, bets=True)
+MIXED_LENGTHS = Scenario("lengths", clients=4, requests_each=10, longest_tail_tokens=4000)
 CHUNKS = Scenario("chunks", clients=8, requests_each=8, segment_tokens=1)
 
 Start = Callable[..., Engine]
 
 
 async def compare(
-    start: Start, folder: Path, flag: str, scenarios: Sequence[Scenario], *, pool: int, chunk: int
+    start: Start,
+    folder: Path,
+    flag: str,
+    scenarios: Sequence[Scenario],
+    *,
+    pool: int,
+    chunk: int,
+    order: RequestOrder = RequestOrder.LONGEST_MATCH,
 ) -> None:
     """Assert that engine and simulator go through the scenarios alike."""
     trace = folder / "trace"
@@ -47,6 +56,7 @@ async def compare(
         "SGLANG_ENABLE_WAITING_PREFIX_REFRESH": "0",
         **({"EVENKEEL_CLIENT_QUANTUM": str(QUANTUM)} if ours else {}),
         "EVENKEEL_WARMUP_S": "0",  # the simulator's policy here is that of a replica that is warm
+        "EVENKEEL_ORDER": order.value,
         "EVENKEEL_ISOLATION": "Off",  # it depends on how long each step takes
     }
     engine = start(
@@ -70,10 +80,10 @@ async def compare(
             await engine.idle(http)
             (await http.post("/flush_cache")).raise_for_status()
 
-        order = arrivals(trace, scenario)
-        assert sorted(order) == sorted(body["rid"] for body in asks)
-        policy = policy_of(flag, QUANTUM)
-        expected = simulated_passes(scenario, order, policy=policy, config=config)
+        arrived = arrivals(trace, scenario)
+        assert sorted(arrived) == sorted(body["rid"] for body in asks)
+        policy = policy_of(flag, QUANTUM, order)
+        expected = simulated_passes(scenario, arrived, policy=policy, config=config)
         assert real_passes(trace, scenario) == expected, scenario.name
         if scenario.bets:
             assert retractions(trace, scenario), "no bet was lost: the scenario shows nothing"
@@ -95,6 +105,11 @@ async def test_the_simulator_admits_as_the_engine_does_while_memory_runs_short(
 ) -> None:
     scenarios = [PREFIXES_KEPT, LONG_OUTPUTS, LOST_BETS]
     await compare(start, tmp_path, flag, scenarios, pool=2048, chunk=2048)
+
+
+async def test_the_engine_has_the_other_order_of_dlpm(start: Start, tmp_path: Path) -> None:
+    order = RequestOrder.MATCH_OCTAVES
+    await compare(start, tmp_path, "dlpm", [MIXED_LENGTHS], pool=8192, chunk=8192, order=order)
 
 
 @pytest.mark.parametrize(

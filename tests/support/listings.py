@@ -262,6 +262,8 @@ class SearchedDlpm(Dlpm):
         order = sorted(self._queue, key=self._key)
         accounts = dict(self._queue)
         kept_waiting: set[DeficitLevel] = set()
+        for account in {node for client in accounts.values() for node in client.path}:
+            account.held = 0
         while (r := self._best(order, accounts, kept_waiting)) is not None:
             order.remove(r)
             light = {node.level for node in accounts[r].path if node.is_light}
@@ -270,6 +272,9 @@ class SearchedDlpm(Dlpm):
                 self._admit(r)
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
+            elif outcome is AdmissionResult.HELD:
+                for node in accounts[r].path:
+                    node.held += 1
             else:
                 kept_waiting |= light
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 
 
@@ -39,9 +41,10 @@ def admit(
     misfits: tuple[str, ...] = (),
     later: tuple[str, ...] = (),
     held: tuple[str, ...] = (),
+    answers: Mapping[str, AdmissionResult] = {},
 ) -> list[str]:
     """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do; `later`: those told so; `held`:
-    clients that are told so once."""
+    clients that are told so once; `answers`: by id."""
     admitted: list[str] = []
     conversation = policy.admissions(0.0)
     proposed = next(conversation, None)
@@ -52,6 +55,7 @@ def admit(
             outcome = AdmissionResult.LATER
         if proposed.client in held:
             outcome = AdmissionResult.CLIENT_LATER
+        outcome = answers.get(proposed.id, outcome)
         if outcome is AdmissionResult.ADMITTED:
             admitted.append(proposed.id)
         try:

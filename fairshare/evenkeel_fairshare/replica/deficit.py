@@ -70,6 +70,7 @@ class Account:
         "_balance_at",
         "_children",
         "_is_light",
+        "held",
         "level",
         "name",
         "path",
@@ -93,6 +94,8 @@ class Account:
         """Requests in the batch."""
         self.refused = 0
         """Waiting requests that the current pass refused."""
+        self.held = 0
+        """Those of them that the engine begins after another prompt only. Others get refills meanwhile."""
         self.seed = 0.0
         """The first deficit (R5)."""
         self.weight = 1.0

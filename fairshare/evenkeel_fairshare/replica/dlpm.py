@@ -126,7 +126,7 @@ class Dlpm(ReplicaPolicy):
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
         for account in self._refused:
-            account.refused = 0
+            account.refused = account.held = 0
         self._refused.clear()
         for queue in self._without_slot:
             queue.without_slot = None
@@ -281,11 +281,13 @@ class Dlpm(ReplicaPolicy):
             queue = self.client_queues[client.path[0]][client]
             queue.without_slot = request
             self._without_slot.append(queue)
-        elif outcome is AdmissionResult.CLIENT_LATER:
+        elif outcome in {AdmissionResult.CLIENT_LATER, AdmissionResult.CLIENT_HELD}:
             requests = client.waiting - client.refused
+        is_held = outcome in {AdmissionResult.HELD, AdmissionResult.CLIENT_HELD}
         self._refused += client.path
         for node in client.path:
             node.refused += requests
+            node.held += requests if is_held else 0
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]

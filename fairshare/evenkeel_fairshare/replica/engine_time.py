@@ -324,7 +324,7 @@ class PassTurns:
 
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time
-        self._yielding = False
+        self._yielding = self._beside_chunk = False
         self._went = False
         """Whether a request need not wait, so far in this pass."""
         self._waits: dict[str, bool] = {}
@@ -332,9 +332,11 @@ class PassTurns:
         self._yielded: list[Request] = []
         """Of each client that yields in this pass, the request that was asked for."""
 
-    def begin(self) -> None:
-        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
+    def begin(self, *, beside_chunk: bool = False) -> None:
+        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`. `beside_chunk`: it takes the
+        place of the next chunk of a prompt, which follows if no request enters. So clients with a lead yield in any case."""
         self._yielding, self._went = self._time is not None, False
+        self._beside_chunk = beside_chunk
         self._waits.clear()
         self._yielded.clear()
 
@@ -353,7 +355,7 @@ class PassTurns:
             self._went = True
             return False
         if self._yielding and time.lagging().has_rival(client, leading):
-            if self._went or self._yielded or not time.all_yield():
+            if self._beside_chunk or self._went or self._yielded or not time.all_yield():
                 self._waits[request.client] = True
                 self._yielded.append(request)
                 return True
@@ -369,7 +371,7 @@ class PassTurns:
         """The pass ended. Whether another one has to follow in which no client yields: one did that need not wait, and no client with
         a lag entered."""
         self._yielding = False
-        if self._time is None or not self._yielded:
+        if self._time is None or self._beside_chunk or not self._yielded:
             return False
         for request in self._yielded:
             del self._waits[request.client]

@@ -27,13 +27,13 @@ def longest_match(request: Request) -> int:
 def match_octaves(request: Request) -> int:
     """The most cached for its uncached input, both counted in octaves; among equals the longest match.
 
-    Long prompts with little in the cache go after short ones and warm ones, where LPM has nearly the order of arrival. Prompts
-    below `OCTAVE_TOKENS` go in the order of LPM.
+    Two octaves make a class. Long prompts with little in the cache go after short ones and warm ones, where LPM has nearly the
+    order of arrival. Prompts below `OCTAVE_TOKENS` go in the order of LPM.
     """
     matched = request.matched_tokens
     octaves = (request.input_tokens - matched + OCTAVE_TOKENS).bit_length()
     octaves -= (matched + OCTAVE_TOKENS).bit_length()
-    return (octaves << MATCH_BITS) - matched
+    return (octaves >> 1 << MATCH_BITS) - matched
 
 
 ORDERS: Final[Mapping[str, SortKey]] = MappingProxyType(
@@ -149,8 +149,8 @@ def _merge(
     heavy_yield = False
     while due or by_refill:
         if not due:
-            # While an eligible member is refused, the others get no refill.
-            waiting_for = [member.positive_from for member in members if member.refused]
+            # While an eligible member is refused, the others get no refill. One of which requests are held only is not eligible.
+            waiting_for = [one.positive_from for one in members if one.refused > one.held]
             level.refill_to(min([*by_refill, *waiting_for]))
             if level.horizon not in by_refill:
                 return
@@ -160,10 +160,10 @@ def _merge(
             is_heavy, entry, account = ready[0]
             if is_heavy and heavy_yield:
                 return
-            waiting = account.waiting
+            waiting, held = account.waiting, account.held
             yield entry
             was_refused = account.waiting == waiting
-            heavy_yield |= was_refused and not is_heavy
+            heavy_yield |= was_refused and account.held == held and not is_heavy
             if account.waiting <= account.refused:  # it has no other requests
                 heappop(ready)
             elif account.positive_from > level.horizon:
@@ -220,7 +220,8 @@ def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> I
             return
         waiting = member.waiting
         yield entry
-        heavy_yields |= member.waiting == waiting and not is_heavy
+        was_refused = member.waiting == waiting and member.refused > member.held
+        heavy_yields |= was_refused and not is_heavy
 
 
 def _by_refill(

@@ -152,7 +152,7 @@ def check_refill(level: DeficitLevel) -> bool:
 
     Whether there was one.
     """
-    queued = [account for account in level.members.values() if account.waiting]
+    queued = [account for account in level.members.values() if account.waiting > account.held]
     if not queued or any(map(is_eligible, queued)):
         return False
     level.refill_to(min(account.positive_from for account in queued))

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_sglang import hooks
+from evenkeel_sglang.chunks import refusal_beside
 
 from tests.support.replica import admit, arrive, request
 
@@ -23,29 +25,48 @@ class Batch:
 
 
 @dataclass
+class Plan:
+    """What the scheduler does next: the prefill of `batch_to_run`, or a decode step."""
+
+    batch_to_run: list[str] | None
+
+
+@dataclass
 class Scheduler:
     """The fields of SGLang's `Scheduler` that decide whether there is a prefill."""
 
-    chunked_req: str | None
+    chunked_req: str | None = None
     waiting_queue: list[str] = field(default_factory=list)
     ready: list[str] = field(default_factory=list)
     """Requests whose grammar becomes ready in the next pass."""
+    fitting: set[str] = field(default_factory=set)
+    """Requests that a pass without the prompt in chunks admits."""
+    enable_lora: bool = False
+    truncation_align_size: int | None = None
+    alignments: list[int | None] = field(default_factory=list)
+    """Of the passes so far."""
 
-    def get_new_batch_prefill(self, running_batch: Batch) -> list[str] | None:
+    def get_new_batch_prefill(self, running_batch: Batch) -> Plan:
+        self.alignments.append(self.truncation_align_size)
         self.waiting_queue += self.ready
-        if not self.waiting_queue and self.chunked_req is None:
-            return None
-        return [self.chunked_req or "", *self.waiting_queue]
+        if self.chunked_req is not None:
+            return Plan([self.chunked_req, *self.waiting_queue])
+        return Plan([one for one in self.waiting_queue if one in self.fitting] or None)
 
 
 @dataclass
 class Scheduling:
-    """Which requests have to wait."""
+    """Which requests have to wait, and which ones go after others that wait in the queue."""
 
-    waits: set[str]
+    waits: set[str] = field(default_factory=set)
+    last: set[str] = field(default_factory=set)
+    chunk_waits: str | None = None
 
     def must_wait(self, request: str) -> bool:
         return request in self.waits
+
+    def should_wait(self, request: str, queue: list[str]) -> bool:
+        return request in self.waits | self.last
 
     def end_pass(self) -> None:
         pass
@@ -54,33 +75,76 @@ class Scheduling:
         pass
 
 
+def prefill(scheduler: Scheduler, *, running: int = 1) -> list[str] | None:
+    plan = hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch(running))
+    return plan.batch_to_run
+
+
 @pytest.mark.parametrize(
     ("waits", "want"), [(set(), ["long", "short"]), ({"long"}, None)], ids=["goes on", "waits"]
 )
-def test_a_prompt_in_chunks_waits_with_the_whole_prefill(monkeypatch, waits, want):
+def test_a_prompt_in_chunks_waits_while_others_decode(monkeypatch, waits, want):
     monkeypatch.setattr(hooks, "_scheduling", Scheduling(waits))
     scheduler = Scheduler("long", ["short"])
-    assert hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch()) == want
+    assert prefill(scheduler) == want
     assert (scheduler.chunked_req, scheduler.waiting_queue) == ("long", ["short"])
 
 
-def test_a_request_that_becomes_ready_meanwhile_is_kept(monkeypatch):
+@pytest.mark.parametrize("running", [0, 1])
+def test_requests_of_others_enter_between_two_chunks(monkeypatch, running):
+    scheduling = Scheduling(last={"long"})
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    scheduler = Scheduler("long", ["short"], fitting={"short"})
+    assert prefill(scheduler, running=running) == ["short"]
+    assert (scheduler.chunked_req, scheduler.truncation_align_size) == ("long", None)
+    assert scheduler.alignments[0] > 10**9, "no other prompt is cut into chunks meanwhile"
+    assert scheduling.chunk_waits is None
+
+
+def test_a_prompt_in_chunks_goes_on_where_no_other_can_enter(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(last={"long"}))
+    assert prefill(Scheduler("long", ["huge"])) == ["long", "huge"]
+
+
+def test_with_adapters_no_request_enters_between_two_chunks(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", Scheduling({"long"}))
-    scheduler = Scheduler("long", ["short"], ready=["new"])
-    hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch())
+    scheduler = Scheduler("long", ["short"], ready=["new"], fitting={"short"}, enable_lora=True)
+    assert prefill(scheduler) is None
     assert scheduler.waiting_queue == ["short", "new"]
 
 
 def test_without_a_policy_of_evenkeel_the_engine_decides(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", None)
-    scheduler = Scheduler("long")
-    assert hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch()) == ["long"]
+    assert prefill(Scheduler("long")) == ["long"]
 
 
-def test_nothing_waits_beside_an_empty_batch(monkeypatch):
+def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", Scheduling({"long"}))
-    scheduler = Scheduler("long")
-    assert hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch(0)) == ["long"]
+    assert prefill(Scheduler("long"), running=0) == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "entered", "want"),
+    [
+        (1000, [], None),
+        (2040, [], AdmissionResult.HELD),
+        (2040, ["another"], AdmissionResult.LATER),
+        (1990, [], AdmissionResult.LATER),
+    ],
+    ids=["enters", "needs chunks", "no room in this pass", "memory"],
+)
+def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, entered, want):
+    chunk = SimpleNamespace(origin_input_ids=[1] * 9000, output_ids=[], prefix_len=2000)
+    asked = SimpleNamespace(
+        origin_input_ids=[1] * (tokens + 50),
+        output_ids=[],
+        prefix_len=50,
+        sampling_params=SimpleNamespace(max_new_tokens=100),
+    )
+    adder = SimpleNamespace(
+        page_size=16, rem_chunk_tokens=2048, rem_total_tokens=9100, can_run_list=entered
+    )
+    assert refusal_beside(adder, asked, chunk) is want
 
 
 @pytest.mark.parametrize(("order", "want"), [("", "long"), ("MatchOctaves", "short")])

@@ -10,6 +10,7 @@ import pytest
 from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.order import SortKey, longest_match
@@ -89,14 +90,17 @@ class Loop:
     def send(self, *requests: Req) -> None:
         self.waiting_queue.extend(requests)
 
-    def step(self, *, skip: Iterable[str] = ()) -> list[str]:
-        """One prefill pass; returns whom it admitted, in order."""
+    def step(self, *, skip: Iterable[str] = (), postponed: Iterable[str] = ()) -> list[str]:
+        """One prefill pass; returns whom it admitted, in order. `postponed` do not fit beside a prompt in chunks."""
         self.waiting_queue = self.scheduling.begin_pass(self.waiting_queue)
         admitted: list[Req] = []
         for request in self.waiting_queue:
             assert isinstance(request, Req)
             if request.rid in skip:
                 continue  # as for an adapter that is not loaded
+            if request.rid in postponed:
+                self.scheduling.postponed(request, AdmissionResult.LATER)
+                continue
             fits = len(self.running) + len(admitted) < self.slots
             request.prefix_len = self.cached.get(request.rid, 0)
             if fits:
@@ -443,3 +447,34 @@ def test_a_client_with_a_lag_that_waits_is_admitted_before_others() -> None:
     assert loop.step() == ["v1"]
     loop.forward(is_prefill=True, finish=["v1"], seconds=0.01)
     assert loop.step() == ["r1"], "nothing else is there: no capacity is idle"
+
+
+def beside_a_chunk() -> tuple[Loop, Req]:
+    """The rival computes a prompt in chunks and asks for more; the victim has a lag, and no request."""
+    loop = beside_a_victim(prompt_s=0.1)
+    loop.forward(seconds=0.1)
+    chunked = req("r1", "r", tokens=2000, base=7000)
+    loop.send(chunked)
+    assert loop.step() == ["r1"]
+    loop.scheduling.processed([loop.running[0]], is_prefill=False, seconds=0.01)
+    loop.scheduling.processed([chunked], is_prefill=True, seconds=0.5)
+    loop.running[0].is_over = True
+    loop.scheduling.processed([loop.running.pop(0)], is_prefill=False)
+    loop.send(req("v1", "v", base=11_000))
+    return loop, chunked
+
+
+def test_a_client_with_a_lag_that_waits_goes_before_the_next_chunk_of_others() -> None:
+    loop, chunked = beside_a_chunk()
+    assert loop.scheduling.should_wait(chunked, loop.waiting_queue)
+    assert not loop.scheduling.must_wait(chunked), "no other request runs"
+    loop.scheduling.chunk_waits = chunked
+    assert loop.step() == ["v1"]
+
+
+def test_where_it_does_not_fit_no_other_request_takes_the_place_of_the_chunk() -> None:
+    loop, chunked = beside_a_chunk()
+    loop.send(req("r2", "r", base=9000))
+    loop.scheduling.chunk_waits = chunked
+    assert loop.step(postponed=["v1"]) == []
+    assert loop.step() == ["v1"], "it gets a refill, although the rival has credit"

@@ -22,6 +22,7 @@ class Fitting:
     def __getitem__(self, i) -> None: ...  # type: ignore[no-untyped-def]
     def add_one_req(self, req, has_chunked_req, truncation_align_size) -> None: ...  # type: ignore[no-untyped-def]
     def add_chunked_req(self, req) -> None: ...  # type: ignore[no-untyped-def]
+    def budget_state(self) -> None: ...
     def __init__(
         self, page_size, tree_cache, token_to_kv_pool_allocator, running_batch, new_token_ratio
     ) -> None: ...  # type: ignore[no-untyped-def]

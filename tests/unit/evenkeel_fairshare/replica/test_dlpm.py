@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
@@ -577,6 +577,19 @@ def test_one_member_may_be_all_that_is_remembered():
     leave_in_debt(policy, "a", 50)
     leave_in_debt(policy, "b", 40)
     assert set(policy.clients()) == {"a"}
+
+
+@pytest.mark.parametrize("answer", [AdmissionResult.LATER, AdmissionResult.HELD])
+@pytest.mark.parametrize("tenants", [("t", "t"), ("t", "u")], ids=["clients", "tenants"])
+def test_only_a_held_request_of_a_positive_client_leaves_refills_to_others(answer, tenants):
+    policy = Dlpm(rules=DeficitRules(quantum=100))
+    arrive(
+        policy, request("0", "a", tenants[0], extend=10), request("1", "b", tenants[1], extend=150)
+    )
+    arrive(policy, request("2", "a", tenants[0]), request("3", "b", tenants[1]))
+    assert admit(policy, later=("2",)) == ["0", "1"]
+    assert deficit(policy, "a") > 0 > deficit(policy, "b")
+    assert admit(policy, answers={"2": answer}) == (["3"] if answer is AdmissionResult.HELD else [])
 
 
 def test_the_registry_passes_its_configuration_on():
