@@ -42,8 +42,9 @@ def waits(scheduler: Any, scheduling: Scheduling) -> Iterator[None]:
 def refusal_beside(adder: Any, request: Any, chunk: EngineRequest) -> AdmissionResult | None:
     """Why a request cannot enter while `chunk` waits: it has to be cut into chunks itself, or it leaves too little memory for the
     rest of that prompt. None: it can."""
-    extend_tokens = context_tokens(request) - prefix_tokens(request)
-    if extend_tokens + adder.page_size > adder.rem_chunk_tokens:
+    pages = -(-(context_tokens(request) - prefix_tokens(request)) // adder.page_size)
+    extend_tokens = pages * adder.page_size
+    if extend_tokens > adder.rem_chunk_tokens:
         return AdmissionResult.HELD if not adder.can_run_list else AdmissionResult.LATER
     expected_tokens = request.sampling_params.max_new_tokens - len(request.output_ids)
     rest_tokens = context_tokens(chunk) - prefix_tokens(chunk)

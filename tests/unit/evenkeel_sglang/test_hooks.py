@@ -127,8 +127,8 @@ def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
     ("tokens", "entered", "want"),
     [
         (1000, [], None),
-        (2040, [], AdmissionResult.HELD),
-        (2040, ["another"], AdmissionResult.LATER),
+        (2049, [], AdmissionResult.HELD),
+        (2049, ["another"], AdmissionResult.LATER),
         (1990, [], AdmissionResult.LATER),
     ],
     ids=["enters", "needs chunks", "no room in this pass", "memory"],
