@@ -91,7 +91,7 @@ console: console/node_modules/.installed  ## Build the console's page into the r
 	cd console && npm run --silent build
 
 .PHONY: test-console
-test-console: env tools console/node_modules/.installed  ## Test the console in Chromium (a minute; EVENKEEL_PICTURES=1 also takes the pictures of docs/console.md)
+test-console: env tools console/node_modules/.installed  ## Test the console in Chromium (a minute; EVENKEEL_PICTURES=1 also takes the pictures of docs/how-to/console.md)
 	$(BIN)/python -m pytest tests/console $(ARGS)
 
 # Clients of others have an environment of their own (6 GB), with Node in it.

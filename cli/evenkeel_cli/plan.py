@@ -136,7 +136,7 @@ def _report(found: Plan, traffic: Recording) -> None:
     console.print(
         f"\n{len(traffic.requests):,} requests in {now.window_s:,.0f} s. The replay of today's settings differs from the "
         f"recording by at most {100 * found.share_error:.1f} points of a share and {found.ttft_error:+.0%} of the median "
-        f"TTFT ({found.recorded.ttft_p50_s:,.2f} s).",
+        f"TTFT ({now.ttft_p50_s:,.2f} s replayed, {found.recorded.ttft_p50_s:,.2f} s recorded).",
         highlight=False,
     )
     if found.fit_error is not None:
@@ -146,7 +146,7 @@ def _report(found: Plan, traffic: Recording) -> None:
             highlight=False,
         )
     if found.not_replayed:
-        print_note(console, f"{found.not_replayed:,} requests that no replica served are left out")
+        print_note(console, f"left out, because no replica served them: {found.not_replayed:,} requests")
     if len(traffic.replica_counts) > 1:
         print_note(
             console,
