@@ -146,7 +146,9 @@ def _report(found: Plan, traffic: Recording) -> None:
             highlight=False,
         )
     if found.not_replayed:
-        print_note(console, f"left out, because no replica served them: {found.not_replayed:,} requests")
+        print_note(
+            console, f"left out, because no replica served them: {found.not_replayed:,} requests"
+        )
     if len(traffic.replica_counts) > 1:
         print_note(
             console,
