@@ -21,11 +21,11 @@ WHOLE: Final = 1 << 40
 
 @contextmanager
 def waits(scheduler: Any, scheduling: Scheduling) -> Iterator[None]:
-    """The prompt in chunks is not there for SGLang."""
+    """The prompt in chunks waits: SGLang does not see it."""
     chunk, scheduler.chunked_req = scheduler.chunked_req, None
     alignment, scheduler.truncation_align_size = scheduler.truncation_align_size, WHOLE
     scheduling.chunk_waits = chunk
-    # SGLang would count its adapter for none of the loaded ones, and may load too many later. So none enters.
+    # SGLang would not count the adapter of the prompt in chunks, and might load too many. So no request enters.
     held: list[EngineRequest] = []
     if scheduler.enable_lora:
         held, scheduler.waiting_queue = scheduler.waiting_queue, held

@@ -60,4 +60,10 @@ async def test_requests_of_others_enter_between_two_chunks(
         assert await first == 8
         assert await asyncio.gather(*cut) == [6] * len(cut)
         await engine.idle(http)
+        aborted = asyncio.create_task(post(http, ask("long", tokens(rng, LONG_TOKENS))))
+        before = passes(trace)
+        await until(lambda: passes(trace) > before)
+        assert await post(http, ask("short", tokens(rng, 20), output_tokens=6)) == 6
+        aborted.cancel()
+        await engine.idle(http)
         assert await post(http, long) == 8, "the engine still serves"

@@ -36,8 +36,8 @@ class AdmissionResult(Enum):
     CLIENT_LATER = (
         "client_later"  # no request of its client may enter in this pass (R13); others may
     )
-    HELD = "held"  # the engine begins it after another prompt only; it stays queued, and others need not wait for it
-    CLIENT_HELD = "client_held"  # no request of its client may enter beside a prompt that is its own; as `HELD`
+    HELD = "held"  # the engine can begin it only after another prompt; it stays queued, and others need not wait for it
+    CLIENT_HELD = "client_held"  # as `HELD`, for all requests of its client: a prompt of the same client is not complete
     NO_SLOT = (
         "no_slot"  # the batch uses all slots for adapters; it stays queued, and others may enter
     )

@@ -95,7 +95,7 @@ class Account:
         self.refused = 0
         """Waiting requests that the current pass refused."""
         self.held = 0
-        """Those of them that the engine begins after another prompt only. Others get refills meanwhile."""
+        """Those of them that the engine can begin only after another prompt. Others get refills meanwhile."""
         self.seed = 0.0
         """The first deficit (R5)."""
         self.weight = 1.0

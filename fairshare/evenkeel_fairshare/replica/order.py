@@ -149,7 +149,7 @@ def _merge(
     heavy_yield = False
     while due or by_refill:
         if not due:
-            # While an eligible member is refused, the others get no refill. One of which requests are held only is not eligible.
+            # While an eligible member is refused, the others get no refill. Held requests do not count.
             waiting_for = [one.positive_from for one in members if one.refused > one.held]
             level.refill_to(min([*by_refill, *waiting_for]))
             if level.horizon not in by_refill:

@@ -296,7 +296,7 @@ def router_metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     yield from counter(
         "untokenised", "Requests in tokens mode that were matched by their text.", reasons
     )
-    help_text = "Lines of the request log that came too fast, or could not be written."
+    help_text = "Dropped lines of the request log: they came too fast, or could not be written."
     yield from counter("log_lines_dropped", help_text, [(own, log.dropped)])
     help_text = "Spans that were not sent: too many waited, or the collector did not answer."
     yield from counter("trace_spans_dropped", help_text, [(own, spans.total)])
