@@ -8,7 +8,6 @@ are resolved here; `seams` checks before the engine starts that they exist.
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -224,27 +223,37 @@ class RankClock:
         return requests
 
 
-class StepClock:
-    """What each forward pass took, from when the scheduler launches batches and processes their results. In seconds.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A forward pass that the scheduler launched, in seconds of the clock."""
 
-    With overlap the scheduler launches a batch before it processes the result of the one before. So a pass takes the time
-    since the previous result, or since its own launch if the engine was idle in between.
+    began_s: float
+    ended_s: float | None
+    """None where the device computes on its own: the pass has ended once its result is processed."""
+
+
+class StepClock:
+    """What each forward pass took: from its launch, or from the end of the pass before if that one still ran.
+
+    With overlap the scheduler launches a pass before it processes the result of the one before. A GPU computes meanwhile. On a
+    CPU the launch itself computes, so the pass before has ended long before its result is processed.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._launches: deque[float] = deque([0.0, 0.0], maxlen=2)
-        self._ended = 0.0
+        self._ended_s = 0.0
 
-    def launched(self) -> None:
-        """The scheduler chooses its next batch."""
-        self._launches.append(self._clock())
+    def launch(self, forward: Callable[[], Any], *, computes: bool) -> tuple[Any, Launch]:
+        """Launch a pass; returns its result too. `computes`: the launch itself does."""
+        began_s = self._clock()
+        result = forward()
+        return result, Launch(began_s, self._clock() if computes else None)
 
-    def ended(self, *, overlap: bool) -> float:
-        """The result of the oldest batch under way was processed; the seconds that it took."""
-        now = self._clock()
-        seconds = now - max(self._ended, self._launches[0 if overlap else 1])
-        self._ended = now
+    def ended(self, launch: Launch) -> float:
+        """The result of a pass was processed; the seconds that the pass took."""
+        ended_s = self._clock() if launch.ended_s is None else launch.ended_s
+        seconds = ended_s - max(self._ended_s, launch.began_s)
+        self._ended_s = ended_s
         return seconds
 
 

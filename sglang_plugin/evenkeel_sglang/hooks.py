@@ -12,6 +12,7 @@ import sys
 import uuid
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic
 from types import CodeType
 from typing import Any
@@ -233,7 +234,6 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         if _scheduling is not None:
-            _step_clock.launched()
             plan = _without_chunk(_scheduling, original, scheduler, running_batch)
             if plan is not None:
                 return plan
@@ -258,15 +258,26 @@ def _without_chunk(
     return plan if others_decode or plan.batch_to_run is not None else None
 
 
-def process_result(
-    original: Callable[..., None], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
-) -> None:
+def run_batch(
+    original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around `Scheduler.run_batch`: measure the forward pass. Its result carries the measurement."""
+    if _scheduling is None:
+        return original(scheduler, batch, *args, **kwargs)
+    forward = partial(original, scheduler, batch, *args, **kwargs)
+    result, launch = _step_clock.launch(forward, computes=scheduler.server_args.device == "cpu")
+    result.evenkeel_launch = launch
+    return result
+
+
+def process_result(original: Callable[..., None], scheduler: Any, batch: Any, result: Any) -> None:
     """Around `Scheduler.process_batch_result`: charge what the forward pass produced."""
     batch_requests = list(batch.reqs)  # the engine removes those that finish
     is_prefill = batch.forward_mode.is_extend()
-    original(scheduler, batch, *args, **kwargs)
+    original(scheduler, batch, result)
     if _scheduling is not None:
-        seconds = _step_clock.ended(overlap=bool(getattr(scheduler, "enable_overlap", False)))
+        launch = getattr(result, "evenkeel_launch", None)  # None: launched by another loop
+        seconds = 0.0 if launch is None else _step_clock.ended(launch)
         _scheduling.processed(batch_requests, is_prefill=is_prefill, seconds=seconds)
 
 

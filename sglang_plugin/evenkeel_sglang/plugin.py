@@ -36,6 +36,7 @@ def register() -> None:
         (seams.GENERATE_REQUEST, hooks.generate_request, HookType.BEFORE),
         (seams.INIT_POLICY, hooks.init_policy, HookType.AROUND),
         (seams.NEW_PREFILL, hooks.new_prefill, HookType.AROUND),
+        (seams.RUN_BATCH, hooks.run_batch, HookType.AROUND),
         (seams.PROCESS_RESULT, hooks.process_result, HookType.AROUND),
         (seams.CALC_PRIORITY, hooks.calc_priority, HookType.AROUND),
         (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),

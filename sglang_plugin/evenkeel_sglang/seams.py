@@ -50,6 +50,9 @@ INIT_POLICY: Final = Seam("sglang.srt.managers.scheduler.Scheduler.init_schedule
 NEW_PREFILL: Final = Seam(
     "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", ("self", "running_batch")
 )
+RUN_BATCH: Final = Seam(
+    "sglang.srt.managers.scheduler.Scheduler.run_batch", ("self", "batch"), may_have_more=True
+)
 PROCESS_RESULT: Final = Seam(
     "sglang.srt.managers.scheduler.Scheduler.process_batch_result", ("self", "batch", "result")
 )
@@ -98,6 +101,7 @@ SEAMS: Final[Sequence[Seam]] = (
     READ_FLAGS,
     INIT_POLICY,
     NEW_PREFILL,
+    RUN_BATCH,
     PROCESS_RESULT,
     CALC_PRIORITY,
     ADD_REQUEST,

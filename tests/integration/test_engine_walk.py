@@ -49,7 +49,9 @@ class Scheduler:
     running: list[Req] = field(default_factory=list)
     chunked_req: None = None
     tree_cache: None = None
-    server_args: Any = field(default_factory=lambda: SimpleNamespace(tp_size=1, pp_size=1))
+    server_args: Any = field(
+        default_factory=lambda: SimpleNamespace(tp_size=1, pp_size=1, device="cpu")
+    )
     tp_worker: Any = None
 
     @property
@@ -78,9 +80,13 @@ class Scheduler:
         self.can_run_list.append(request)
 
     def forward(self, batch: Batch) -> None:
+        result = hooks.run_batch(Scheduler.run_batch, self, batch)
+        hooks.process_result(lambda *_: None, self, batch, result)
+
+    def run_batch(self, batch: Batch) -> SimpleNamespace:
         for request in batch.reqs:
             request.output_ids.append(7)
-        hooks.process_result(lambda *_: None, self, batch)
+        return SimpleNamespace()
 
 
 def _never(*_: Any) -> None:

@@ -16,6 +16,7 @@ class Fitting:
     def from_cli_args(args) -> None: ...  # type: ignore[no-untyped-def]
     def init_schedule_policy(self) -> None: ...
     def get_new_batch_prefill(self, running_batch) -> None: ...  # type: ignore[no-untyped-def]
+    def run_batch(self, batch, pp_proxy_tensors=None) -> None: ...  # type: ignore[no-untyped-def]
     def process_batch_result(self, batch, result) -> None: ...  # type: ignore[no-untyped-def]
     def calc_priority(self, waiting_queue, running_batch, processed_tokens) -> None: ...  # type: ignore[no-untyped-def]
     def generate_request(self, obj, request) -> None: ...  # type: ignore[no-untyped-def]
