@@ -268,7 +268,8 @@ class Scheduling:
     def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
         yield from probes
         admitted: list[Request] = []
-        self._turns.begin(beside_chunk=self.chunk_waits is not None)
+        chunk = self.chunk_waits
+        self._turns.begin(chunk=None if chunk is None else self._running.get(chunk))
         yield from self._one_pass(admitted)
         if self._turns.must_repeat(admitted):
             yield from self._one_pass(admitted)

@@ -324,7 +324,10 @@ class PassTurns:
 
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time
-        self._yielding = self._beside_chunk = False
+        self._yielding = False
+        self._chunk: Request | None = None
+        self._lagging: Clients | None = None
+        """Those to which clients with a lead yield in this pass; None: to be computed."""
         self._went = False
         """Whether a request need not wait, so far in this pass."""
         self._waits: dict[str, bool] = {}
@@ -332,11 +335,12 @@ class PassTurns:
         self._yielded: list[Request] = []
         """Of each client that yields in this pass, the request that was asked for."""
 
-    def begin(self, *, beside_chunk: bool = False) -> None:
-        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`. `beside_chunk`: it takes the
-        place of the next chunk of a prompt, which follows if no request enters. So clients with a lead yield in any case."""
+    def begin(self, *, chunk: Request | None = None) -> None:
+        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`. `chunk`: a prompt whose next
+        chunk follows if no request enters. So clients with a lead yield in any case, but not to its client: that one may have a lag
+        too, and its chunk waits."""
         self._yielding, self._went = self._time is not None, False
-        self._beside_chunk = beside_chunk
+        self._chunk, self._lagging = chunk, None
         self._waits.clear()
         self._yielded.clear()
 
@@ -354,8 +358,8 @@ class PassTurns:
             self._waits[request.client] = False
             self._went = True
             return False
-        if self._yielding and time.lagging().has_rival(client, leading):
-            if self._beside_chunk or self._went or self._yielded or not time.all_yield():
+        if self._yielding and self._goes_after(client, leading, time):
+            if self._chunk or self._went or self._yielded or not time.all_yield():
                 self._waits[request.client] = True
                 self._yielded.append(request)
                 return True
@@ -367,11 +371,19 @@ class PassTurns:
         self._went = True
         return False
 
+    def _goes_after(self, client: Member, leading: Leading, time: EngineTime) -> bool:
+        if self._lagging is None:
+            self._lagging = time.lagging()
+            if self._chunk is not None:
+                owner = time.client(self._chunk)
+                self._lagging = Clients(one for one in self._lagging.all if one is not owner)
+        return self._lagging.has_rival(client, leading)
+
     def must_repeat(self, admitted: Iterable[Request]) -> bool:
         """The pass ended. Whether another one has to follow in which no client yields: one did that need not wait, and no client with
         a lag entered."""
         self._yielding = False
-        if self._time is None or self._beside_chunk or not self._yielded:
+        if self._time is None or self._chunk or not self._yielded:
             return False
         for request in self._yielded:
             del self._waits[request.client]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from evenkeel_fairshare.replica.time_levels import (
     MAX_LAG_S,
     NOT_LEADING,
@@ -256,3 +256,31 @@ def test_a_lead_counts_at_the_level_at_which_two_clients_compete(
     assert rivals.has_rival(client, (True, False)) == over_own_tenant
     assert rivals.has_rival(client, (False, True)) == over_other_tenants
     assert not rivals.has_rival(client, NOT_LEADING)
+
+
+@pytest.mark.parametrize("third_lags", [False, True])
+def test_beside_a_chunk_that_waits_no_client_yields_to_its_owner(third_lags: bool):
+    """Two clients that take turns for long have a lead and a lag each. So each would wait for the other."""
+    time = EngineTime()
+    first, victim, third = request("victim"), request("victim"), request("third")
+    chunk, other = request("rival"), request("rival")
+    opened(time, chunk, first)
+    if third_lags:
+        opened(time, third)
+    time.starts(chunk)
+    prefill(time, chunk, 1.0)
+    time.starts(first)
+    first.output_tokens = 1
+    time.decodes(first)
+    decode(time, 0.4)
+    time.stops(first)
+    opened(time, victim, other)
+    time.close(first)
+    figures = time.figures()
+    assert all(figures[one.client][0] > 0 and figures[one.client][1] > 0 for one in (chunk, victim))
+    turns = PassTurns(time)
+    turns.begin(chunk=chunk)
+    assert turns.must_wait(victim) == third_lags
+    assert turns.must_wait(other)
+    turns.begin()
+    assert third_lags or not turns.must_wait(victim), "all yield, so this pass becomes the next one"
