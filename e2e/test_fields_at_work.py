@@ -267,7 +267,7 @@ def test_engine_settings_take_effect(one: Service) -> None:
             "inputTokenWeight": 100,
             "outputTokenWeight": 1000,
             "rejoin": "Paper",
-            "order": "MatchOctaves",
+            "order": "LongestMatch",
         },
         router={"prefix": {"mode": "Text"}},
     )
@@ -282,7 +282,7 @@ def test_engine_settings_take_effect(one: Service) -> None:
     assert team.python(pod, "import os; print(os.environ['ADDED'])") == "so"
     command = team.python(pod, "print(open('/proc/1/cmdline').read())")
     assert "--rejoin=Paper" in command
-    assert "--order=MatchOctaves" in command
+    assert "--order=LongestMatch" in command
     assert one.says(404, "model_not_found", BY_KEY)  # by its old name
     wait_until(lambda: [at.policy for at in one.state().replicas] == ["VTC"], "its policy alone")
     fresh = {"x-evenkeel-client": "ads/fresh"}

@@ -12,6 +12,7 @@ import msgspec
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import (
+    DEFAULT_ORDER,
     IsolationSetting,
     QuantumSetting,
     ReplicaPolicyName,
@@ -136,7 +137,7 @@ def today(recording: Recording, profile: CostProfile, *, isolation: float | None
             fleet_policy=given.get("fleetPolicy", "D2LPM"),
             quantum=given.get("clientQuantum"),
             worker_quantum=given.get("workerQuantum"),
-            order=given.get("order", RequestOrder.LONGEST_MATCH.value),
+            order=given.get("order", DEFAULT_ORDER.value),
             cost=LinearCost(
                 float(given.get("inputTokenWeight", 1)),
                 float(given.get("outputTokenWeight", 2)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-from evenkeel_contract.queueorder import OnMismatch, RequestOrder
+from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, RequestOrder
 
 QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
@@ -66,7 +66,7 @@ class EngineSettings:
     kv_time: float = 0.0
     """Weighted tokens for 1000 KV tokens held while one output token is made (R14)."""
     rejoin: str = "KeepDebt"
-    order: RequestOrder = RequestOrder.LONGEST_MATCH
+    order: RequestOrder = DEFAULT_ORDER
     """DLPM: which of the requests that it may admit goes first."""
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
@@ -116,7 +116,7 @@ class EngineSettings:
         }
         if self.kv_time:
             environment[KV_TIME_VARIABLE] = repr(self.kv_time)
-        if self.order is not RequestOrder.LONGEST_MATCH:  # older engines do not know it
+        if self.order is not DEFAULT_ORDER:  # older engines do not know it
             environment[ORDER_VARIABLE] = self.order.value
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from evenkeel_contract.values import Spelled, show
 
@@ -38,6 +38,10 @@ class RequestOrder(Enum):
 
     LONGEST_MATCH = "LongestMatch"  # the request with the longest cached prompt
     MATCH_OCTAVES = "MatchOctaves"  # short prompts before long ones where little is cached
+
+
+DEFAULT_ORDER: Final = RequestOrder.MATCH_OCTAVES
+"""Not written for engines and routers: older ones do not know the setting, and have the longest match first."""
 
 
 class QueueOwner(Enum):

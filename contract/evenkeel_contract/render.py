@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
-from evenkeel_contract.queueorder import OnMismatch, QueueOwner, RequestOrder
+from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
     PAGE_TOKENS,
     ApiKeyConfig,
@@ -127,7 +127,7 @@ def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
         queue=scheduling.queue,
         replica_policy=scheduling.replica_policy,
         rejoin=scheduling.rejoin,
-        order=None if scheduling.order is RequestOrder.LONGEST_MATCH else scheduling.order,
+        order=None if scheduling.order is DEFAULT_ORDER else scheduling.order,
         input_token_weight=scheduling.input_token_weight,
         output_token_weight=scheduling.output_token_weight,
         kv_time=scheduling.cost.kv_time,
@@ -315,7 +315,7 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
     isolation = spec.scheduling.isolation
     if isolation.share != ISOLATION:  # older simulators do not know the flag
         yield f"--isolation={isolation.to_plain()}"
-    if spec.scheduling.order is not RequestOrder.LONGEST_MATCH:  # nor this one
+    if spec.scheduling.order is not DEFAULT_ORDER:  # nor this one
         yield f"--order={spec.scheduling.order.value}"
 
 

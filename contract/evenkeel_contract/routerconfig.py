@@ -127,7 +127,7 @@ class SchedulingConfig:
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit at the gate of a client that returns after being idle (R4)."""
     order: RequestOrder | None = None
-    """Which of the requests that DLPM may admit goes first at the gate. None: LongestMatch. Version 0.2 does not know the field."""
+    """Which of the requests that DLPM may admit goes first at the gate. None: MatchOctaves. Version 0.2 does not know the field."""
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
     kv_time: OptionalWeight = 0

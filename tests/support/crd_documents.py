@@ -53,7 +53,7 @@ SERVICE: Final[Document] = {
             "workerQuantum": 20000,
             "isolation": "50%",
             "rejoin": "KeepDebt",
-            "order": "LongestMatch",
+            "order": "MatchOctaves",
         },
         "router": {
             "replicas": 1,

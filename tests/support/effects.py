@@ -75,7 +75,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "scheduling.workerQuantum": 6,
     "scheduling.isolation": "Off",
     "scheduling.rejoin": "Paper",
-    "scheduling.order": "MatchOctaves",
+    "scheduling.order": "LongestMatch",
     "router.replicas": 5,
     "router.template.metadata": {"labels": {"a": "b"}},
     "router.template.spec": {"env": [{"name": "A", "value": "b"}]},

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from evenkeel_contract.queueorder import RequestOrder
+from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
@@ -348,6 +348,6 @@ def policy_of(scheduling: SchedulingConfig) -> ReplicaPolicy:
     deficits = DeficitRules(
         quantum=scheduling.client_quantum, rejoin=Rejoin(scheduling.rejoin.value)
     )
-    order = ORDERS[(scheduling.order or RequestOrder.LONGEST_MATCH).value]
+    order = ORDERS[(scheduling.order or DEFAULT_ORDER).value]
     config = ReplicaPolicyConfig(cost=cost_of(scheduling), deficits=deficits, order=order)
     return make_policy(scheduling.replica_policy.value, config)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
+from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
 from evenkeel_fairshare.replica.deficit import DeficitRules
@@ -51,7 +52,7 @@ class Setup:
     cost: Cost = field(default_factory=LinearCost)
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills; the default is that of replicas."""
-    order: str = "LongestMatch"
+    order: str = DEFAULT_ORDER.value
     """DLPM: which of the requests that it may admit goes first; `printed` ignores it."""
     printed: bool = False
     """DLPM in the order that the paper prints, instead of the order of replicas."""

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
-from evenkeel_contract.queueorder import IsolationSetting, RequestOrder
+from evenkeel_contract.queueorder import DEFAULT_ORDER, IsolationSetting, RequestOrder
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -60,7 +60,7 @@ class Settings:
     kv_time: float = 0.0
     """Weighted tokens for 1000 KV tokens held while one output token is made."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
-    order: RequestOrder = RequestOrder.LONGEST_MATCH
+    order: RequestOrder = DEFAULT_ORDER
     profile: CostProfile = field(default_factory=lambda: PROFILES[DEFAULT_PROFILE])
     kv_tokens: int | None = None
     """The KV pool; None: the profile's."""

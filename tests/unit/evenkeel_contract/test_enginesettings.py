@@ -21,7 +21,7 @@ from evenkeel_contract.queueorder import RequestOrder
             output_token_weight=3,
             kv_time=40,
             rejoin="Paper",
-            order=RequestOrder.MATCH_OCTAVES,
+            order=RequestOrder.LONGEST_MATCH,
             warmup_s=0.5,
             isolation=0.75,
             reports_port=5559,

@@ -147,7 +147,7 @@ def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, enter
     assert refusal_beside(adder, asked, chunk) is want
 
 
-@pytest.mark.parametrize(("order", "want"), [("", "long"), ("MatchOctaves", "short")])
+@pytest.mark.parametrize(("order", "want"), [("", "short"), ("LongestMatch", "long")])
 def test_the_policy_has_the_order_of_the_environment(monkeypatch, order, want):
     monkeypatch.setattr(hooks.seams, "matcher", lambda: None)
     scheduler = SimpleNamespace(server_args=SimpleNamespace(tp_size=1, pp_size=1), tree_cache=None)

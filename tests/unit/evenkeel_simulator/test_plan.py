@@ -196,12 +196,12 @@ def request(at_s: float, **changes: object) -> RequestLine:
 
 
 def test_the_recorded_order_is_replayed_and_may_change(tmp_path: Path) -> None:
-    header = msgspec.structs.replace(HEADER, scheduling={"order": "MatchOctaves"})
+    header = msgspec.structs.replace(HEADER, scheduling={"order": "LongestMatch"})
     recording = read_recording(written(tmp_path / "recording", header, request(1.0)))
     settings = today(recording, PROFILE, isolation=None)
-    assert settings.setup.order == "MatchOctaves"
-    change = Change(order=RequestOrder.LONGEST_MATCH)
-    assert changed(settings, change).setup.order == "LongestMatch"
+    assert settings.setup.order == "LongestMatch"
+    change = Change(order=RequestOrder.MATCH_OCTAVES)
+    assert changed(settings, change).setup.order == "MatchOctaves"
 
 
 def test_files_of_several_routers_are_put_on_one_clock(tmp_path: Path) -> None:
