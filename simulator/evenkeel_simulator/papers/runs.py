@@ -92,6 +92,7 @@ def run(
         profile=find_profile(spec.profile),
         replicas=spec.replicas,
         engine=engine_config(kv_tokens=spec.kv_tokens),
+        order="LongestMatch",  # that of the paper's DLPM
     )
     config = replace(config, **(setup or {}))
     work = make_workload(system, spec, seed=context.seed, traces=context.traces)
