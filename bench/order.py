@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS
+from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS, Order
 from evenkeel_fairshare.replica.order import ORDERS as OFFERED
 from evenkeel_simulator.experiments.fleet import FleetConfig
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
@@ -41,7 +41,7 @@ class HrrnInside(Dlpm):
     """The highest response ratio first: input tokens computed since the arrival over uncached input."""
 
     def __init__(self, *, warmup_s: float = 0.0) -> None:
-        super().__init__(order=self._minus_ratio, warmup_s=warmup_s)
+        super().__init__(order=Order(self._minus_ratio), warmup_s=warmup_s)
         self._work = 0
         self._work_at_arrival: dict[Request, int] = {}
 
@@ -77,9 +77,9 @@ def single_octaves(request: Request) -> int:
 ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
     REFERENCE: partial(Dlpm, order=OFFERED["LongestMatch"]),
     "match octaves": partial(Dlpm, order=OFFERED["MatchOctaves"]),
-    "single octaves": partial(Dlpm, order=single_octaves),
-    "share of match": partial(Dlpm, order=share_of_match),
-    "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
+    "single octaves": partial(Dlpm, order=Order(single_octaves)),
+    "share of match": partial(Dlpm, order=Order(share_of_match)),
+    "least uncached": partial(Dlpm, order=Order(lambda request: request.uncached_tokens)),
     "HRRN": HrrnInside,
 }
 

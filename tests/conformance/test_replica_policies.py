@@ -21,7 +21,7 @@ from evenkeel_simulator.laboratory.vtc_central import CentralCounters
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.costs import QuadraticCost
-from tests.support.replica import shortest_first
+from tests.support.replica import SHORTEST_FIRST
 
 LITERAL = policies(printed=True, artifact=True)
 UNLIMITED = LaboratoryConfig(requests_per_minute=10_000)
@@ -38,7 +38,7 @@ VARIANTS = {
     "DLPM, warming up": (LITERAL["DLPM"], LaboratoryConfig(warmup_s=3.0)),
     "DLPM, shortest first": (
         LITERAL["DLPM"],
-        LaboratoryConfig(order=shortest_first),
+        LaboratoryConfig(order=SHORTEST_FIRST),
     ),
     "DRR, tiny quantum": (LITERAL["DRR"], LaboratoryConfig(deficits=DeficitRules(quantum=1))),
     "DLPM as printed": (LITERAL["DLPM"], LaboratoryConfig()),

@@ -7,19 +7,18 @@ room, passes ended early: after every answer of the engine both must propose the
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from random import Random
 
-import pytest
-from evenkeel_fairshare.replica import order as ordering
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import longest_match
+from evenkeel_fairshare.replica.order import LONGEST_MATCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.listings import SearchedDlpm
-from tests.support.replica import decode, request, shortest_first
+from tests.support.replica import SHORTEST_FIRST, decode, request
 
 PASSES = 4
 
@@ -103,13 +102,14 @@ class Twin:
     quantum=st.sampled_from([1, 40, 100, 1000]),
     skip_misfit=st.booleans(),
     refusing=st.sampled_from([0.0, 0.02, 0.3]),
-    max_overtaken=st.sampled_from([1, 3, ordering.MAX_OVERTAKEN]),
-    order=st.sampled_from([shortest_first, longest_match]),
+    max_overtaken=st.sampled_from([1, 3, LONGEST_MATCH.max_overtaken]),
+    order=st.sampled_from([SHORTEST_FIRST, LONGEST_MATCH]),
 )
 def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
     clients, seed, quantum, skip_misfit, refusing, max_overtaken, order
 ):
     rules = DeficitRules(quantum=quantum)
+    order = replace(order, max_overtaken=max_overtaken)
     makers = (Dlpm, SearchedDlpm)
     twins = [Twin(make(rules=rules, skip_misfit=skip_misfit, order=order)) for make in makers]
 
@@ -121,23 +121,21 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
         one, other = twins
         assert one.held() == other.held()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordering, "MAX_OVERTAKEN", max_overtaken)
-        rng = Random(seed)
-        share = -(-len(clients) // PASSES)
-        for number in range(PASSES):
-            for client in clients[number * share : (number + 1) * share]:
-                both(lambda twin, chance, client=client: twin.arrive(client, chance))
-            both(lambda twin, chance: twin.match(chance))
-            both(lambda twin, chance: twin.begin())
-            while twins[0].proposed is not None and rng.random() > refusing / 4:
-                refused = rng.choice(
-                    [AdmissionResult.LATER, AdmissionResult.HELD, AdmissionResult.NO_ROOM]
-                )
-                outcome = refused if rng.random() < refusing else AdmissionResult.ADMITTED
-                both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
-            both(lambda twin, chance: twin.abandon())
-            both(lambda twin, chance: twin.decode(chance))
+    rng = Random(seed)
+    share = -(-len(clients) // PASSES)
+    for number in range(PASSES):
+        for client in clients[number * share : (number + 1) * share]:
+            both(lambda twin, chance, client=client: twin.arrive(client, chance))
+        both(lambda twin, chance: twin.match(chance))
+        both(lambda twin, chance: twin.begin())
+        while twins[0].proposed is not None and rng.random() > refusing / 4:
+            refused = rng.choice(
+                [AdmissionResult.LATER, AdmissionResult.HELD, AdmissionResult.NO_ROOM]
+            )
+            outcome = refused if rng.random() < refusing else AdmissionResult.ADMITTED
+            both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
+        both(lambda twin, chance: twin.abandon())
+        both(lambda twin, chance: twin.decode(chance))
 
 
 @settings(max_examples=500)
@@ -146,7 +144,7 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
     seed=st.integers(0, 10_000),
     quantum=st.sampled_from([1, 40, 100, 1000]),
     holding=st.sampled_from([0.1, 0.3, 0.8]),
-    order=st.sampled_from([shortest_first, longest_match]),
+    order=st.sampled_from([SHORTEST_FIRST, LONGEST_MATCH]),
     answers=st.sampled_from(
         [
             (AdmissionResult.CLIENT_LATER, AdmissionResult.LATER),

@@ -18,7 +18,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import SortKey, longest_match
+from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ from tests.support.loads import (
     loads,
     run,
 )
-from tests.support.replica import shortest_first
+from tests.support.replica import SHORTEST_FIRST
 
 QUANTA = st.sampled_from([1, 10, 60, 300, 2000])
 
@@ -67,7 +67,7 @@ def held(policy: ReplicaPolicy) -> dict[str, Held]:
 class Way(NamedTuple):
     """How a replica runs DLPM."""
 
-    order: SortKey | None = None
+    order: Order | None = None
     """In which order a pass takes the positive ones; None: as printed. No theorem asks."""
     warmup_s: float = 0.0
     """A step of the engine is a second here."""
@@ -82,12 +82,12 @@ class Way(NamedTuple):
 WAY: ContextVar[Way] = ContextVar("WAY")
 WAYS = {
     "as printed": Way(),
-    "longest first": Way(order=longest_match),
-    "held memory has a price": Way(order=longest_match, kv_time=500),
-    "shortest first": Way(order=shortest_first),
+    "longest first": Way(order=LONGEST_MATCH),
+    "held memory has a price": Way(order=LONGEST_MATCH, kv_time=500),
+    "shortest first": Way(order=SHORTEST_FIRST),
     "warming up": Way(warmup_s=15),
-    "warming up, longest first": Way(order=longest_match, warmup_s=25),
-    "warming up, shortest first": Way(order=shortest_first, warmup_s=25),
+    "warming up, longest first": Way(order=LONGEST_MATCH, warmup_s=25),
+    "warming up, shortest first": Way(order=SHORTEST_FIRST, warmup_s=25),
 }
 
 

@@ -1,18 +1,17 @@
-"""How often a client's own requests overtake its oldest one: `MAX_OVERTAKEN` times and no more.
+"""How often a client's own requests overtake its oldest one: `Order.max_overtaken` times and no more.
 
 Requests come and are matched at random, clients on two levels; some are answered `LATER`, some are aborted, some are retracted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from random import Random
 
-import pytest
-from evenkeel_fairshare.replica import order as ordering
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order, longest_match
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +21,16 @@ from tests.support.replica import request
 class Replica:
     """A policy, and how often every request was overtaken while it was its client's oldest."""
 
-    def __init__(self, rng: Random, quantum: float) -> None:
+    def __init__(self, rng: Random, quantum: float, order: Order) -> None:
         self.rng = rng
-        self.policy = Dlpm(rules=DeficitRules(quantum=quantum))
+        self.policy = Dlpm(rules=DeficitRules(quantum=quantum), order=order)
         self.waiting: dict[Request, None] = {}
         self.running: list[Request] = []
+        self.order = order
         self.overtaken: Counter[Request] = Counter()
-        self.most = 0
+        self.limits: defaultdict[str, int] = defaultdict(lambda: order.max_overtaken)
+        """Of the oldest request of each client."""
+        self.reached = False
         self.made = 0
 
     def live(self, room: int, refusing: float, disturbing: float) -> None:
@@ -71,9 +73,17 @@ class Replica:
         oldest = self._oldest(one.client)
         if oldest is not one and oldest not in later:
             self.overtaken[oldest] += 1
-            self.most = max(self.most, self.overtaken[oldest])
-        del self.waiting[one], self.overtaken[one]
+            assert self.overtaken[oldest] <= self.limits[one.client]
+            self.reached |= self.overtaken[oldest] == self.limits[one.client]
+        self._take_out(one)
         self.running.append(one)
+
+    def _take_out(self, one: Request) -> None:
+        is_oldest = self._oldest(one.client) is one
+        del self.waiting[one], self.overtaken[one]
+        if is_oldest and self.order.grows_with_queue:
+            others = sum(other.client == one.client for other in self.waiting) - 1
+            self.limits[one.client] = max(self.order.max_overtaken, others)
 
     def _oldest(self, client: str) -> Request | None:
         return next((one for one in self.waiting if one.client == client), None)
@@ -90,7 +100,7 @@ class Replica:
     def give_up(self) -> None:
         if self.waiting:
             one = self.rng.choice([*self.waiting])
-            del self.waiting[one]
+            self._take_out(one)
             self.policy.leave(one, 0.0)
 
     def finish(self) -> None:
@@ -100,7 +110,7 @@ class Replica:
 
 
 def test_the_oldest_of_a_client_is_overtaken_by_its_own_so_often_and_no_more():
-    seen: Counter[str] = Counter()
+    seen: Counter[Order] = Counter()
 
     @given(
         chance=st.integers(0, 10_000),
@@ -108,17 +118,20 @@ def test_the_oldest_of_a_client_is_overtaken_by_its_own_so_often_and_no_more():
         room=st.sampled_from([3, 40, 200]),
         refusing=st.sampled_from([0.0, 0.1]),
         disturbing=st.sampled_from([0.0, 0.05]),
-        bound=st.sampled_from([1, 8, ordering.MAX_OVERTAKEN]),
+        order=st.sampled_from(
+            [
+                LONGEST_MATCH,
+                *(Order(longest_match, most) for most in (1, 8)),
+                Order(longest_match, 8, grows_with_queue=True),
+            ]
+        ),
     )
     def check(
-        chance: int, quantum: float, room: int, refusing: float, disturbing: float, bound: int
+        chance: int, quantum: float, room: int, refusing: float, disturbing: float, order: Order
     ) -> None:
-        replica = Replica(Random(chance), quantum)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ordering, "MAX_OVERTAKEN", bound)
-            replica.live(room, refusing, disturbing)
-        assert replica.most <= bound
-        seen["reached"] += replica.most == bound
+        replica = Replica(Random(chance), quantum, order)
+        replica.live(room, refusing, disturbing)
+        seen[order] += replica.reached
 
     check()
-    assert seen["reached"] > 5, seen
+    assert len(seen) == 4 and min(seen.values()) > 0, seen

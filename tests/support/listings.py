@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.replica import order as ordering
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -241,6 +240,7 @@ class SearchedDlpm(Dlpm):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._max_overtaken = options["order"].max_overtaken
         self._overtaken: Counter[Request] = Counter()
 
     def _oldest(self, client: Account) -> Request:
@@ -255,7 +255,7 @@ class SearchedDlpm(Dlpm):
         self, r: Request, order: list[Request], accounts: Mapping[Request, Account]
     ) -> bool:
         oldest = self._oldest(accounts[r])
-        too_often = self._overtaken[oldest] >= ordering.MAX_OVERTAKEN
+        too_often = self._overtaken[oldest] >= self._max_overtaken
         return r is oldest or not too_often or oldest not in order
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:

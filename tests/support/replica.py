@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.order import Order
 
 
 def request(
@@ -25,9 +26,8 @@ def request(
     return made
 
 
-def shortest_first(request: Request) -> int:
-    """An order that is not near LPM's: no theorem depends on it."""
-    return request.uncached_tokens
+SHORTEST_FIRST = Order(lambda request: request.uncached_tokens)
+"""An order that is not near LPM's: no theorem depends on it."""
 
 
 def arrive(policy: ReplicaPolicy, *requests: Request) -> None:

@@ -27,11 +27,11 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules, MeasuredQuantum
 from evenkeel_fairshare.replica.order import (
+    LONGEST_MATCH,
     ClientQueue,
     Entry,
-    SortKey,
+    Order,
     eligible_entries,
-    longest_match,
 )
 
 
@@ -57,15 +57,15 @@ class Dlpm(ReplicaPolicy):
         cost: Cost | None = None,
         skip_misfit: bool = False,
         warmup_s: float = 0.0,
-        order: SortKey = longest_match,
+        order: Order = LONGEST_MATCH,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
-        self._key = order
+        self._key = order.key
         self._queue: dict[Request, Account] = {}
         self.client_queues: defaultdict[Account, defaultdict[Account, ClientQueue]] = defaultdict(
-            lambda: defaultdict(ClientQueue)
+            lambda: defaultdict(lambda: ClientQueue(order))
         )
         """Of each tenant and client with a waiting request."""
         self._serials = serials()

@@ -1,4 +1,4 @@
-"""The order among the requests that DLPM may admit: the keys, the queue of a client, and the merge of the clients.
+"""The order among the requests that DLPM may admit: the orders, the queue of a client, and the merge of the clients.
 
 No bound depends on it (docs/design/0007). The key of a request is a whole number: the lowest goes first, and among equals the request
 that arrived first. While a request waits, its key changes with its match only. So the requests of a client are kept sorted.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 from typing import Final
@@ -16,7 +17,25 @@ from typing import Final
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 
-SortKey = Callable[[Request], int]
+OCTAVE_TOKENS: Final = 1024
+"""Length of the first octave; each next one is twice as long."""
+MATCH_BITS: Final = 40
+"""More than the number of cached tokens has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which request of a client goes first: the one with the lowest key, until too many have overtaken the oldest one.
+
+    Without a limit, a cold request could wait forever behind warmer ones.
+    """
+
+    key: Callable[[Request], int]
+    max_overtaken: int = 32
+    """Number of requests that may overtake the oldest one, which then goes next. This may evict a useful prefix, with 32 at most
+    at every 33rd request."""
+    grows_with_queue: bool = False
+    """If more than `max_overtaken` others wait when it becomes the oldest, as many may overtake it."""
 
 
 def longest_match(request: Request) -> int:
@@ -36,18 +55,12 @@ def match_octaves(request: Request) -> int:
     return (octaves >> 1 << MATCH_BITS) - matched
 
 
-ORDERS: Final[Mapping[str, SortKey]] = MappingProxyType(
-    {"LongestMatch": longest_match, "MatchOctaves": match_octaves}
+LONGEST_MATCH: Final = Order(longest_match)
+MATCH_OCTAVES: Final = Order(match_octaves, max_overtaken=16, grows_with_queue=True)
+ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
+    {"LongestMatch": LONGEST_MATCH, "MatchOctaves": MATCH_OCTAVES}
 )
 """By their names in the API. The enum `RequestOrder` of the contract offers them to a FairInferenceService."""
-OCTAVE_TOKENS: Final = 1024
-"""Length of the first octave; each next one is twice as long."""
-MATCH_BITS: Final = 40
-"""More than the number of cached tokens has."""
-
-MAX_OVERTAKEN: Final = 32
-"""Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
-without limit behind warmer ones. This may evict a useful prefix, with 32 at most at every 33rd request."""
 
 Entry = tuple[float, int, Request]
 """(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
@@ -61,11 +74,14 @@ FirstEntry = Callable[[Account], Entry | None]
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Order) -> None:
         super().__init__()
+        self.order = order
         self.line: list[Entry] = []
         self.overtaken = 0
         """Number of other requests of the client admitted since the oldest one became the oldest."""
+        self.max_overtaken = order.max_overtaken
+        """Of the present oldest one."""
         self.without_slot: Request | None = None
         """The last one in this pass whose adapter has no slot."""
 
@@ -80,6 +96,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """`request` goes to the batch, or was aborted."""
         if request is next(iter(self)):
             self.overtaken = 0
+            if self.order.grows_with_queue:
+                self.max_overtaken = max(self.order.max_overtaken, len(self) - 2)
         elif admitted:
             self.overtaken += 1
         self._cut(request)
@@ -88,7 +106,9 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def first(self) -> Entry:
         """The first of its proposals, in a pass that has refused none of its requests."""
         best = self.line[0]
-        return max(best, next(iter(self.values()))) if self.overtaken >= MAX_OVERTAKEN else best
+        if self.overtaken < self.max_overtaken:
+            return best
+        return max(best, next(iter(self.values())))
 
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
@@ -102,7 +122,7 @@ class ClientQueue(OrderedDict[Request, Entry]):
             if entry is too_old:  # refused before
                 index += 1
                 continue
-            if self.overtaken >= MAX_OVERTAKEN:
+            if self.overtaken >= self.max_overtaken:
                 oldest = next(iter(self.values()))
                 if oldest[2] is self.without_slot:
                     return

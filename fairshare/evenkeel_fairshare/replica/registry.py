@@ -19,7 +19,7 @@ from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.hrrn import Hrrn
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
-from evenkeel_fairshare.replica.order import SortKey, longest_match
+from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
@@ -36,7 +36,7 @@ class ReplicaPolicyConfig:
     """LPM, HRRN, DLPM: go on past a request that does not fit."""
     warmup_s: float = 0.0
     """DLPM: time in which a new replica defers refills."""
-    order: SortKey = longest_match
+    order: Order = LONGEST_MATCH
     """DLPM: which request of clients with positive deficits goes first."""
 
 

@@ -13,12 +13,12 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.order import SortKey, longest_match
+from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.engine import EngineRequest, is_probe
 from evenkeel_sglang.scheduling import Scheduling
 
-from tests.support.replica import shortest_first
+from tests.support.replica import SHORTEST_FIRST
 
 QUANTUM = 100.0
 
@@ -63,7 +63,7 @@ class Loop:
         *,
         slots: int = 2,
         time: EngineTime | None = None,
-        order: SortKey = longest_match,
+        order: Order = LONGEST_MATCH,
     ) -> None:
         self.slots = slots
         self.cached: dict[str, int] = {}
@@ -140,7 +140,7 @@ def test_a_pass_charges_each_admission_before_it_proposes_the_next() -> None:
 
 
 def test_dlpm_admits_in_the_order_that_it_was_given() -> None:
-    loop = Loop(slots=4, order=shortest_first)
+    loop = Loop(slots=4, order=SHORTEST_FIRST)
     loop.cached = {"cached": 40}
     sizes = {"long": 80, "short": 5, "middle": 30, "cached": 60}
     loop.send(*(req(rid, tokens=tokens, base=1000 * tokens) for rid, tokens in sizes.items()))

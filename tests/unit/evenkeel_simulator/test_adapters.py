@@ -11,7 +11,7 @@ import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MAX_OVERTAKEN
+from evenkeel_fairshare.replica.order import LONGEST_MATCH
 from evenkeel_simulator.engine.adapters import AdapterSlots
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -154,7 +154,7 @@ def test_a_request_for_a_rare_adapter_is_not_overtaken_without_limit() -> None:
     while (step := engine.step(now_s)) is not None:
         now_s = step.end_s
         order += [one.id for one in step.admitted]
-    assert order.index("rare") <= 9 + MAX_OVERTAKEN
+    assert order.index("rare") <= 9 + LONGEST_MATCH.max_overtaken
 
 
 WORKLOAD = """

@@ -8,10 +8,12 @@ from __future__ import annotations
 import pytest
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MAX_OVERTAKEN
+from evenkeel_fairshare.replica.order import LONGEST_MATCH
 from evenkeel_simulator.laboratory.policies import check_refill
 
 from tests.support.replica import admit, arrive, deficit, request
+
+MAX_OVERTAKEN = LONGEST_MATCH.max_overtaken
 
 
 def dlpm(quantum: float) -> Dlpm:
