@@ -4,7 +4,7 @@
     decode step = D0 + D1·batch + D2·KV tokens read + Q0·waiting
 
 KV tokens are the logical sum over requests: SGLang's attention reads a shared prefix once per request.
-Those of `a10g-llama2-7b` are measured (waiting_ms is fitted); the others are fitted or derived
+Those of the two `a10g-llama2-7b` are measured (waiting_ms is fitted); the others are fitted or derived
 (±25 %), so only ratios between schedulers may be claimed from them.
 """
 
@@ -98,16 +98,13 @@ PROFILES: Mapping[str, CostProfile] = MappingProxyType(
             decode_kv_token_ms=2.6e-4,
             kv_tokens=124_000,
         ),
-        # The GPU of the first, by the artifact's profile of prefills (P0, P1) and of batches up to 52 (D2), and by the throughputs of the
-        # VTC paper's Tables 2, 4 and 6 (D0, D1, Q0): nearer to its server at low load, and no larger batches. For the VTC paper:
-        # docs/design/0004.
+        # The server of the VTC paper, measured in one of its logs (docs/design/0004). For batches of up to 52 requests.
         "a10g-llama2-7b-slora": CostProfile(
-            prefill_ms=35.8,
-            prefill_token_ms=0.2131,
-            decode_ms=27.3,
-            decode_request_ms=0.23,
-            decode_kv_token_ms=0.00098,
-            waiting_ms=0.0004,
+            prefill_ms=60.5,
+            prefill_token_ms=0.208,
+            decode_ms=29.3,
+            decode_request_ms=0.0,
+            decode_kv_token_ms=0.00132,
             kv_tokens=10_000,
         ),
     }
