@@ -100,7 +100,10 @@ def figures_4_to_6(context: Context) -> Table:
         for first in (120, 180)
     )
     six = run(context, context.spec("vtc-fig6"), "vtc-fig6", setup_of("VTC"))
-    during_off = _parts(six, 180, 240)
+    # All minutes without its arrivals: a batch goes mostly to one client, so one minute shows the phase of the pattern.
+    during_off = fmean(
+        [_parts(six, off_s, off_s + 60)["client-1"] for off_s in range(60, 600, 120)]
+    )
     ratio = part["client-1"] / part["client-2"]
     return Table(
         name="vtc-fig4-6",
@@ -132,9 +135,9 @@ def figures_4_to_6(context: Context) -> Table:
             ),
             row(
                 "Fig. 6: client 1's part while it is off",
-                f"{during_off['client-1']:.2f}",
+                f"{during_off:.2f}",
                 "0.50, it is backlogged",
-                met=abs(during_off["client-1"] - 0.5) < 0.05,
+                met=abs(during_off - 0.5) < 0.05,
             ),
         ),
         figure_only=True,
