@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS, Order
+from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS, Order, match_octaves
 from evenkeel_fairshare.replica.order import ORDERS as OFFERED
 from evenkeel_simulator.experiments.fleet import FleetConfig
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
@@ -77,6 +77,7 @@ def single_octaves(request: Request) -> int:
 ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
     REFERENCE: partial(Dlpm, order=OFFERED["LongestMatch"]),
     "match octaves": partial(Dlpm, order=OFFERED["MatchOctaves"]),
+    **{f"limit {most}": partial(Dlpm, order=Order(match_octaves, most)) for most in (16, 24, 32)},
     "single octaves": partial(Dlpm, order=Order(single_octaves)),
     "share of match": partial(Dlpm, order=Order(share_of_match)),
     "least uncached": partial(Dlpm, order=Order(lambda request: request.uncached_tokens)),
