@@ -62,7 +62,8 @@ class _MeanOutput:
         self._requests = 0
 
     def add(self, cost: float) -> None:
-        self._requests = min(self._requests + 1, RECENT_REQUESTS)
+        if self._requests < RECENT_REQUESTS:
+            self._requests += 1
         self.cost += (cost - self.cost) / self._requests
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import Final, NamedTuple, Self
 
 from evenkeel_router.api import generate, messages, openai, responses, scoring
 from evenkeel_router.api.audio import transcription
 from evenkeel_router.api.errors import Dialect
-from evenkeel_router.api.inference import Inference, Limits, Parser, parse_json
+from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
 
 
 class Api(NamedTuple):
@@ -41,7 +40,7 @@ def _json(
     salt_in_body: bool = False,
     names_model: bool = True,
 ) -> Api:
-    parse = partial(parse_json, parser, names_model=names_model)
+    parse = json_parser(parser, names_model=names_model)
     return Api(dialect, parse, computes, key_in_body, salt_in_body)
 
 

@@ -78,26 +78,25 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
 Parser: TypeAlias = Callable[[bytes, Limits], Inference]
 
 
-def parse_json(
-    parser: Parser,
-    body: bytes,
-    limits: Limits,
-    _content_type: str = "",
-    *,
-    names_model: bool = True,
-) -> Inference:
-    """Parse a body; raises `Refusal` with the invalid field. `names_model`: whether bodies of the API name the model."""
-    if not body.isascii():
-        _check_utf8(body)
-    try:
-        inference = parser(body, limits)
-    except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
-    if inference.adapter is None:
-        return inference
-    return with_adapter(inference, limits, names_model=names_model)
+def json_parser(
+    parser: Parser, *, names_model: bool = True
+) -> Callable[[bytes, Limits, str], Inference]:
+    """Parses a body; raises `Refusal` with the invalid field. `names_model`: whether bodies of the API name the model."""
+
+    def parse(body: bytes, limits: Limits, _content_type: str) -> Inference:
+        if not body.isascii():
+            _check_utf8(body)
+        try:
+            inference = parser(body, limits)
+        except msgspec.ValidationError as error:
+            raise _wrong_field(str(error)) from error
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+        if inference.adapter is None:
+            return inference
+        return with_adapter(inference, limits, names_model=names_model)
+
+    return parse
 
 
 def _check_utf8(body: bytes) -> None:

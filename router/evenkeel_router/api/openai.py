@@ -200,8 +200,10 @@ def of_openai(usage: _Usage | None) -> Usage | None:
 
 def within_bounds(given: int | None, cached: int | None, output: int | None) -> Usage:
     """Clamped to possible values, so that a replica's error cannot make a negative charge."""
-    input_tokens = max(0, given or 0)
-    return Usage(input_tokens, min(max(0, cached or 0), input_tokens), max(0, output or 0))
+    input_tokens = given if given and given > 0 else 0
+    cached_tokens = cached if cached and cached > 0 else 0
+    output_tokens = output if output and output > 0 else 0
+    return Usage(input_tokens, min(cached_tokens, input_tokens), output_tokens)
 
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every event

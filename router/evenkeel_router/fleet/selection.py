@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -77,7 +77,7 @@ TERMINATING: Final = "terminating"
 """`Member.unschedulable` of one whose pod is being deleted."""
 
 
-class Basis(Enum):
+class Basis(StrEnum):
     """The basis of a match; the label `mode` of metrics."""
 
     TEXT = "text"
@@ -86,6 +86,9 @@ class Basis(Enum):
     """Pages of tokens that were sent to it."""
     EXACT = "exact"
     """Pages of tokens, by complete KV events of the replica."""
+
+
+_TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
 
 
 class Pages(NamedTuple):
@@ -300,7 +303,7 @@ class Fleet:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
             depth, holders = self.index.match(blocks, self.routable)
-            matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
+            matched_tokens = input_tokens * depth * self._block_bytes // len(text) if depth else 0
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
@@ -336,12 +339,12 @@ class Fleet:
     def _predict(self, match: Match, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
         dispatch, pages = match.dispatch, match.pages
-        depth = match.matched_blocks
+        depth, tokens = match.matched_blocks, dispatch.matched_tokens
         if depth and not dispatch.longest >> slot & 1:
             depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
+            tokens = round(tokens * (depth / match.matched_blocks))
         if pages is None:
-            share = depth / match.matched_blocks if match.matched_blocks else 0.0
-            return Prediction(Basis.TEXT, round(dispatch.matched_tokens * share))
+            return Prediction(_TEXT, tokens)
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
         return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
 

@@ -27,6 +27,7 @@ from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
 NO_SEED: Final = Seed(0.0, 0.0)
+_AUTO, _ROUTER = QueueOwner.AUTO, QueueOwner.ROUTER
 _ledger_columns = attrgetter(*ReplicaRow._fields)
 MAX_LATENCIES: Final = 10_000
 """Clients of each incarnation whose inter-token latency is kept, about 2 MB."""
@@ -116,9 +117,9 @@ class Accounting:
 
     def orders_queue(self, replica: str) -> bool:
         """Whether this router orders the queue of a replica (R12). `Auto`: of one without reports."""
-        if self.queue is QueueOwner.AUTO:
+        if self.queue is _AUTO:
             return bool(self.unreported(replica))
-        return self.queue is QueueOwner.ROUTER
+        return self.queue is _ROUTER
 
     def unreported_elsewhere(self, replica: str, router: str) -> str:
         """As `unreported`, at another router; empty: that router does not use the replica, or gets its reports."""

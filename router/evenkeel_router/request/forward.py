@@ -80,7 +80,6 @@ class _History(Struct, eq=False):
     paid: Paid = UNPAID
     """What replicas that failed it, or gave it back, have charged the client already (R11)."""
 
-    @property
     def spent(self) -> int:
         """Attempts that count."""
         return len(self.failed) - self.excused
@@ -124,7 +123,7 @@ class Forwarder:
                     history.wait_until_s = await self._replica_wait.wait(
                         request_state, admitted, history.wait_until_s
                     )
-                elif history.spent:
+                elif history.spent():
                     raise own_answers.failed_everywhere()
                 history.tried = EMPTY  # no replica had begun it, or much may have changed
                 continue
@@ -164,7 +163,7 @@ class Forwarder:
 
     def _has_no_attempt_left(self, history: _History) -> bool:
         attempts = self._settings.config.limits.max_attempts
-        return history.spent >= attempts or history.excused >= EXCUSED_PER_ATTEMPT * attempts
+        return history.spent() >= attempts or history.excused >= EXCUSED_PER_ATTEMPT * attempts
 
     async def _attempt(
         self,
@@ -175,7 +174,7 @@ class Forwarder:
         history: _History,
     ) -> Answer | None:
         """One replica; None if there was no turn or no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
-        replica, stream = attempt.replica, admitted.inference.stream
+        replica, stream = attempt.ticket.member.name, admitted.inference.stream
         if self._accounting.orders_queue(replica) and not await self._has_turn(
             request_state, admitted, attempt, history
         ):
@@ -205,11 +204,15 @@ class Forwarder:
             raise FailedAttempt(
                 str(error), unanswered=isinstance(error, UnansweredError)
             ) from error
-        begun = partial(self._begun, request_state, attempt, history)
-        answered = Answered(request_state, admitted, request, reply, begun)
         if stream and reply.status == 200 and reply.body is None:
+            begun = partial(self._begun, request_state, attempt, history)
+            answered = Answered(request_state, admitted, request, reply, begun)
             return await self._relay(attempt, answered)
-        return relay_whole(answered, close=self._is_draining())
+        answer = relay_whole(
+            request_state, admitted, request=request, reply=reply, close=self._is_draining()
+        )
+        self._begun(request_state, attempt, history, answer.status)
+        return answer
 
     async def _connect(
         self, request_state: RequestState, admitted: AdmittedRequest, attempt: Attempt
@@ -294,7 +297,7 @@ class Forwarder:
     ) -> float:
         """When a request must have its first byte, however often it goes to another replica without using an attempt."""
         once_s = self._settings.config.limits.queue_timeout_s + silence_s
-        return request_state.started_s + request_state.activation_s + once_s * (1 + history.spent)
+        return request_state.started_s + request_state.activation_s + once_s * (1 + history.spent())
 
     def _wait_until_s(
         self, request_state: RequestState, admitted: AdmittedRequest, history: _History

@@ -82,7 +82,7 @@ def own(
 ) -> CompleteReply:
     """An answer in JSON, with the headers that every answer to the request has."""
     request_state.status = status
-    headers = (*request_state.reply_headers, *headers)
+    headers = (*request_state.reply_headers(), *headers)
     return CompleteReply(request, status=status, body=body, headers=headers, close=close)
 
 

@@ -329,9 +329,7 @@ class Pipeline:
             )
             if not right or usage.input_tokens != tokenised.first_tokens:
                 return
-        self._totals.predicted(
-            prediction.basis.value, prediction.cached_tokens, usage.cached_tokens
-        )
+        self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
     def _note_stripped(self, request: Request, inference: Inference) -> None:
         """Count the fields and headers that clients may not send to an engine; none of them is sent on."""

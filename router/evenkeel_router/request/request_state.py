@@ -109,7 +109,6 @@ class RequestState(msgspec.Struct, eq=False):
     outcome: Outcome | None = None
     """None: success."""
 
-    @property
     def reply_headers(self) -> Headers:
         """Headers of every answer to it."""
         return ((REQUEST_ID_HEADER, self.request_id), *self.cors)

@@ -9,7 +9,6 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
@@ -26,6 +25,7 @@ MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
+_MAX_NAMES: Final = 1024
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 
 
@@ -293,7 +293,12 @@ class ClientConnection(asyncio.Protocol):
             len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
         ):
             raise HttpSyntaxError("a header is too long, or there are too many")
-        self._headers.append((_name(name), value.rstrip(b" \t").decode("utf-8", "surrogateescape")))
+        self._headers.append(
+            (
+                _NAMES.get(name) or _name(name),
+                value.rstrip(b" \t").decode("utf-8", "surrogateescape"),
+            )
+        )
 
     def on_headers_complete(self) -> None:
         if self._resumes_body:
@@ -393,7 +398,13 @@ class ClientConnection(asyncio.Protocol):
             self._update_reading()
 
 
-@lru_cache(maxsize=1024)
+_NAMES: Final[dict[bytes, istr]] = {}
+"""Names of headers. Clients send the same few names again and again."""
+
+
 def _name(name: bytes) -> istr:
-    """A header's name. Clients send the same few names again and again."""
-    return istr(name.decode("latin-1"))
+    """A name that is not in `_NAMES`, or was not."""
+    if len(_NAMES) >= _MAX_NAMES:
+        _NAMES.clear()
+    known = _NAMES[name] = istr(name.decode("latin-1"))
+    return known

@@ -307,31 +307,26 @@ def _head(
     return f"{head}\r\n".encode("latin-1")
 
 
-class CompleteReply:
+class CompleteReply(Struct, eq=False):
     """A complete answer."""
 
-    __slots__ = ("_connection", "_data", "keep_alive")
-
-    def __init__(
-        self,
-        request: Request,
-        *,
-        status: int,
-        body: bytes,
-        content_type: str = JSON,
-        headers: Sequence[tuple[str, str]] = (),
-        close: bool = False,
-    ) -> None:
-        """`close`: the connection takes no other request."""
-        self._connection = request.connection
-        self.keep_alive = keep_alive = request.keep_alive and not close
-        fixed = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
-        head = _head(status, fixed, headers, keep_alive=keep_alive)
-        self._data = head if request.method == "HEAD" else head + body
+    _request: Request
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Sequence[tuple[str, str]] = ()
+    close: bool = False
+    """Whether the connection takes no other request."""
+    keep_alive: bool = False
+    """Known once it is written."""
 
     def finish(self) -> None:
         """Write it."""
-        self._connection.write(self._data)
+        request, body = self._request, self.body
+        self.keep_alive = keep_alive = request.keep_alive and not self.close
+        fixed = f"content-type: {self.content_type}\r\ncontent-length: {len(body)}\r\n"
+        head = _head(self.status, fixed, self.headers, keep_alive=keep_alive)
+        request.connection.write(head if request.method == "HEAD" else head + body)
 
 
 class Stream:

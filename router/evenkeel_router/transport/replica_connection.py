@@ -29,7 +29,7 @@ MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
 CHECK_INTERVAL_S: Final = 0.25
 """Between two checks for silent replicas. A limit may be exceeded by twice this."""
-_EVENT_STREAM: Final = b"text/event-stream"
+_EVENT_STREAM: Final = "text/event-stream"
 
 
 class _NoClient:
@@ -94,8 +94,8 @@ class ReplicaConnection(asyncio.Protocol):
     __slots__ = (
         "_active", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
         "_feed", "_framed", "_head_bytes", "_headed", "_held", "_limit_s", "_loop", "_parser",
-        "_passes", "_paused", "_pieces", "_pool", "_size", "_timer", "_transport", "_type",
-        "_waiter", "answered", "idle_since_s", "on_body", "reused", "status", "url",
+        "_passes", "_paused", "_pieces", "_pool", "_size", "_timer", "_transport",
+        "_waiter", "answered", "content_type", "idle_since_s", "on_body", "reused", "status", "url",
     )  # fmt: skip
 
     def __init__(self, pool: ConnectionPool, timer: SilenceTimer, url: str) -> None:
@@ -125,7 +125,7 @@ class ReplicaConnection(asyncio.Protocol):
     def _begin(self) -> None:
         self.answered = False
         self.status = 0
-        self._type = b""
+        self.content_type = ""
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
@@ -135,10 +135,6 @@ class ReplicaConnection(asyncio.Protocol):
         self._between = False  # the parser is between two chunks
 
     # For the exchange and the pipeline.
-
-    @property
-    def content_type(self) -> str:
-        return self._type.decode("latin-1")
 
     @property
     def body(self) -> bytes | None:
@@ -280,7 +276,7 @@ class ReplicaConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"content-type":
-            self._type = value.lower()
+            self.content_type = value.lower().decode("latin-1")
         elif name in (b"content-length", b"transfer-encoding"):
             self._framed = True
 
@@ -306,7 +302,7 @@ class ReplicaConnection(asyncio.Protocol):
     # Internal.
 
     def _streams(self) -> bool:
-        return self.status == 200 and self._type.startswith(_EVENT_STREAM)
+        return self.status == 200 and self.content_type.startswith(_EVENT_STREAM)
 
     def _has_answered(self) -> bool:
         """Whether more than the head of a stream arrived. The head may arrive before the replica begins the request."""
