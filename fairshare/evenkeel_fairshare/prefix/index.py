@@ -1,6 +1,6 @@
 """What replicas hold of a request's beginning, as far as the router knows: a map from prefixes to replicas, and their LoRA adapters.
 
-A prompt is cut into blocks, and each block is hashed together with all before it. So the hash of block k stands for the whole
+A prompt is cut into blocks, and the hash of each block is the seed of the next one's. So the hash of block k stands for the whole
 prefix up to its end, and one dictionary holds a forest of prefixes without pointers. Only whole blocks count: the rest of a prompt
 is not matched. The hash is 64 bits wide and not cryptographic. A collision, even a forged one, sends a request to a replica without
 its prefix. It does not change what a replica computes, since engines match tokens, not hashes.
@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate, repeat, takewhile
-from operator import and_, itemgetter
+from operator import and_
 from struct import iter_unpack
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, slots_of
 
@@ -52,11 +52,11 @@ def text_blocks(
     # Lone surrogates are legal in JSON strings, so a request with one must not fail.
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     whole = len(data) - len(data) % block_bytes
-    blocks = map(itemgetter(0), iter_unpack(f"{block_bytes}s", data[:whole]))
-    running = xxh3_64(seed=seed)
-    digest = running.intdigest
-    # Of the data up to the end of each block: one pass for all prefixes.
-    return [digest() for _ in map(running.update, blocks)]
+    hashes = []
+    for (block,) in iter_unpack(f"{block_bytes}s", data[:whole]):
+        seed = xxh3_64_intdigest(block, seed)
+        hashes.append(seed)
+    return hashes
 
 
 def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> list[int]:
@@ -214,10 +214,14 @@ class PrefixIndex:
             hashes = hashes[: self._max_blocks]
         entries = self._entries
         mark = replica | _USED
+        found = list(map(entries.get, hashes))
+        first = found[0] if found else mark
+        if first is not None and first & mark == mark and found.count(first) == len(found):
+            return  # the slot holds and uses all of it
         before = after = -1  # neighbours mostly have the same replicas: share one int
         gain = gained = 0
         fresh = []
-        for key, entry in zip(hashes, map(entries.get, hashes), strict=True):
+        for key, entry in zip(hashes, found, strict=True):
             if entry == after:
                 continue
             if entry is None:
