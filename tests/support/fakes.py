@@ -93,6 +93,9 @@ class FakeUpstream:
     asked: list[tuple[str, Outgoing]] = field(default_factory=list)
     closed: int = 0
 
+    def pooled(self, replica: ReplicaConfig) -> Exchange | None:
+        return None
+
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         return _FakeExchange(self, replica)
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from msgspec import Struct
 
@@ -180,9 +181,15 @@ class Forwarder:
         ):
             attempt.refused()
             return None
-        exchange = await self._connect(request_state, admitted, attempt)
+        configured = self._replicas.configured[replica]
+        if request_state.trace is not None:
+            request_state.trace.forward(admitted, replica=replica, url=configured.url)
+        # Not in `_connect`, because a coroutine costs as much as the search in the pool.
+        exchange = attempt.exchange = self._upstream.pooled(configured)
         if exchange is None:
-            return None
+            exchange = await self._connect(request_state, attempt, configured)
+            if exchange is None:
+                return None
         now_s = self._now()
         key = attempt.dispatched(admitted.client, paid=history.paid, now_s=now_s)
         request_state.attempts += 1
@@ -215,12 +222,9 @@ class Forwarder:
         return answer
 
     async def _connect(
-        self, request_state: RequestState, admitted: AdmittedRequest, attempt: Attempt
+        self, request_state: RequestState, attempt: Attempt, replica: ReplicaConfig
     ) -> Exchange | None:
         """A connection to the replica; None if it refuses one. Raises `Refusal` if this process can open no more."""
-        replica = self._replicas.configured[attempt.replica]
-        if request_state.trace is not None:
-            request_state.trace.forward(admitted, replica=replica.name, url=replica.url)
         try:
             exchange = attempt.exchange = await self._upstream.connect(replica)
             return exchange

@@ -57,18 +57,22 @@ class Connections:
         """By URL; the last one used is on the right."""
         self._timer = SilenceTimer()
 
+    def pooled(self, replica: ReplicaConfig) -> Exchange | None:
+        """A pooled connection; None if there is none."""
+        idle = self._idle.get(replica.url)
+        if not idle:
+            return None
+        connection = idle.pop()
+        if connection.idle_since_s >= self._loop.time() - IDLE_LIMIT_S:
+            return _HttpExchange(self, replica, connection)
+        connection.abort()  # all others are idle for longer
+        while idle:
+            idle.pop().abort()
+        return None
+
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         """A pooled connection, or a fresh one; raises `ConnectError`, `ConnectionLimitError`."""
-        idle = self._idle.get(replica.url)
-        if idle:
-            fresh_enough_s = self._loop.time() - IDLE_LIMIT_S
-            connection = idle.pop()
-            if connection.idle_since_s >= fresh_enough_s:
-                return _HttpExchange(self, replica, connection)
-            connection.abort()  # all others are idle for longer
-            while idle:
-                idle.pop().abort()
-        return _HttpExchange(self, replica, await self.open(replica))
+        return self.pooled(replica) or _HttpExchange(self, replica, await self.open(replica))
 
     async def open(self, replica: ReplicaConfig) -> ReplicaConnection:
         """A fresh connection; raises `ConnectError`, `ConnectionLimitError`."""

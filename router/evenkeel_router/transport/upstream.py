@@ -118,5 +118,8 @@ class Exchange(Protocol):
 class Upstream(Protocol):
     """All replicas."""
 
+    def pooled(self, replica: ReplicaConfig) -> Exchange | None:
+        """An open connection to a replica; None if `connect` must open one."""
+
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         """A connection to a replica; raises `ConnectError`, `ConnectionLimitError`."""
