@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
+_TRACEPARENT: Final = istr("traceparent")
+_TRACESTATE: Final = istr("tracestate")
 
 
 class RequestIds:
@@ -161,7 +162,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             lines += "".join(
                 f"{name}: {value}\r\n" for name, value in request_state.trace.headers()
             )
-        elif any(map(request.headers.__contains__, _TRACE_HEADERS)):
+        elif _TRACEPARENT in request.headers or _TRACESTATE in request.headers:
             lines += _trace_lines(request)
         return Outgoing(request_state.path, lines, body, inference.content_type)
 
@@ -176,7 +177,7 @@ def _client_lines(key: str, cache_salt: str) -> str:
 def _trace_lines(request: Request) -> str:
     """The headers of the client's own trace."""
     lines = ""
-    for name in filter(request.headers.__contains__, _TRACE_HEADERS):
+    for name in filter(request.headers.__contains__, (_TRACEPARENT, _TRACESTATE)):
         value = request.headers[name]
         if value.isascii() and value.isprintable():
             lines += f"{name}: {value}\r\n"

@@ -346,7 +346,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._current = request
-        self.task = self._loop.create_task(self._serve(request))
+        # With a name, because `create_task` formats one for each task.
+        self.task = asyncio.Task(self._serve(request), loop=self._loop, name="request")
 
     async def _serve(self, request: Request) -> None:
         keep_alive = unread = False
