@@ -42,6 +42,16 @@ def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> N
     assert len(lines(output)) == 2
 
 
+def test_lines_of_several_batches_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_states, "BATCH_LINES", 2)
+    output = io.StringIO()
+    log = RequestLog(output)
+    for duration_s in range(5):
+        log.add(request_state(), float(duration_s))
+    log.flush()
+    assert [line["duration_s"] for line in lines(output)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_states, "MAX_PENDING", 1)
     output = io.StringIO()
