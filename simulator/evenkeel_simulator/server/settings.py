@@ -275,7 +275,7 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
     policy.add_argument(
         "--order",
         type=RequestOrder,
-        help="DLPM: which of the requests that it may admit goes first: LongestMatch or MatchOctaves",
+        help="DLPM: which of the requests that it may admit goes first: MatchOctaves (default) or LongestMatch",
     )
     policy.add_argument(
         "--isolation",
