@@ -337,8 +337,8 @@ class PassTurns:
 
     def begin(self, *, chunk: Request | None = None) -> None:
         """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`. `chunk`: a prompt whose next
-        chunk follows if no request enters. So clients with a lead yield in any case, but not to its client: that one may have a lag
-        too, and its chunk waits."""
+        chunk follows if no request enters. So clients with a lead yield in any case, but not to the client of that prompt. It may have
+        a lag too, but its chunk waits in this pass."""
         self._yielding, self._went = self._time is not None, False
         self._chunk, self._lagging = chunk, None
         self._waits.clear()
