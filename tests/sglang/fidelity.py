@@ -71,10 +71,16 @@ class Scenario:
         return asks
 
 
-def arrivals(trace: Path, scenario: Scenario) -> list[str]:
-    """The order in which the engine put the scenario's requests into its queue."""
-    events = [event for event in _events(trace, scenario) if event["kind"] == "arrival"]
-    return [event["rid"] for event in events if not event["retracted"]]
+def arrivals(trace: Path, scenario: Scenario) -> list[list[str]]:
+    """The scenario's requests in the order in which the engine put them into its queue: those before its first pass that admits, those
+    before the second one, and so on. A scheduler that goes on may find only a part of the requests that were sent meanwhile."""
+    groups: list[list[str]] = [[]]
+    for event in _events(trace, scenario):
+        if event["kind"] == "pass":
+            groups.append([])
+        elif event["kind"] == "arrival" and not event["retracted"]:
+            groups[-1].append(event["rid"])
+    return groups
 
 
 def retractions(trace: Path, scenario: Scenario) -> int:
@@ -154,21 +160,27 @@ def policy_of(flag: str, quantum: float, order: RequestOrder) -> ReplicaPolicy:
 
 def simulated_passes(
     scenario: Scenario,
-    order: Iterable[str],
+    arrived: Iterable[Sequence[str]],
     *,
     policy: ReplicaPolicy,
     config: EngineConfig,
 ) -> Passes:
-    """What the simulator admits of the scenario, all of which has come in this order at time 0."""
+    """What the simulator admits of the scenario, whose requests come as in `arrivals`."""
     engine = Engine(config, policy, next(iter(PROFILES.values())))
     asks = {body["rid"]: body for body in scenario.asks()}
-    for rid in order:
-        engine.submit(_request(asks[rid], scenario.segment_tokens), 0.0)
+    groups = iter(arrived)
+
+    def submit_next() -> None:
+        for rid in next(groups, ()):
+            engine.submit(_request(asks[rid], scenario.segment_tokens), now_s)
+
     passes, now_s = [], 0.0
+    submit_next()
     while (step := engine.step(now_s)) is not None:
         now_s = step.end_s
         if step.admitted:
             passes.append([(request.id, request.matched_tokens) for request in step.admitted])
+            submit_next()
     return passes
 
 
