@@ -53,7 +53,9 @@ class Pair:
         self.queued += 1
 
     def admit(self, cost: float) -> None:
-        self.account.admit(cost)
+        self.account.waiting -= 1
+        self.account.running += 1
+        self.account.charge(cost)
         self.naive.charge(cost)
         self.queued -= 1
 

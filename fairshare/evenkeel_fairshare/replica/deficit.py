@@ -126,7 +126,10 @@ class Account:
         """The level below; created at the first use."""
         if self._children is None:
             self._children = DeficitLevel(
-                self.level.rules, warming_up=self.level.warming_up, quantum=self.level.quantum
+                self.level.rules,
+                warming_up=self.level.warming_up,
+                quantum=self.level.quantum,
+                depth=self.level.depth + 1,
             )
         return self._children
 
@@ -148,12 +151,6 @@ class Account:
     def pay_back(self, cost: float) -> None:
         """Take back a part of what was charged; `cost` is not negative."""
         self._set(self.deficit + cost)
-
-    def admit(self, cost: float) -> None:
-        """One request moves from the queue to the batch and pays `cost`."""
-        self.waiting -= 1
-        self.running += 1
-        self.charge(cost)
 
     def weigh(self, weight: float) -> None:
         """From now on a refill gives `weight` quanta."""
@@ -211,13 +208,20 @@ class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
+        "_departed", "depth", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
     )  # fmt: skip
 
     def __init__(
-        self, rules: DeficitRules, *, warming_up: bool = False, quantum: float | None = None
+        self,
+        rules: DeficitRules,
+        *,
+        warming_up: bool = False,
+        quantum: float | None = None,
+        depth: int = 0,
     ) -> None:
         self.rules = rules
+        self.depth = depth
+        """Index of its members in the paths of accounts."""
         self.quantum = rules.first_quantum if quantum is None else quantum
         """Weighted tokens per refill for a member of weight 1, from now on."""
         self.warming_up = warming_up
@@ -238,7 +242,8 @@ class DeficitLevel:
         weight counts."""
         account = self.members.get(name)
         if account is not None:
-            account.weigh(weight)
+            if account.weight != weight:
+                account.weigh(weight)
             return account
         account = self._departed.pop(name, None)
         is_new = account is None

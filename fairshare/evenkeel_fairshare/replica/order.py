@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
+from functools import partial
+from heapq import heapify, heappop, heappush, heapreplace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
@@ -62,20 +63,32 @@ ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
 )
 """By their names in the API. The enum `RequestOrder` of the contract offers them to a FairInferenceService."""
 
-Entry = tuple[float, int, Request]
-"""(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
+Entry = tuple[float, int, Request, Account]
+"""(sort key, serial, request, its client): the lowest goes first. Serials are in order of arrival, and unique."""
 
-Line = Callable[[Account], Iterator[Entry]]
-"""All entries of a member in this pass, the best first."""
-FirstEntry = Callable[[Account], Entry | None]
-"""The first entry of a member of which the pass has refused none. None: it takes a line to find it."""
+Next = Callable[[], Entry | None]
+"""The next entry of a member in a pass, after the answer to the one before; None: it has no more."""
+
+
+class Queue(Protocol):
+    """The waiting requests of a member of a level."""
+
+    def first(self) -> Entry | None:
+        """Its best entry, while the pass has refused none of its requests."""
+
+    def proposals(self) -> Iterator[Entry]:
+        """All its entries in this pass, each once, the best first."""
+
+    def begin(self) -> Next:
+        """At the start of a pass."""
 
 
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, client: Account, order: Order) -> None:
         super().__init__()
+        self.client = client
         self.order = order
         self.line: list[Entry] = []
         self.overtaken = 0
@@ -88,8 +101,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def put(self, key: float, serial: int, request: Request) -> None:
         """`request` waits, or has another key."""
         if request in self:
-            self._cut(request)
-        self[request] = entry = (key, serial, request)
+            del self.line[bisect_left(self.line, self[request])]
+        self[request] = entry = (key, serial, request, self.client)
         insort(self.line, entry)
 
     def take_out(self, request: Request, *, admitted: bool) -> None:
@@ -100,8 +113,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
                 self.max_overtaken = max(self.order.max_overtaken, len(self) - 2)
         elif admitted:
             self.overtaken += 1
-        self._cut(request)
-        del self[request]
+        line, entry = self.line, self.pop(request)
+        del line[0 if line[0] is entry else bisect_left(line, entry)]
 
     def first(self) -> Entry:
         """The first of its proposals, in a pass that has refused none of its requests."""
@@ -132,29 +145,52 @@ class ClientQueue(OrderedDict[Request, Entry]):
             if index < len(line) and line[index] is entry:  # refused
                 index += 1
 
-    def _cut(self, request: Request) -> None:
-        del self.line[bisect_left(self.line, self[request])]
+    def begin(self) -> Next:
+        return self.first
 
 
-def eligible_entries(
-    level: DeficitLevel,
-    members: Collection[Account],
-    first_of: FirstEntry,
-    line_of: Line,
-) -> Iterator[Entry]:
-    """The entries of the eligible members of one level; see `_merge`."""
-    if len(members) == 1:
-        (member,) = members
-        return _merge_one(level, member, line_of(member))
-    return _merge(level, members, first_of, line_of)
+class TenantQueue(dict[Account, ClientQueue]):
+    """The queues of the clients of one tenant."""
+
+    def __init__(self, tenant: Account, order: Order) -> None:
+        super().__init__()
+        self._clients = tenant.children
+        self._order = order
+
+    def of(self, client: Account) -> ClientQueue:
+        """The queue of a client, which puts a request there next."""
+        queue = self.get(client)
+        if queue is None:
+            queue = self[client] = ClientQueue(client, self._order)
+        return queue
+
+    def first(self) -> Entry | None:
+        """Of a tenant with one client, without a merge: many tenants have one."""
+        for client, queue in self.items():
+            if client.positive_from > self._clients.horizon:
+                self._clients.refill_to(client.positive_from)
+            return queue.first()
+        return None
+
+    def proposals(self) -> Iterator[Entry]:
+        return eligible_entries(self._clients, self)
+
+    def begin(self) -> Next:
+        return self.first if len(self) == 1 else partial(next, self.proposals(), None)
 
 
-def _merge(
-    level: DeficitLevel, members: Collection[Account], first_of: FirstEntry, line_of: Line
-) -> Iterator[Entry]:
+def eligible_entries(level: DeficitLevel, queues: Mapping[Account, Queue]) -> Iterator[Entry]:
+    """The entries of the eligible members of one level; `queues`: of those that have requests waiting. See `_merge`."""
+    if len(queues) == 1:
+        ((member, queue),) = queues.items()
+        return _merge_one(level, member, queue.proposals())
+    return _merge(level, queues)
+
+
+def _merge(level: DeficitLevel, queues: Mapping[Account, Queue]) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
-    `members`: the queued ones. The next entry of a member is taken after the previous answer, while the member is eligible.
+    The next entry of a member is taken after the previous answer, while the member is eligible.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
@@ -164,68 +200,69 @@ def _merge(
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
     needs a refill is considered when that refill comes, and not before.
     """
-    due, by_refill = _by_refill(members, level.horizon)
-    entries = _Entries(first_of, line_of)
+    depth = level.depth
+    due, by_refill = _by_refill(queues, level.horizon)
+    following = {member: queue.begin() for member, queue in queues.items()}
     heavy_yield = False
     while due or by_refill:
+        due = due or _refill(level, queues, by_refill)
         if not due:
-            # While an eligible member is refused, the others get no refill. Held requests do not count.
-            waiting_for = [one.positive_from for one in members if one.refused > one.held]
-            level.refill_to(min([*by_refill, *waiting_for]))
-            if level.horizon not in by_refill:
+            return
+        horizon = level.horizon
+        (light, heavy), due = _heaps(due, following), []
+        while ready := light or heavy:
+            if heavy_yield and not light:
                 return
-            due = by_refill.pop(level.horizon)
-        ready, due = entries.heap(due), []
-        while ready:
-            is_heavy, entry, account = ready[0]
-            if is_heavy and heavy_yield:
-                return
-            waiting, held = account.waiting, account.held
+            entry = ready[0]
+            member = entry[3].path[depth]
+            waiting, held = member.waiting, member.held
             yield entry
-            was_refused = account.waiting == waiting
-            heavy_yield |= was_refused and account.held == held and not is_heavy
-            if account.waiting <= account.refused:  # it has no other requests
+            if member.waiting == waiting:  # refused
+                heavy_yield |= member.held == held and ready is light
+                following[member] = _after_refusal(queues[member], following[member])
+            if member.waiting <= member.refused:  # it has no other requests
                 heappop(ready)
-            elif account.positive_from > level.horizon:
+            elif member.positive_from > horizon:
                 heappop(ready)
-                by_refill[account.positive_from].append(account)
-            elif following := entries.following(account, was_refused=was_refused):
-                heapreplace(ready, (not account.is_light, following, account))
+                by_refill[member.positive_from].append(member)
+            elif (best := following[member]()) and member.is_light == (ready is light):
+                heapreplace(ready, best)
             else:
                 heappop(ready)
+                if best:
+                    heappush(light if member.is_light else heavy, best)
 
 
-class _Entries:
-    """The entries of the members of a merge. Most members have one in a pass: a line begins once an entry was refused."""
+def _refill(
+    level: DeficitLevel, members: Iterable[Account], by_refill: dict[int, list[Account]]
+) -> list[Account]:
+    """The members that it makes eligible. While an eligible one is refused, the others get none; held requests do not count."""
+    waiting_for = [one.positive_from for one in members if one.refused > one.held]
+    level.refill_to(min([*by_refill, *waiting_for]))
+    return by_refill.pop(level.horizon, [])
 
-    __slots__ = ("_first_of", "_line_of", "_lines")
 
-    def __init__(self, first_of: FirstEntry, line_of: Line) -> None:
-        self._first_of = first_of
-        self._line_of = line_of
-        self._lines: dict[Account, Iterator[Entry]] = {}
+def _heaps(
+    members: Iterable[Account], following: Mapping[Account, Next]
+) -> tuple[list[Entry], list[Entry]]:
+    """The next entries of the light ones and of the heavy ones, each as a heap."""
+    light: list[Entry] = []
+    heavy: list[Entry] = []
+    for member in members:
+        if entry := following[member]():
+            (light if member.is_light else heavy).append(entry)
+    heapify(light)
+    heapify(heavy)
+    return light, heavy
 
-    def heap(self, members: Iterable[Account]) -> list[tuple[bool, Entry, Account]]:
-        """(whether it is heavy, its next entry, member), as a heap: entries are unique, so members are never compared."""
-        first_of, lines = self._first_of, self._lines
-        found = []
-        for one in members:
-            entry = (first_of(one) if one not in lines else None) or self.following(one)
-            if entry is not None:
-                found.append((not one.is_light, entry, one))
-        heapify(found)
-        return found
 
-    def following(self, account: Account, *, was_refused: bool = False) -> Entry | None:
-        """The next entry of a member; `was_refused`: the last one."""
-        line = self._lines.get(account)
-        if line is None:
-            if not was_refused and (entry := self._first_of(account)):
-                return entry
-            line = self._lines[account] = self._line_of(account)
-            if was_refused:
-                next(line, None)  # the same one
-        return next(line, None)
+def _after_refusal(queue: Queue, following: Next) -> Next:
+    """Most members need no line of entries: it begins once an entry was refused, as `first` would give that one again."""
+    if following != queue.first:
+        return following
+    line = queue.proposals()
+    next(line, None)  # the refused one
+    return partial(next, line, None)
 
 
 def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
@@ -245,7 +282,7 @@ def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> I
 
 
 def _by_refill(
-    members: Collection[Account], horizon: int
+    members: Iterable[Account], horizon: int
 ) -> tuple[list[Account], defaultdict[int, list[Account]]]:
     """The eligible members, and the others by the refill horizon that makes them eligible."""
     others: defaultdict[int, list[Account]] = defaultdict(list)

@@ -198,9 +198,9 @@ def test_a_client_queue_is_forgotten_once_it_is_empty():
     admit(policy, room=1)
     policy.leave(aborted, 0.0)
     tenant = policy.tenants.members["t"]
-    assert [*policy.client_queues] == [tenant]
-    assert [*policy.client_queues[tenant]] == [tenant.children.members["a"]]
+    assert [*policy.tenant_queues] == [tenant]
+    assert [*policy.tenant_queues[tenant]] == [tenant.children.members["a"]]
     admit(policy)
     policy.leave(cold, 0.0)
     policy.leave(warm, 0.0)
-    assert not policy.client_queues
+    assert not policy.tenant_queues
