@@ -77,9 +77,11 @@ class Matching:
         self._blocks.pop(request, None)
         self._stale.pop(request, None)
 
-    def refresh(self) -> dict[EngineRequest, int]:
-        """Match what is due; returns the cached tokens of each request whose match changed."""
+    def refresh(self, *, decoded: int) -> dict[EngineRequest, int]:
+        """Match what is due; returns the cached tokens of each request whose match changed. `decoded`: output tokens computed
+        since the last pass."""
         changed: dict[EngineRequest, int] = {}
+        self._evicting += decoded
         # A match is a use: what was computed last is evicted last. So known prefixes come first.
         groups = min(GROUPS, 1 + self._evicting // TOKENS_OF_A_GROUP)
         self._evicting = max(0, self._evicting - groups * TOKENS_OF_A_GROUP)
@@ -120,10 +122,6 @@ class Matching:
         self._named(blocks)
         if prefilled:
             self.end(request)
-
-    def decoded(self, requests: int) -> None:
-        """So many requests produced a token."""
-        self._evicting += requests
 
     def end(self, request: EngineRequest) -> None:
         """Nothing more of the input of a request will be computed."""

@@ -107,6 +107,8 @@ class Scheduling:
         self._waiting_tokens = 0
         """Context tokens of these."""
         self._running: dict[EngineRequest, Scheduled] = {}
+        self._decoded = 0
+        """Requests with new output since the last pass, those of each step counted."""
         self._answer: AdmissionResult | None = None
         self._proposed: EngineRequest | None = None
         self._pass: Generator[EngineRequest, None, None] | None = None
@@ -122,7 +124,8 @@ class Scheduling:
         with self._lock:
             self._reconcile(queue)
             if self._matching is not None:
-                for request, matched_tokens in self._matching.refresh().items():
+                matches, self._decoded = self._matching.refresh(decoded=self._decoded), 0
+                for request, matched_tokens in matches.items():
                     scheduled = self._waiting[request]
                     scheduled.matched_tokens = matched_tokens
                     self.policy.rematched(scheduled)
@@ -194,8 +197,7 @@ class Scheduling:
             self._account_time(running, seconds)
             grown = self._charge(running)
             self._begin_decoding(grown)
-            if self._matching is not None:
-                self._matching.decoded(len(grown))
+            self._decoded += len(grown)
             for scheduled in running:
                 request = scheduled.engine
                 if request.finished():

@@ -1,4 +1,4 @@
-"""The files that a request of a known client runs code of inside SGLang are those that ARCHITECTURE.md lists."""
+"""The files of which a request, and a step of decoding, run code inside SGLang are those that ARCHITECTURE.md lists."""
 
 from __future__ import annotations
 
@@ -59,18 +59,27 @@ class Scheduler:
         return self
 
     def serve(self, request: Req) -> None:
-        """Prefill, one step of decode, the end."""
+        """Prefill, a step of decoding, the end."""
+        self.begin(request)
+        self.decode()
+        request.is_over = True
+        self.decode()
+        self.running = []
+
+    def begin(self, request: Req) -> None:
         request.sampling_params = SimpleNamespace(max_new_tokens=4, ignore_eos=False)  # type: ignore[assignment]
         self.waiting_queue.append(request)
         hooks.new_prefill(Scheduler.prefill, self, Batch(self.running))
         self.forward(Batch(self.can_run_list, extends=True))
         self.running, self.can_run_list = self.can_run_list, []
+
+    def decode(self) -> None:
         hooks.new_prefill(Scheduler.prefill, self, Batch(self.running))
-        request.is_over = True
         self.forward(Batch(self.running))
-        self.running = []
 
     def prefill(self, _running: Batch) -> None:
+        if not self.waiting_queue:  # there is no prompt in chunks either
+            return
         hooks.calc_priority(_never, self, self.waiting_queue)
         for request in self.waiting_queue:
             hooks.add_request(Scheduler.add_one_req, self, request)
@@ -112,3 +121,11 @@ def test_a_request_runs_the_files_that_architecture_lists(scheduler: Scheduler) 
     with noted(FOLDERS) as found:
         scheduler.serve(req("second"))
     assert found == listed("Inside SGLang one request", ROOMS)
+
+
+def test_a_step_of_decoding_runs_the_files_that_architecture_lists(scheduler: Scheduler) -> None:
+    scheduler.begin(req("first"))
+    scheduler.decode()
+    with noted(FOLDERS) as found:
+        scheduler.decode()
+    assert found == listed("most steps only decode", ROOMS)

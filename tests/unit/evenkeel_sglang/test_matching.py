@@ -45,8 +45,7 @@ class Cache:
     def refresh(self, computed: int = GROUPS * TOKENS_OF_A_GROUP) -> list[str]:
         """`computed`: tokens since the last pass."""
         self.asked.clear()
-        self.matching.decoded(computed)
-        self.matching.refresh()
+        self.matching.refresh(decoded=computed)
         return self.asked
 
 
@@ -119,9 +118,9 @@ def test_all_requests_of_an_evicted_prefix_are_matched_again() -> None:
     requests = fill(cache, 2, each=40)
     cache.refresh()
     cache.holds.pop(0)
-    changed = cache.matching.refresh()
+    changed = cache.matching.refresh(decoded=0)
     assert changed == {request: 0 for request in requests[:40]}
-    assert cache.matching.refresh() == {}
+    assert cache.matching.refresh(decoded=0) == {}
 
 
 def test_a_burst_is_matched_in_several_passes() -> None:
@@ -147,10 +146,10 @@ def test_a_refresh_returns_only_changed_matches() -> None:
     request = req("a")
     cache.holds = [request.origin_input_ids[:40]]
     cache.matching.add(request)
-    assert cache.matching.refresh() == {request: 40}
-    assert cache.matching.refresh() == {}
+    assert cache.matching.refresh(decoded=0) == {request: 40}
+    assert cache.matching.refresh(decoded=0) == {}
     cache.holds = [request.origin_input_ids]
-    assert cache.matching.refresh() == {request: 63}
+    assert cache.matching.refresh(decoded=0) == {request: 63}
 
 
 def test_requests_that_lack_a_computed_block_are_matched_in_the_next_pass() -> None:
