@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=float, default=8, metavar="SECONDS")
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--isolation", nargs="+", default=SETTINGS)
+    parser.add_argument("--chunk", type=int, default=CHUNK_TOKENS, metavar="TOKENS")
     options = parser.parse_args()
     interval = (options.warmup, options.seconds)
     print("| isolation | shape | requests/s | ITL mean, ms | ITL p99, ms | service/s |")
@@ -146,7 +147,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             engine = Engine(
                 *("--schedule-policy", "dlpm", "--max-total-tokens", str(POOL_TOKENS)),
-                *("--chunked-prefill-size", str(CHUNK_TOKENS)),
+                *("--chunked-prefill-size", str(options.chunk)),
                 *("--context-length", str(CONTEXT_TOKENS)),
                 log=Path(folder) / "log",
                 environment={

@@ -137,7 +137,8 @@ class Options:
     printed: Annotated[
         bool,
         typer.Option(
-            "--printed", help="Run DLPM in the order that the paper prints, not as replicas do."
+            "--printed",
+            help="Run DLPM in the order that the paper prints, whatever --order says.",
         ),
     ] = False
     artifact_rules: Annotated[
