@@ -243,7 +243,7 @@ def compare(folder: Path) -> None:
     for (title, (change, _, _)), truth in zip(CHANGES.items(), truths, strict=True):
         path = folder / "change.yaml"
         path.write_text(yaml.safe_dump(change))
-        plan, _, _ = make_plan(base, today, changed(today, read_change(path, base)), fit)
+        plan = make_plan(base, today, changed(today, read_change(path, base)), fit)
         lines += rows(title, before, plan.changed, recorded_figures(truth, today.setup))
     print(
         f"{len(base.requests)} requests in {base.end_s:.1f} s, and {', '.join(f'{one.end_s:.1f} s' for one in truths)}. {fit}\n"

@@ -73,7 +73,7 @@ def plan(
                 if profile is not None
                 else calibrated(traffic, isolation=share)
             )
-            found, _, _ = make_plan(traffic, before, changed(before, wanted), fit)
+            found = make_plan(traffic, before, changed(before, wanted), fit)
         if not no_plots:
             _plot(found, out)
     except (UsageError, TraceError, ChangeError, YamlFault, SetupError, FitError) as error:

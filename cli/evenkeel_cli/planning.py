@@ -24,7 +24,6 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.experiments.engine_fit import Fit, fit_profile
 from evenkeel_simulator.experiments.recording import Recording
-from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile, simulate
 from evenkeel_simulator.experiments.whatif import (
     RunFigures,
@@ -181,10 +180,10 @@ def changed(settings: Settings, change: Change) -> Settings:
     )
 
 
-def replayed(recording: Recording, settings: Settings) -> tuple[RunFigures, list[Record]]:
-    """The figures and the records of a replay; raises `SetupError`."""
+def replayed(recording: Recording, settings: Settings) -> RunFigures:
+    """The figures of a replay; raises `SetupError`."""
     records, _ = simulate(settings.setup, recording.workload(settings.weights))
-    return _figures(recording, of_records(records), settings.setup), records
+    return _figures(recording, of_records(records), settings.setup)
 
 
 def _linear(setup: Setup) -> LinearCost:
@@ -220,7 +219,7 @@ def calibrated(
         profile = msgspec.structs.replace(fit.profile, kv_tokens=int(fit.peak_kv_tokens * pool))
         settings = today(recording, profile, isolation=isolation)
         wanted = recorded_figures(recording, settings.setup)
-        return _distance(wanted, replayed(recording, settings)[0]), pool, settings
+        return _distance(wanted, replayed(recording, settings)), pool, settings
 
     best = min(map(tried, POOLS), key=itemgetter(0))
     for part in FINER:
@@ -238,19 +237,17 @@ def _distance(wanted: RunFigures, found: RunFigures) -> float:
     )
 
 
-def make_plan(
-    recording: Recording, before: Settings, after: Settings, fit: Fit | None
-) -> tuple[Plan, list[Record], list[Record]]:
-    """The plan, and the records of both replays."""
+def make_plan(recording: Recording, before: Settings, after: Settings, fit: Fit | None) -> Plan:
+    """Replay the recording with both settings."""
     recorded = recorded_figures(recording, before.setup)
-    today_figures, today_records = replayed(recording, before)
-    changed_figures, changed_records = replayed(recording, after)
+    today_figures = replayed(recording, before)
+    changed_figures = replayed(recording, after)
     shares = [
         abs(one.share - today_figures.clients[name].share)
         for name, one in recorded.clients.items()
         if name in today_figures.clients
     ]
-    plan = Plan(
+    return Plan(
         recorded=recorded,
         today=today_figures,
         changed=changed_figures,
@@ -262,4 +259,3 @@ def make_plan(
         not_replayed=sum(recording.failed.values()),
         verdicts=verdicts(today_figures, changed_figures),
     )
-    return plan, today_records, changed_records

@@ -45,7 +45,6 @@ class OperatorScaler:
         self._state = started(replicas, now_s=0.0)
         self._seen: deque[tuple[float, float]] = deque()
         """(time, service per second of a replica): the samples of the capacity query."""
-        self.reasons: dict[str, int] = {}
 
     def decide(self, seen: Observation) -> int:
         """One query and one step."""
@@ -76,7 +75,6 @@ class OperatorScaler:
         )
         terms = Terms(scaling=self._scaling, parts=self._parts, ready=seen.ready)
         self._state, decision = step(self._state, terms, found, now_s=seen.now_s)
-        self.reasons[decision.reason] = self.reasons.get(decision.reason, 0) + 1
         return decision.replicas
 
 

@@ -85,9 +85,10 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, TRACE)))
     (tmp_path / "f.yaml").write_bytes(FILE)
     async with fleet(tmp_path) as running:
+        router = running.routers[0]
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--speed", 4),
-            *("--url", running.url, "--api-keys", "f.yaml", "--out", "out/report.json"),
+            *("--url", router.url, "--api-keys", "f.yaml", "--out", "out/report.json"),
             folder=tmp_path,
         )
         assert status == 0, errors
@@ -102,14 +103,14 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
         assert 20 * (600 + 2 * 5) <= requested <= 20 * (620 + 2 * 5)
 
         status, output, errors = await evenkeel(
-            "top", "--once", "--json", "--interval=0.1", "--url", running.admin_url, folder=tmp_path
+            "top", "--once", "--json", "--interval=0.1", "--url", router.admin_url, folder=tmp_path
         )
         assert status == 0, errors
         view = json.loads(output)
         assert sum(client["requests"] for client in view["clients"]) >= 20
         assert [replica["state"] for replica in view["replicas"]] == ["ready", "ready"]
         status, output, errors = await evenkeel(
-            "top", "--once", "--interval=0.1", "--url", running.admin_url, folder=tmp_path
+            "top", "--once", "--interval=0.1", "--url", router.admin_url, folder=tmp_path
         )
         assert status == 0, errors
         assert "ads/chat" in output
@@ -118,23 +119,23 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
         # Without keys no client is identified: failures are counted and explained.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--limit", 3),
-            *("--url", running.url, "--model", "m", "--max-concurrency", 1),
+            *("--url", router.url, "--model", "m", "--max-concurrency", 1),
             folder=tmp_path,
         )
         assert "3 failed with 401: " in output
         assert "identify the clients: use --api-keys FILE" in output
         status, output, errors = await evenkeel(
-            *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--url", running.url),
+            *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--url", router.url),
             folder=tmp_path,
         )
         assert status == 1
         assert "status 401" in errors
         assert "identify the clients: use --api-keys FILE" in errors
         # For another port of a router the message has the right one; for another server, how to find it.
-        for url in (running.url, f"http://127.0.0.1:{running.listen.probe_port}"):
+        for url in (router.url, f"http://127.0.0.1:{running.listen.probe_port}"):
             status, output, errors = await evenkeel("top", "--once", "--url", url, folder=tmp_path)
             assert status == 1
-            assert f"the admin port is at another address: --url {running.admin_url}" in errors
+            assert f"the admin port is at another address: --url {router.admin_url}" in errors
         replica = next(iter(running.replicas.values())).url
         status, output, errors = await evenkeel("top", "--once", "--url", replica, folder=tmp_path)
         assert status == 1
@@ -144,7 +145,7 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--limit", 2),
             *(
                 "--url",
-                running.url,
+                router.url,
                 "--model",
                 "m",
                 "--client-header",
@@ -156,7 +157,7 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
         # A header with an unknown tenant is refused.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--limit", 1),
-            *("--url", running.url, "--model", "m", "--client-header", "x-evenkeel-client"),
+            *("--url", router.url, "--model", "m", "--client-header", "x-evenkeel-client"),
             folder=tmp_path,
         )
         assert "1 failed with 403: Tenant 'client-0' does not exist" in output
@@ -166,13 +167,14 @@ async def test_an_interrupted_replay_reports_its_results(tmp_path: Path) -> None
     long = [{**TRACE[0], "timestamp": 0}, {**TRACE[1], "timestamp": 10_000_000}]
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, long)))
     async with fleet(tmp_path) as running:
+        router = running.routers[0]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             # In a background job SIGINT is ignored, and children inherit that.
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from evenkeel_cli.main import main; main()",
-            *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--url", running.url),
+            *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--url", router.url),
             *(
                 "--client-header",
                 "x-evenkeel-client: ads/{client}",
@@ -196,7 +198,7 @@ async def test_an_interrupted_replay_reports_its_results(tmp_path: Path) -> None
 
 async def _served(running: Fleet) -> bool:
     async with httpx.AsyncClient(trust_env=False) as client:
-        state = decode_state((await client.get(running.admin_url + STATE_PATH)).content)
+        state = decode_state((await client.get(running.routers[0].admin_url + STATE_PATH)).content)
     return any(replica.output_tokens for replica in state.replicas)
 
 

@@ -98,7 +98,7 @@ def is_gone(process: psutil.Process) -> bool:
 async def test_the_children_of_a_program_end_with_it(tmp_path: Path) -> None:
     async with engine(tmp_path) as (supervisor, _, ready, url):
         ready.touch()
-        await supervisor.get_ready(DEADLINE_S)
+        await supervisor.get_ready()
         first, child = supervisor.pid, await child_of(url)
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -120,4 +120,4 @@ async def test_a_slow_start_is_reported_with_the_last_line_of_the_log(
         assert reports[0].startswith("replica-0: started (process ")
         assert all(line.startswith("replica-0: starting for ") for line in reports[1:])
         ready.touch()
-        await supervisor.get_ready(DEADLINE_S)
+        await supervisor.get_ready()

@@ -78,7 +78,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_a_killed_process_restarts_and_is_recorded(folder: StateFolder) -> None:
     async with supervised(folder) as (supervisor, _, reports):
-        await supervisor.get_ready(DEADLINE_S)
+        await supervisor.get_ready()
         first = supervisor.pid
         assert first is not None
         record = folder.read()
@@ -99,7 +99,7 @@ async def test_a_killed_process_restarts_and_is_recorded(folder: StateFolder) ->
 async def test_a_process_that_cannot_start_is_reported_with_its_log(folder: StateFolder) -> None:
     async with supervised(folder, "--speed=never") as (supervisor, _, reports):
         with pytest.raises(FleetError) as caught:
-            await supervisor.get_ready(DEADLINE_S)
+            await supervisor.get_ready()
         assert "replica-0: ended when it started" in str(caught.value)
         assert "--speed" in str(caught.value), "the end of its log has the cause"
         assert reports[1].startswith("replica-0: ended with status 2; restarts in ")
@@ -124,7 +124,7 @@ async def test_a_process_that_does_not_answer_is_restarted(folder: StateFolder) 
             probe_every_s=0.01,
         )
         try:
-            await supervisor.get_ready(DEADLINE_S)
+            await supervisor.get_ready()
             first = supervisor.pid
             frozen.add(first)
             await until(lambda: supervisor.pid not in (None, first) and supervisor.ready.is_set())
@@ -140,7 +140,7 @@ async def test_a_process_that_does_not_answer_is_restarted(folder: StateFolder) 
 
 async def test_a_stopped_process_does_not_restart(folder: StateFolder) -> None:
     async with supervised(folder) as (supervisor, _, _):
-        await supervisor.get_ready(DEADLINE_S)
+        await supervisor.get_ready()
         pid = supervisor.pid
         assert pid is not None
         await supervisor.stop(DEADLINE_S)
@@ -268,7 +268,7 @@ async def test_a_long_log_is_moved_and_starts_empty(
     log, old = folder.log_of("replica-0"), folder.old_log_of("replica-0")
     old.write_text("of an earlier run")
     async with supervised(folder) as (supervisor, launcher, _):
-        await supervisor.get_ready(DEADLINE_S)
+        await supervisor.get_ready()
         assert not old.exists()
         text = log.read_text()
         with log.open("ab") as more:

@@ -80,8 +80,3 @@ def headers_by_name(header: str) -> Headers:
     if not name.isascii() or not name.replace("-", "").isalnum():
         raise ClientsError(f"{name!r} is not the name of a header")
     return lambda client: {name: pattern.replace("{client}", client)}
-
-
-def no_headers(_: str) -> Mapping[str, str]:
-    """No client is identified."""
-    return {}

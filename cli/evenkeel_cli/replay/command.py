@@ -24,7 +24,6 @@ from evenkeel_cli.replay.clients import (
     assign_keys,
     headers_by_key,
     headers_by_name,
-    no_headers,
     read_keys,
 )
 from evenkeel_cli.replay.report import ReplayReport, make_report, table_of, write_report
@@ -126,7 +125,7 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
                     f"client {client} uses the API key of {name}", highlight=False
                 )
         return headers_by_key(assigned, keys)
-    return no_headers
+    return lambda _: {}  # no client is identified
 
 
 async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]) -> int:

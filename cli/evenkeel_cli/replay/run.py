@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -99,7 +100,7 @@ class Run:
         self._send = send
         self._now = now
         self._seed = seed
-        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
+        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else nullcontext()
         self._on_outcome = on_outcome
 
     async def run(self, programs: Iterable[Program]) -> None:
@@ -127,11 +128,8 @@ class Run:
             prompt=prompt_of(call, f"{program.id}.{number}", seed=self._seed),
             max_tokens=call.output_tokens,
         )
-        if self._slots is None:
+        async with self._slots:
             answer = await self._counted(question)
-        else:
-            async with self._slots:
-                answer = await self._counted(question)
         outcome = Outcome(
             program=program.id, number=number, client=program.client, due_s=due_s, answer=answer
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -127,7 +127,7 @@ class _Reading:
     done: bool = False
     error: str | None = None
     _rest: bytes = b""
-    _last: bytes = field(default=b"")
+    _last: bytes = b""
 
     def feed(self, chunk: bytes) -> None:
         """Read the next bytes."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig, RouterConfig
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.routerdocument import check_router_config
 from evenkeel_contract.values import Fault
 from evenkeel_router.cluster.config_watch import FileSource, Loaded
@@ -23,15 +23,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from evenkeel_cli.commands import command_of
+from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
 from evenkeel_cli.route.options import Options, route_of_options
 from evenkeel_cli.route.routefile import Read, RouteFile, parse_route_file, router_config_of, sha256
 from evenkeel_cli.tracing import traces_to
 
-FAULTY = 2
-"""Exit status for invalid options or an invalid file."""
-INTERRUPTED = 130
 _NO_TOKEN = "is required if --host is not a loopback address; choose a secret token"
 
 
@@ -159,12 +157,12 @@ def _route(file: Path | None, options: Options, render: Render, *, log_requests:
         return _print_faults(faults)
     console = Console()
     try:
-        models = asyncio.run(_models(route, render, console))
+        models = asyncio.run(_models(route, unnamed.replicas, console))
     except ModelsError as error:
         print_error(error)
-        return 1
+        return ExitCode.FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     # 3. The router.
     config = render(route, models)
     source = None
@@ -200,10 +198,11 @@ def _reparse(name: str, models: ModelNames, render: Render, data: bytes) -> Load
     return render(route, models if route.model is None else ModelNames(route.model)), ()
 
 
-async def _models(route: RouteFile, render: Render, console: Console) -> ModelNames:
+async def _models(
+    route: RouteFile, replicas: Sequence[ReplicaConfig], console: Console
+) -> ModelNames:
     if route.model is not None:
         return ModelNames(route.model)
-    replicas = render(route, ModelNames("unknown")).replicas
 
     def report(text: str) -> None:
         console.print(escape(text), highlight=False, soft_wrap=True)
@@ -244,7 +243,7 @@ def _taken(listen: ListenConfig) -> Iterator[Fault]:
 def _print_faults(faults: Sequence[Fault]) -> int:
     for fault in faults:
         print_error(fault)
-    return FAULTY
+    return ExitCode.INVALID
 
 
 def _banner(config: RouterConfig, console: Console) -> None:

@@ -100,16 +100,6 @@ class Fleet:
         self._config: RouterConfig | None = None
         self._reported_command: ReplicaCommand | None = None
 
-    @property
-    def url(self) -> str:
-        """Where clients send requests."""
-        return f"http://{self.listen.host}:{self.listen.traffic_port}"
-
-    @property
-    def admin_url(self) -> str:
-        """Where `evenkeel top` reads the router's state."""
-        return f"http://{self.listen.host}:{self.listen.admin_port}"
-
     async def apply(self, manifest: Manifest, *, superseded: asyncio.Event | None = None) -> None:
         """Change the fleet to `manifest`; raises `FleetError`, and then the fleet stays as it was.
 

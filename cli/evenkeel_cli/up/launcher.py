@@ -91,7 +91,9 @@ class Launcher:
                 pass_fds=(reading,),
                 start_new_session=True,
             )
-        self._remember(ProcessRecord(program.name, process.pid, started_s(process.pid) or 0.0))
+        started = started_s(process.pid) or 0.0
+        self._alive[process.pid] = ProcessRecord(program.name, process.pid, started)
+        self._write()
         return Child(program, process)
 
     def ended(self, child: Child) -> None:
@@ -135,10 +137,6 @@ class Launcher:
             path.unlink(missing_ok=True)
             self.folder.old_log_of(name).unlink(missing_ok=True)
         return path
-
-    def _remember(self, record: ProcessRecord) -> None:
-        self._alive[record.pid] = record
-        self._write()
 
     def _write(self) -> None:
         self.folder.write(FleetRecord(self.run, tuple(self._alive.values())))

@@ -58,9 +58,9 @@ class ProcessSupervisor:
         """The current process; None between two."""
         return self._child.pid if self._child else None
 
-    async def get_ready(self, limit_s: float | None = None) -> None:
+    async def get_ready(self) -> None:
         """Return when it is ready for the first time; raise `FleetError` when it fails twice."""
-        limit_s = self.program.start_limit_s if limit_s is None else limit_s
+        limit_s = self.program.start_limit_s
         waits = [asyncio.create_task(event.wait()) for event in (self.ready, self._failed)]
         try:
             await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count as naturals
+from itertools import islice
 from typing import Final, Protocol
 
 from evenkeel_contract.render import adapter_flags, simulator_flags
@@ -118,8 +119,7 @@ def _fresh_names(taken: Iterable[str], count: int) -> Iterator[str]:
     """`count` free names, lowest first."""
     used = set(taken)
     names = (f"replica-{number}" for number in naturals())
-    free = (name for name in names if name not in used)
-    return (name for name, _ in zip(free, range(count), strict=False))
+    return islice((name for name in names if name not in used), count)
 
 
 def _number(name: str) -> int:
