@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import ListenConfig
 from evenkeel_contract.spec.autoscaling import Autoscaling
@@ -23,6 +22,7 @@ from evenkeel_simulator.experiments.workload import Workload
 from rich.console import Console
 
 from evenkeel_cli.narrow import FittedTable, make_table
+from evenkeel_cli.output import write_json
 from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
 from evenkeel_cli.trace_options import UsageError
 from evenkeel_cli.yamlfile import Document, read_documents
@@ -127,8 +127,7 @@ def write(
 ) -> None:
     """`scaling.json`, and `scaling.png` unless `title` is None; raises `UsageError`."""
     try:
-        text = msgspec.json.format(msgspec.json.encode(found), indent=2)
-        (out / FIGURES).write_bytes(text + b"\n")
+        write_json(found, out / FIGURES)
         if title is not None:
             points = {one.scaler: (one.gpu_s, one.attainment or 0.0) for one in found}
             plot_scaling(over_time, points, out / PLOT, title=title)

@@ -281,27 +281,22 @@ class _ManifestReader:
         for first in self._services[:1]:
             self._check(first, _runtime_faults(first.resource))
             self._check(first, _argument_faults(first.resource))
-            self._check(first, self._store(first.resource))
-            self._check(first, self._token(first.resource))
+            self._check(first, self._secrets_of(first.resource))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for read in self._tenants:
             self._check(read, _repeated_name(read.resource, seen))
             self._check(read, self._keys(read.resource, owners))
 
-    def _store(self, service: FairInferenceService) -> Iterator[Fault]:
-        """The file must contain the Secret with the address of the ledger's store."""
-        redis = service.spec.router.state.redis
+    def _secrets_of(self, service: FairInferenceService) -> Iterator[Fault]:
+        """The file must contain the Secrets with the address of the ledger's store and the token for a model to be fetched."""
+        namespace, redis = service.metadata.namespace, service.spec.router.state.redis
         if redis is not None:
-            path, namespace = "spec.router.state.redis.urlSecretRef", service.metadata.namespace
+            path = "spec.router.state.redis.urlSecretRef"
             yield from self._missing(path, namespace, redis.url_secret_ref)
-
-    def _token(self, service: FairInferenceService) -> Iterator[Fault]:
-        """The file must contain the Secret with the token for the model, if a model is fetched."""
-        ref = service.spec.model.token_secret_ref
-        if ref is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
-            path, namespace = "spec.model.tokenSecretRef", service.metadata.namespace
-            yield from self._missing(path, namespace, ref)
+        token = service.spec.model.token_secret_ref
+        if token is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
+            yield from self._missing("spec.model.tokenSecretRef", namespace, token)
 
     def _missing(self, path: str, namespace: str, ref: SecretKeyRef) -> Iterator[Fault]:
         secret = (namespace, ref.name)

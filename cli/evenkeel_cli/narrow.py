@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_UNBOUNDED = 10_000
+UNBOUNDED = 10_000
+"""Columns of an output without a width."""
 
 
 def make_table(first: str, *others: str, gap: int = 2) -> Table:
@@ -31,7 +32,7 @@ class FittedTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        unbounded = options.update(max_width=_UNBOUNDED)
+        unbounded = options.update(max_width=UNBOUNDED)
         if Measurement.get(console, unbounded, self.table).maximum <= options.max_width:
             yield self.table
             return

@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-_UNBOUNDED: Final = 10_000
+from evenkeel_cli.narrow import UNBOUNDED
 
 
 def report_console() -> Console:
     """Standard output. Without a terminal and `COLUMNS` it has no limit of width."""
     console = Console()
     if not console.file.isatty() and "COLUMNS" not in os.environ:
-        console.width = _UNBOUNDED
+        console.width = UNBOUNDED
     return console
 
 
@@ -46,6 +45,11 @@ def print_json(value: object) -> None:
     """Print one JSON document on one line, and nothing else, to standard output."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
+
+
+def write_json(value: object, path: Path) -> None:
+    """Write one JSON document, indented; raises `OSError`."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def working(text: str) -> Status:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import evenkeel_simulator
-import msgspec
 import typer
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
@@ -37,7 +36,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable, make_table
-from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
+from evenkeel_cli.output import (
+    make_output_folder,
+    print_error,
+    print_json,
+    report_console,
+    working,
+    write_json,
+)
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
 from evenkeel_cli.trace_options import UsageError, isolation_share, read_programs
 from evenkeel_cli.yamlfile import YamlFault
@@ -283,8 +289,7 @@ def _write(records: list[Record], summary: Summary, out: Path, title: str | None
     """`title` of the plots; None: no plots, and those of an earlier run go."""
     try:
         write_csv(records, out / "requests.csv")
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
-        (out / "summary.json").write_bytes(text + b"\n")
+        write_json(summary, out / "summary.json")
         if title is None:
             remove_plots(out)
         else:

@@ -14,7 +14,7 @@ from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import DroppedSpans
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Metric
 
 from docs.generate.pages import code, codes, entry, page
 
@@ -148,24 +148,19 @@ def families() -> list[Family]:
 def operator_families() -> list[Family]:
     """The metrics of the operator; those of its process are left out."""
     registry = evenkeel_operator.metrics.REGISTRY
-    return [
-        Family(
-            f"{one.name}_total" if one.type == "counter" else one.name, one.type, one.documentation
-        )
-        for one in registry.collect()
-        if one.name.startswith("evenkeel_")
-    ]
+    return [_exported(one) for one in registry.collect() if one.name.startswith("evenkeel_")]
 
 
 def engine_families() -> list[Family]:
     """The metrics that the plug-in adds to those of SGLang."""
-    own = vars(evenkeel_sglang.metrics).values()
-    described = (
-        family for one in own if isinstance(one, Counter | Gauge) for family in one.describe()
-    )
     return [
-        Family(
-            f"{one.name}_total" if one.type == "counter" else one.name, one.type, one.documentation
-        )
-        for one in described
+        _exported(family)
+        for one in vars(evenkeel_sglang.metrics).values()
+        if isinstance(one, Counter | Gauge)
+        for family in one.describe()
     ]
+
+
+def _exported(one: Metric) -> Family:
+    name = f"{one.name}_total" if one.type == "counter" else one.name
+    return Family(name, one.type, one.documentation)

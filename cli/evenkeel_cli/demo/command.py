@@ -22,7 +22,7 @@ from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable, make_table
-from evenkeel_cli.output import make_output_folder, print_error, report_console, working
+from evenkeel_cli.output import make_output_folder, print_error, report_console, working, write_json
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
 
@@ -158,7 +158,6 @@ def _at_least(figures: Figures) -> str:
 def _write(report: DemoReport, results: Sequence[PhaseResult], out: Path) -> None:
     from evenkeel_cli.demo.plot import plot  # imported late: matplotlib takes a second to import
 
-    data = msgspec.json.format(msgspec.json.encode(report), indent=2)
-    (out / "demo.json").write_bytes(data + b"\n")
+    write_json(report, out / "demo.json")
     with working("drawing the plot"):
         plot(results, report.phases, out / "demo.png")

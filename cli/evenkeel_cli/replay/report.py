@@ -12,6 +12,7 @@ from evenkeel_simulator.experiments.summary import Summary, summarise
 from rich.console import Group, RenderableType
 
 from evenkeel_cli.narrow import FittedTable, make_table
+from evenkeel_cli.output import write_json
 from evenkeel_cli.replay.run import Outcome
 
 _LATE_S = 0.25  # smaller delays come from the granularity of timers
@@ -67,7 +68,7 @@ def make_report(
 def write_report(report: ReplayReport, path: Path) -> None:
     """Write the file; raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(report, path)
 
 
 def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableType:

@@ -7,6 +7,7 @@ same ones. Requests, errors and requests in flight are those of this router only
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
@@ -142,7 +143,7 @@ def _replicas(
     now: RouterState, before: RouterState | None, window_s: float
 ) -> Iterator[ReplicaRow]:
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
-    served = _served_by_pair(now, before)
+    served = _served_by_replica(now, before)
     for replica in now.replicas:
         past = earlier.get(replica.name)
         yield ReplicaRow(
@@ -153,9 +154,7 @@ def _replicas(
             in_flight=replica.in_flight,
             running=replica.running,
             waiting=_waiting(replica),
-            service_per_s=sum(
-                served[pair] / window_s for pair in served if pair[1] == replica.name
-            ),
+            service_per_s=served[replica.name] / window_s,
             hit_rate=_hit_rate(replica, past),
             requests=replica.requests,
             failures=replica.failures,
@@ -165,20 +164,18 @@ def _replicas(
 
 def _clients(now: RouterState, before: RouterState | None, window_s: float) -> Iterator[ClientRow]:
     earlier = {client.identity: client for _, client in _each(before)} if before else {}
-    pairs = list(_each(now))
-    served = _grown_of_clients(now, before, "service")
-    total = sum(served.values())
-    owed = _grown_of_clients(now, before, "owed")
-    for tenant, client in pairs:
-        past = earlier.get(client.identity)
+    rows = [(tenant, client, earlier.get(client.identity)) for tenant, client in _each(now)]
+    total = sum(_grown(client, past, "service") for _, client, past in rows)
+    for tenant, client, past in rows:
+        service, owed = _grown(client, past, "service"), _grown(client, past, "owed")
         deficits = [at.deficit for at in client.replicas]
         yield ClientRow(
             tenant=tenant.name,
             client=client.name,
             weight=f"{tenant.weight}·{client.weight}",
-            share=served[client.identity] / total if total > 0 else None,
-            owed=owed[client.identity] / total if client.backlogged and total > 0 else None,
-            service_per_s=served[client.identity] / window_s,
+            share=service / total if total > 0 else None,
+            owed=owed / total if client.backlogged and total > 0 else None,
+            service_per_s=service / window_s,
             in_flight=client.in_flight,
             waiting=sum(at.waiting for at in client.replicas),
             running=sum(at.running for at in client.replicas),
@@ -211,29 +208,19 @@ def _itl_s(now: ClientState, before: ClientState | None) -> float | None:
     return sum(_grown(at, past, "itl_s") for at, past in pairs) / tokens if tokens else None
 
 
-def _grown_of_clients(now: RouterState, before: RouterState | None, name: str) -> dict[str, float]:
-    """The growth of each client's total in the window."""
-    earlier = {client.identity: client for _, client in _each(before)} if before else {}
-    return {
-        client.identity: _grown(client, earlier.get(client.identity), name)
-        for _, client in _each(now)
-    }
-
-
-def _served_by_pair(now: RouterState, before: RouterState | None) -> dict[tuple[str, str], float]:
-    """Weighted tokens in the window by (client, replica), as replicas report them."""
+def _served_by_replica(now: RouterState, before: RouterState | None) -> defaultdict[str, float]:
+    """Weighted tokens of all clients in the window, as replicas report them."""
     earlier = {
         (client.identity, at.replica): at
         for _, client in (_each(before) if before else ())
         for at in client.replicas
     }
-    return {
-        (client.identity, at.replica): _grown(
-            at, earlier.get((client.identity, at.replica)), "service"
-        )
-        for _, client in _each(now)
-        for at in client.replicas
-    }
+    served: defaultdict[str, float] = defaultdict(float)
+    for _, client in _each(now):
+        for at in client.replicas:
+            past = earlier.get((client.identity, at.replica))
+            served[at.replica] += _grown(at, past, "service")
+    return served
 
 
 def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:
