@@ -24,7 +24,7 @@ from typing import Final
 
 import aiohttp
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.sglang import find_interpreter
+from evenkeel_cli.up.engines import find_interpreter
 from evenkeel_contract.enginesettings import (
     POLICY_VARIABLE,
     REPORTS_PORT_VARIABLE,

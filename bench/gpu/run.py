@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import httpx
 import msgspec
+from evenkeel_cli.up.engines import find_interpreter
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.up.sglang import find_interpreter
 from evenkeel_simulator.experiments.workload_file import read_spec
 
 from bench.gpu.engine import EngineError, running_engine

@@ -17,9 +17,9 @@ from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.tracing import traces_to
+from evenkeel_cli.up.engines import DEFAULT_ENVIRONMENT, VLLM_ENVIRONMENT, Engines
 from evenkeel_cli.up.record import DEFAULT_ROOT
 from evenkeel_cli.up.run import Run
-from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, VLLM_ENVIRONMENT, Engines
 
 EXAMPLE: Final = "quickstart.yaml"
 

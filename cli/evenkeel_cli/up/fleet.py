@@ -23,6 +23,7 @@ from evenkeel_contract.spec.parts import Runtime
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports
 from evenkeel_cli.up.capacity import check_memory
+from evenkeel_cli.up.engines import Engines, real
 from evenkeel_cli.up.errors import Superseded
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
@@ -35,9 +36,7 @@ from evenkeel_cli.up.replicas import (
     simulated,
 )
 from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
-from evenkeel_cli.up.sglang import Engines, real
 from evenkeel_cli.up.state import StateFolder, end, leftovers
-from evenkeel_cli.up.vllm import real_vllm
 
 HOST: Final = "127.0.0.1"
 ROUTING_LIMIT_S: Final = 10.0  # for a router to read its configuration and probe new replicas
@@ -164,9 +163,7 @@ class Fleet:
     async def _command(self, manifest: Manifest) -> ReplicaCommand:
         if manifest.service.spec.engine.runtime is Runtime.SIMULATOR:
             return simulated(manifest.service)
-        is_vllm = manifest.service.spec.engine.runtime is Runtime.VLLM
-        make = real_vllm if is_vllm else real
-        found = await asyncio.to_thread(make, manifest, self._engines)
+        found = await asyncio.to_thread(real, manifest, self._engines)
         if found != self._reported_command:
             self._report(found.summary())
             self._reported_command = found

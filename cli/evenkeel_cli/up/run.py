@@ -31,9 +31,9 @@ from evenkeel_cli.faults import FileFault, ManifestFaults
 from evenkeel_cli.manifest import Manifest, parse_manifest, read_file
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_faults, print_note
+from evenkeel_cli.up.engines import Engines
 from evenkeel_cli.up.errors import FleetError, Superseded
 from evenkeel_cli.up.fleet import Fleet, running_fleet
-from evenkeel_cli.up.sglang import Engines
 
 CHECK_INTERVAL_S: Final = 0.3
 

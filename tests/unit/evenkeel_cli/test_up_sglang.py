@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from evenkeel_cli.manifest import parse_manifest
-from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.up.replicas import ReplicaAddress
-from evenkeel_cli.up.sglang import (
+from evenkeel_cli.up.engines import (
     Engines,
     RealReplica,
     find_interpreter,
@@ -19,6 +17,8 @@ from evenkeel_cli.up.sglang import (
     real,
     real_replica,
 )
+from evenkeel_cli.up.errors import FleetError
+from evenkeel_cli.up.replicas import ReplicaAddress
 from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_contract.render import kv_events_flag
 from evenkeel_contract.spec.parts import Model

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from evenkeel_cli.manifest import Manifest, parse_manifest
+from evenkeel_cli.up.engines import Engines, real, real_replica
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.up.sglang import Engines
-from evenkeel_cli.up.vllm import real_vllm, vllm_replica
 from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_contract.vllm import vllm_kv_events_flag
 
@@ -32,7 +31,7 @@ def manifest() -> Manifest:
 
 def test_a_replica_on_the_cpu_gets_the_flags_of_the_spec() -> None:
     spec = manifest().service.spec
-    found = vllm_replica(spec, interpreter="py", model="some/tiny", inherited={})
+    found = real_replica(spec, interpreter="py", model="some/tiny", inherited={})
     program = found.at(PLACE)
     assert (program.interpreter, program.module) == ("py", "vllm.entrypoints.cli.main")
     assert program.probe_url == "http://127.0.0.1:1234/health"
@@ -68,7 +67,7 @@ def test_a_replica_on_the_cpu_gets_the_flags_of_the_spec() -> None:
 def test_with_gpus_each_replica_has_its_own_and_vllm_chooses_pages_and_memory() -> None:
     spec = manifest().service.spec
     gpus = ("0", "1", "2", "3")
-    found = vllm_replica(spec, interpreter="py", model="some/tiny", gpus=gpus, inherited={})
+    found = real_replica(spec, interpreter="py", model="some/tiny", gpus=gpus, inherited={})
     program = found.at(PLACE)
     assert "--tensor-parallel-size=2" in program.arguments
     assert program.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
@@ -83,6 +82,6 @@ def test_an_environment_without_vllm_or_the_plug_in_is_refused_with_the_remedy(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(FleetError, match=r"there is no environment with VLLM .*`make vllm`"):
-        real_vllm(manifest(), Engines(vllm=tmp_path / "none"))
+        real(manifest(), Engines(vllm=tmp_path / "none"))
     with pytest.raises(FleetError, match=r"lacks vllm.*; `make vllm` creates a complete"):
-        real_vllm(manifest(), Engines(vllm=Path(sys.executable)))
+        real(manifest(), Engines(vllm=Path(sys.executable)))

@@ -1,6 +1,6 @@
-"""The command of a replica with a real engine: its interpreter, its device, its flags and its environment. `vllm` has vLLM's part.
+"""The command of a replica with a real engine: its interpreter, its device, its flags and its environment.
 
-Flags come from the spec as on a cluster (`evenkeel_contract.render`). Each engine has its own virtual environment, so its processes
+Flags come from the spec as on a cluster (`evenkeel_contract.render` and `vllm`). Each engine has its own virtual environment, so its processes
 run another interpreter than the routers.
 """
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
+from evenkeel_contract import vllm
+from evenkeel_contract.enginesettings import LOOPBACK, REPORTS_PORT_VARIABLE
 from evenkeel_contract.render import (
     CPU_ADAPTER_FLAG,
     CPU_ENVIRONMENT,
@@ -31,13 +32,12 @@ from evenkeel_contract.render import (
 )
 from evenkeel_contract.spec.parts import Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
-from evenkeel_contract.vllm import VLLM_MODULE, vllm_kv_events_flag
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up.capacity import SGLANG_REPLICA_BYTES
 from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.launcher import Program
-from evenkeel_cli.up.replicas import ReplicaAddress
+from evenkeel_cli.up.replicas import REPLICA_GRACE_S, ReplicaAddress
 
 DEFAULT_ENVIRONMENT: Final = Path(".venv-sglang")
 """The environment that `make sglang` creates."""
@@ -45,20 +45,27 @@ VLLM_ENVIRONMENT: Final = Path(".venv-vllm")
 """The environment that `make vllm` creates."""
 START_LIMIT_S: Final = 5400.0  # as on a cluster: to fetch and load a large model takes long
 _CHECK_LIMIT_S: Final = 60.0
-# SGLang sizes its cache by the free memory. On the CPU other processes need that memory too.
+# Engines size their caches by the memory. On the CPU other processes need that memory too.
 _CPU_POOL: Final = "--max-total-tokens=16384"
+_VLLM_CPU_POOL: Final = "--kv-cache-memory-bytes=67108864"
+"""65,536 tokens of the tiny model."""
 _DEVICE_FLAG: Final = "--device"
 _CPU: Final = f"{_DEVICE_FLAG}=cpu"
 _GPU_DEVICE: Final = re.compile(r"nvidia(\d+)")
 _VISIBLE_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 _TOKEN_VARIABLE: Final = "HF_TOKEN"
 
-# Prints the name of each missing package. It does not import SGLang, which would take half a minute.
-_CHECK: Final = """
+# Print the name of each missing package. They do not import the engine, which would take half a minute.
+_SGLANG_CHECK: Final = """
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 if find_spec("sglang") is None: print("sglang")
 if "evenkeel" not in entry_points(group="sglang.srt.plugins").names: print("evenkeel")
+"""
+_VLLM_CHECK: Final = """
+from importlib.util import find_spec
+for name in ("vllm", "evenkeel_vllm"):
+    if find_spec(name) is None: print(name)
 """
 
 
@@ -78,14 +85,14 @@ class Engines:
 class RealReplica:
     """A replica of runtime SGLang or VLLM."""
 
-    runtime: Runtime = Runtime.SGLANG
+    runtime: Runtime
     interpreter: str
     arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...]
     """The GPUs of this machine; empty means the CPU."""
-    gpus_each: int = 1
-    weights_bytes: int = 0
+    gpus_each: int
+    weights_bytes: int
     """The weights that each replica holds in the memory of the machine; 0 on GPUs and for a model to be fetched."""
 
     @property
@@ -104,11 +111,11 @@ class RealReplica:
         if self.gpus:
             environment[_VISIBLE_VARIABLE] = ",".join(self._gpus_of(address.number))
         is_vllm = self.runtime is Runtime.VLLM
-        publishes = vllm_kv_events_flag if is_vllm else kv_events_flag
+        publishes = vllm.vllm_kv_events_flag if is_vllm else kv_events_flag
         return Program(
             name=address.name,
             interpreter=self.interpreter,
-            module=VLLM_MODULE if is_vllm else SGLANG_MODULE,
+            module=vllm.VLLM_MODULE if is_vllm else SGLANG_MODULE,
             arguments=(
                 *self.arguments,
                 f"--host={address.host}",
@@ -130,15 +137,17 @@ class RealReplica:
 
 
 def real(manifest: Manifest, engines: Engines) -> RealReplica:
-    """The command of the replicas of a service with runtime SGLang; raises `FleetError` with the remedy."""
+    """The command of the replicas of a service with runtime SGLang or VLLM; raises `FleetError` with the remedy."""
     spec = manifest.service.spec
-    interpreter = find_interpreter(engines.environment)
-    check_environment(Runtime.SGLANG, interpreter, _CHECK)
+    is_vllm = spec.engine.runtime is Runtime.VLLM
+    environment = engines.vllm if is_vllm else engines.environment
+    interpreter = find_interpreter(environment, spec.engine.runtime)
+    _check_environment(spec.engine.runtime, interpreter, _VLLM_CHECK if is_vllm else _SGLANG_CHECK)
     return real_replica(
         spec,
         interpreter=str(interpreter),
         model=model_of(spec.model, engines.model),
-        token=token_of(manifest),
+        token=_token_of(manifest),
         gpus=() if _CPU in spec.engine.args else gpus_here(),
         inherited=os.environ,
     )
@@ -156,29 +165,54 @@ def real_replica(
     """The command line and the environment; raises `FleetError` if there are too few GPUs."""
     on_cpu = not gpus and not _names_device(spec.engine.args)
     gpus_each = spec.engine.gpu.count if gpus else 1
-    check_gpus(gpus, spec.initial_replicas * gpus_each)
-    environment = engine_environment(spec, reports_port=None)
+    _check_gpus(gpus, spec.initial_replicas * gpus_each)
+    if spec.engine.runtime is Runtime.VLLM:
+        flags = _vllm_flags(spec, model=model, tensor_parallel=gpus_each, on_cpu=on_cpu)
+        environment = vllm.vllm_environment(spec, reports_port=None, reports_host=LOOPBACK)
+        of_cpu = vllm.CPU_ENVIRONMENT
+    else:
+        flags = _sglang_flags(spec, model=model, tensor_parallel=gpus_each, on_cpu=on_cpu)
+        environment = engine_environment(spec, reports_port=None)
+        of_cpu = CPU_ENVIRONMENT
     if on_cpu:  # a number of threads that the user has set stays
-        environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
-    environment |= model_environment(spec, model=model, token=token)
+        environment |= {name: inherited.get(name, text) for name, text in of_cpu.items()}
+    environment |= _model_environment(spec, model=model, token=token)
     return RealReplica(
+        runtime=spec.engine.runtime,
         interpreter=interpreter,
-        arguments=(
-            *sglang_flags(spec, model=model, tensor_parallel=gpus_each),
-            f"--page-size={PAGE_SIZE}",
-            *((*CPU_FLAGS, _CPU_POOL) if on_cpu else ()),
-            *((CPU_ADAPTER_FLAG,) if on_cpu and spec.model.adapters else ()),
-            *adapter_flags(spec.model, paths=adapter_paths(spec.model)),
-            *spec.engine.args,  # last: of a flag given twice, SGLang takes the last
-        ),
+        arguments=(*flags, *spec.engine.args),  # of a flag given twice, engines take the last
         environment=tuple(environment.items()),
         gpus=tuple(gpus),
         gpus_each=gpus_each,
-        weights_bytes=weights_bytes(Path(model)) if on_cpu else 0,
+        weights_bytes=_weights_bytes(Path(model)) if on_cpu else 0,
     )
 
 
-def model_environment(
+def _sglang_flags(
+    spec: ServiceSpec, *, model: str, tensor_parallel: int, on_cpu: bool
+) -> Iterator[str]:
+    yield from sglang_flags(spec, model=model, tensor_parallel=tensor_parallel)
+    yield f"--page-size={PAGE_SIZE}"
+    if on_cpu:
+        yield from (*CPU_FLAGS, _CPU_POOL)
+        if spec.model.adapters:
+            yield CPU_ADAPTER_FLAG
+    yield from adapter_flags(spec.model, paths=_adapter_paths(spec.model))
+
+
+def _vllm_flags(
+    spec: ServiceSpec, *, model: str, tensor_parallel: int, on_cpu: bool
+) -> Iterator[str]:
+    drain_s = round(REPLICA_GRACE_S)
+    yield from vllm.vllm_arguments(
+        spec, model=model, tensor_parallel=tensor_parallel, drain_s=drain_s
+    )
+    if on_cpu:
+        yield from (*vllm.CPU_FLAGS, _VLLM_CPU_POOL)
+    yield from vllm.vllm_adapter_flags(spec.model, paths=_adapter_paths(spec.model))
+
+
+def _model_environment(
     spec: ServiceSpec, *, model: str, token: str | None
 ) -> Iterator[tuple[str, str]]:
     """What an engine needs to find `model`, as `model_of` returns it, and its adapters."""
@@ -203,7 +237,7 @@ def find_interpreter(environment: Path, runtime: Runtime = Runtime.SGLANG) -> Pa
 
 
 def model_of(model: Model, given: Path | None) -> str:
-    """The model that SGLang loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
+    """The model that an engine loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
     hub = hub_name(model)
     if given is None and hub is not None:
         return hub
@@ -219,8 +253,8 @@ def model_of(model: Model, given: Path | None) -> str:
     return str(Path(path).absolute())
 
 
-def adapter_paths(model: Model) -> dict[str, str]:
-    """Name of an adapter → what SGLang loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
+def _adapter_paths(model: Model) -> dict[str, str]:
+    """Name of an adapter → what an engine loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
     found = {}
     for index, adapter in enumerate(model.adapters):
         path = hub_name(adapter) or file_path(adapter)
@@ -247,7 +281,7 @@ def gpus_here() -> tuple[str, ...]:
     return tuple(sorted((match[1] for match in found if match), key=int))
 
 
-def check_environment(runtime: Runtime, interpreter: Path, program: str) -> None:
+def _check_environment(runtime: Runtime, interpreter: Path, program: str) -> None:
     """Check that the environment has the engine and the plug-in: an engine would fail only after half a minute.
 
     `program` prints the name of each missing package.
@@ -273,7 +307,7 @@ def check_environment(runtime: Runtime, interpreter: Path, program: str) -> None
         )
 
 
-def token_of(manifest: Manifest) -> str | None:
+def _token_of(manifest: Manifest) -> str | None:
     """The token for the model's files, if the spec names one."""
     ref = manifest.service.spec.model.token_secret_ref
     if ref is None:
@@ -281,7 +315,7 @@ def token_of(manifest: Manifest) -> str | None:
     return manifest.secrets[manifest.service.metadata.namespace, ref.name, ref.key]
 
 
-def weights_bytes(model: Path) -> int:
+def _weights_bytes(model: Path) -> int:
     """The size of a local model's weights; 0 for one that is fetched."""
     return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
@@ -291,7 +325,7 @@ def _names_device(arguments: Sequence[str]) -> bool:
     return any(flag == _DEVICE_FLAG and value != "cpu" for flag, _, value in given)
 
 
-def check_gpus(gpus: Sequence[str], needed: int) -> None:
+def _check_gpus(gpus: Sequence[str], needed: int) -> None:
     """Raise `FleetError` if there are too few of them."""
     if gpus and needed > len(gpus):
         raise FleetError(
