@@ -6,15 +6,10 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
 
 import typer
-from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
-from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig, ReplicaConfig, RouterConfig
+from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.routerdocument import check_router_config
 from evenkeel_contract.values import Fault
 from evenkeel_router.cluster.config_watch import FileSource, Loaded
@@ -28,126 +23,39 @@ from evenkeel_cli.output import print_error
 from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
 from evenkeel_cli.route.options import Options, route_of_options
 from evenkeel_cli.route.routefile import Read, RouteFile, parse_route_file, router_config_of, sha256
-from evenkeel_cli.tracing import traces_to
 
 _NO_TOKEN = "is required if --host is not a loopback address; choose a secret token"
 
 
-def _port(text: str) -> Any:
-    return typer.Option(min=1, max=65535, help=text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """One field for each option of the command."""
-
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="YAML file with replicas, tenants and settings, instead of options."),
-    ] = None
-    replica: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Address of an engine; once for each engine."),
-    ] = None
-    replica_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            envvar="EVENKEEL_REPLICA_KEY",
-            help="Bearer key that the engines require, unless the file has one for them.",
-        ),
-    ] = None
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=KEY",
-            help="API key of a tenant, or of tenant/client; once for each key.",
-        ),
-    ] = None
-    weight: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=N", help="Weight of a tenant, or of tenant/client. Default: 1."),
-    ] = None
-    anonymous: Annotated[
-        Anonymous | None,
-        typer.Option(help="Requests without a key: 401, or all are one client. Default: Reject."),
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Model name. Default: the engines are asked."),
-    ] = None
-    queue: Annotated[
-        QueueOwner | None,
-        typer.Option(
-            help="Where waiting requests are ordered. Auto, the default: in the router for engines "
-            "without the plug-in."
-        ),
-    ] = None
-    tracing: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Send a trace of every request to the collector at URL (OTLP over HTTP).",
-        ),
-    ] = None
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT
-    probe_port: Annotated[
-        int | None, _port(f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT}).")
-    ] = None
-    admin_port: Annotated[
-        int | None, _port(f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).")
-    ] = None
-    admin_token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="EVENKEEL_ADMIN_TOKEN",
-            help="Bearer token of the admin port; required if --host is not a loopback address.",
-        ),
-    ] = None
-    log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="Log one line for each request.")
-    ] = False
-
-
-def _command(given: Given) -> None:
+def _command(options: Options) -> None:
     """Run a fair router in front of engines that run already.
 
     The first signal (Ctrl-C) finishes the requests in flight; a second one ends at once. Edits of FILE are applied when it is saved.
     """
-    options = Options(
-        replicas=tuple(given.replica or ()),
-        keys=tuple(given.key or ()),
-        weights=tuple(given.weight or ()),
-        anonymous=given.anonymous,
-        model=given.model,
-        queue=given.queue,
-        tracing=traces_to(given.tracing),
-    )
-    probe = given.port + 1 if given.probe_port is None else given.probe_port
-    admin = probe + 1 if given.admin_port is None else given.admin_port
+    probe = options.port + 1 if options.probe_port is None else options.probe_port
+    admin = probe + 1 if options.admin_port is None else options.admin_port
+    token = options.admin_token
     render = partial(
         router_config_of,
         listen=ListenConfig(
-            host=given.host, traffic_port=given.port, probe_port=probe, admin_port=admin
+            host=options.host, traffic_port=options.port, probe_port=probe, admin_port=admin
         ),
-        replica_key=given.replica_key,
-        admin_token_sha256=None if given.admin_token is None else sha256(given.admin_token),
+        replica_key=options.replica_key,
+        admin_token_sha256=None if token is None else sha256(token),
     )
-    raise typer.Exit(_route(given.file, options, render, log_requests=given.log_requests))
+    raise typer.Exit(_route(options, render))
 
 
-route = command_of(_command, Given)
+route = command_of(_command, Options)
 
 
 Render = Callable[[RouteFile, ModelNames], RouterConfig]
 
 
-def _route(file: Path | None, options: Options, render: Render, *, log_requests: bool) -> int:
+def _route(options: Options, render: Render) -> int:
     """Run until a signal; the exit status."""
     # 1. What is to be routed.
-    (route, faults), data = _read(file, options)
+    (route, faults), data = _read(options)
     if route is None:
         return _print_faults(faults)
     # 2. The names of the model: of a faulty configuration nothing is asked.
@@ -165,19 +73,20 @@ def _route(file: Path | None, options: Options, render: Render, *, log_requests:
         return ExitCode.INTERRUPTED
     # 3. The router.
     config = render(route, models)
-    source = None
+    file, source = options.file, None
     if file is not None:
         source = FileSource(file, data, parse=partial(_reparse, str(file), models, render))
     _banner(config, console)
-    output = sys.stderr if log_requests else None
+    output = sys.stderr if options.log_requests else None
     return run(serve(config, source, log_output=output))
 
 
-def _read(file: Path | None, options: Options) -> tuple[Read, bytes]:
+def _read(options: Options) -> tuple[Read, bytes]:
     """What is to be routed, and the bytes of the file."""
+    file = options.file
     if file is None:
         return route_of_options(options), b""
-    if options != Options():
+    if options.describe_a_route():
         fault = Fault(
             "FILE",
             "replaces the options for replicas, keys, model, queue and tracing; give one of both",

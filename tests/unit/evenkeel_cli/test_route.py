@@ -132,9 +132,9 @@ def test_every_fault_has_its_line_and_its_path(text: str, want: list[str]) -> No
 
 def test_options_give_the_same_configuration_as_a_file() -> None:
     options = Options(
-        replicas=("http://10.0.0.1:8000", "http://10.0.0.2:8000"),
-        keys=("ads/chat=sk-a=b", "ads/batch=sk-2", "search=sk-3"),
-        weights=("ads=4", "ads/chat=3"),
+        replica=["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
+        key=["ads/chat=sk-a=b", "ads/batch=sk-2", "search=sk-3"],
+        weight=["ads=4", "ads/chat=3"],
         anonymous=Anonymous.SHARE,
         model="llama",
         queue=QueueOwner.ROUTER,
@@ -154,21 +154,21 @@ scheduling: {queue: Router}
 @pytest.mark.parametrize(
     ("changes", "want"),
     [
-        ({"replicas": ()}, ["--replica: give the address of an engine, such as http://127.0.0.1:8000, or a file"]),
+        ({"replica": []}, ["--replica: give the address of an engine, such as http://127.0.0.1:8000, or a file"]),
         (
-            {"replicas": ("localhost:8000",)},
+            {"replica": ["localhost:8000"]},
             ["--replica: 'localhost:8000' is not an address like http://host:port or https://host:port"],
         ),
-        ({"keys": ()}, ["--key: no tenant has a key, so every request would get 401; add a key, or set anonymous: Share"]),
-        ({"keys": ("sk-secret",)}, ["--key: number 1 must be NAME=KEY, such as ads=sk-1"]),
-        ({"keys": ("ads=sk-1", "b/c=sk-1")}, ["--key: number 2 has the same key as number 1"]),
-        ({"weights": ("add=4",)}, ["--weight: 'add' has no --key; did you mean ads?"]),
-        ({"weights": ("ads=-1",)}, ["--weight: must be NAME=N with a whole number, not 'ads=-1'"]),
-        ({"weights": ("ads=0",)}, ["--weight: must be "]),
+        ({"key": []}, ["--key: no tenant has a key, so every request would get 401; add a key, or set anonymous: Share"]),
+        ({"key": ["sk-secret"]}, ["--key: number 1 must be NAME=KEY, such as ads=sk-1"]),
+        ({"key": ["ads=sk-1", "b/c=sk-1"]}, ["--key: number 2 has the same key as number 1"]),
+        ({"weight": ["add=4"]}, ["--weight: 'add' has no --key; did you mean ads?"]),
+        ({"weight": ["ads=-1"]}, ["--weight: must be NAME=N with a whole number, not 'ads=-1'"]),
+        ({"weight": ["ads=0"]}, ["--weight: must be "]),
     ],
 )  # fmt: skip
 def test_a_fault_of_an_option_names_the_option(changes: dict[str, object], want: list[str]) -> None:
-    given: dict[str, object] = {"replicas": ("http://a:1",), "keys": ("ads=sk-1",)}
+    given: dict[str, object] = {"replica": ["http://a:1"], "key": ["ads=sk-1"]}
     route, faults = route_of_options(Options(**(given | changes)))  # type: ignore[arg-type]
     assert route is None
     assert len(faults) == len(want)
