@@ -107,8 +107,7 @@ def compare(
     found: list[ScalingFigures] = []
     over_time: dict[str, Changes] = {}
     for scaler in candidates:
-        static = isinstance(scaler, StaticScaler)
-        first = int(scaler.name.split()[1]) if static else terms.first
+        first = scaler.replicas if isinstance(scaler, StaticScaler) else terms.first
         figures, changes, _ = run_scaled(
             replace(setup, replicas=first).fleet(),
             work,

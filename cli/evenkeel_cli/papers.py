@@ -19,8 +19,8 @@ from evenkeel_simulator.papers.runs import Context
 from rich.console import Console
 
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.output import make_output_folder, print_error, report_console
-from evenkeel_cli.simulate import workloads_folder
+from evenkeel_cli.output import print_error, report_console
+from evenkeel_cli.simulate import make_results_folder, workloads_folder
 from evenkeel_cli.simulate_options import NoPlots, Traces
 from evenkeel_cli.trace_options import UsageError, option
 
@@ -45,10 +45,7 @@ def papers(
     progress = Console(stderr=True)
     try:
         names = _chosen(only or [])
-        try:
-            make_output_folder(out)
-        except OSError as error:
-            raise UsageError(f"--out {out}: {error.strerror}") from error
+        make_results_folder(out)
         context = Context(
             workloads=workloads_folder(),
             traces=traces,

@@ -154,8 +154,8 @@ class StaticScaler:
 
     def __init__(self, replicas: int) -> None:
         self.name = f"static {replicas}"
-        self._replicas = replicas
+        self.replicas = replicas
 
     def decide(self, seen: Observation) -> int:
         """The same number always."""
-        return self._replicas
+        return self.replicas

@@ -30,8 +30,7 @@ from evenkeel_simulator.experiments.workload_file import (
     workload_files,
 )
 from evenkeel_simulator.laboratory.costs import ProfiledCost
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
@@ -44,6 +43,7 @@ from evenkeel_cli.output import (
     working,
     write_json,
 )
+from evenkeel_cli.progress import progress_bar
 from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
 from evenkeel_cli.trace_options import UsageError, isolation_share, read_programs
 from evenkeel_cli.yamlfile import YamlFault
@@ -61,7 +61,7 @@ def _simulate(options: Options) -> None:
         spec = _find_spec(options.workload, options.trace, options.workloads)
         setup = _setup(options, spec)
         work = _of_trace(options) if spec is None else _of_workload(options, spec)
-        _open(out)
+        make_results_folder(out)
         if options.autoscale is not None:
             _compare_scalers(options, options.autoscale, setup, work)
             return
@@ -266,19 +266,13 @@ def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:
 
 @contextmanager
 def _progress(total: int | None) -> Iterator[_Advance]:
-    columns = (
-        TextColumn("[bold]simulating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("requests"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress_bar("simulating", MofNCompleteColumn(), TextColumn("requests")) as bar:
         task = bar.add_task("requests", total=total)
         yield lambda count: bar.advance(task, count)
 
 
-def _open(out: Path) -> None:
+def make_results_folder(out: Path) -> None:
+    """Create the folder of `--out`; raises `UsageError` if files cannot be written to it."""
     try:
         make_output_folder(out)
     except OSError as error:

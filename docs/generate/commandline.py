@@ -44,7 +44,7 @@ def _command(name: str) -> str:
     assert isinstance(group, typer.core.TyperGroup)
     command = group.commands[name]
     context = command.make_context(f"evenkeel {name}", [], resilient_parsing=True)
-    usage = " ".join(piece for piece in command.collect_usage_pieces(context))
+    usage = " ".join(command.collect_usage_pieces(context))
     options = [
         _line(*record)
         for parameter in command.params

@@ -27,16 +27,6 @@ from docs.generate.pages import NOTE, code, page, table
 
 _TEXT: Final = {"type": "string"}
 _REF: Final = "#/components/{}/{}"
-_STREAMS: Final = frozenset(
-    {
-        Endpoint.COMPLETIONS,
-        Endpoint.CHAT,
-        Endpoint.RESPONSES,
-        Endpoint.MESSAGES,
-        Endpoint.TRANSCRIPTIONS,
-        Endpoint.GENERATE,
-    }
-)
 _FIELDS: Final[Mapping[Endpoint, tuple[str, ...]]] = {
     Endpoint.COMPLETIONS: ("model", "prompt", "max_tokens", "stream"),
     Endpoint.CHAT: ("model", "messages", "max_tokens", "max_completion_tokens", "stream"),
@@ -214,7 +204,7 @@ def _inference(endpoint: Endpoint) -> dict[str, Any]:
         "description": _ENGINES,
     }
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    if endpoint in _STREAMS:
+    if "stream" in fields:
         content["text/event-stream"] = {"schema": _TEXT}
     answer = {
         "description": "The engine's answer.",

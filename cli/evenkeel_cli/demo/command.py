@@ -15,7 +15,7 @@ from evenkeel_contract.queueorder import QuantumSetting
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_fairshare.verdict import verdict
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 from rich.table import Table
 
 from evenkeel_cli.demo.figures import Figures, make_figures
@@ -23,6 +23,7 @@ from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResul
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.output import make_output_folder, print_error, report_console, working, write_json
+from evenkeel_cli.progress import progress_bar
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
 
@@ -107,13 +108,9 @@ async def _run_all(wanted: Sequence[Phase]) -> list[PhaseResult]:
 
 @contextmanager
 def _progress(phase: Phase) -> Iterator[Callable[[float, int], None]]:
-    columns = (
-        TextColumn(f"[bold]{phase.title:20}"),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with progress_bar(
+        f"{phase.title:20}", TextColumn("{task.description}"), transient=False
+    ) as bar:
         task = bar.add_task("starting", total=phase.flood.duration_s)
         yield lambda now_s, in_flight: bar.update(
             task, completed=now_s, description=f"{in_flight} in flight"

@@ -13,11 +13,12 @@ import typer
 from evenkeel_simulator.experiments.traces import TraceError
 from evenkeel_simulator.experiments.workload import Program
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import make_output_folder, print_error, print_json, report_console, working
+from evenkeel_cli.progress import progress_bar
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -194,15 +195,8 @@ def _print(
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Outcome, int], None]]:
     """A progress bar; call the yielded function with every outcome and the number of requests in flight."""
-    columns = (
-        TextColumn("[bold]replaying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-    )
     failed = 0
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress_bar("replaying", MofNCompleteColumn(), TextColumn("{task.description}")) as bar:
         task = bar.add_task("", total=total)
 
         def note(outcome: Outcome, in_flight: int) -> None:
