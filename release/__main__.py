@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from release import chart, images, packages, provenance
+from release import chart, images, provenance
 from release.errors import ReleaseError
 from release.names import ARCHITECTURES, CHART_ARCHIVE, PROVENANCE, ROOT
 from release.programs import helm, run
@@ -71,7 +71,10 @@ def build(
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     print("building wheel and source distribution", flush=True)
-    packages.build(out, time_s=int(_git("show", "--no-patch", "--format=%ct", commit)))
+    # All times are the commit's: the same tree gives the same bytes.
+    time_s = _git("show", "--no-patch", "--format=%ct", commit)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT,
+        environment={"SOURCE_DATE_EPOCH": time_s})  # fmt: skip
     digests = images.build(out, architectures=architectures)
     print("packing the chart", flush=True)
     chart.build(out, registry=registry, digests=digests, keys=keys)

@@ -9,6 +9,7 @@ import json
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from e2e.rig import base
 from e2e.rig.images import ARCHITECTURE, PRODUCTS, build_arguments
@@ -62,10 +63,15 @@ def _forget(index: str) -> None:
 def digest_of(archive: Path) -> str:
     """The digest of the only entry of an OCI archive."""
     with tarfile.open(archive) as tar:
-        file = tar.extractfile("index.json")
-        assert file is not None
-        (entry,) = json.load(file)["manifests"]
+        (entry,) = json.load(file_in(tar, "index.json"))["manifests"]
     return str(entry["digest"])
+
+
+def file_in(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    """A file of an OCI archive."""
+    file = tar.extractfile(name)
+    assert file is not None, name
+    return file
 
 
 def publish(folder: Path, registry: str, *, plain_http: bool) -> None:

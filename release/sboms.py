@@ -18,6 +18,7 @@ from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
 from e2e.rig.images import PRODUCTS
+from release.images import file_in
 from release.names import PROJECT, ROOT, VERSION, image_archive, sbom
 from release.programs import run
 
@@ -95,7 +96,7 @@ def _kind(path: str) -> str:
 
 def _layers(tar: tarfile.TarFile) -> list[str]:
     """The digests of the layers of all architectures."""
-    index = json.load(_file(tar, "index.json"))
+    index = json.load(file_in(tar, "index.json"))
     pending, layers = [entry["digest"] for entry in index["manifests"]], []
     while pending:
         manifest = json.load(_blob(tar, pending.pop()))
@@ -105,10 +106,4 @@ def _layers(tar: tarfile.TarFile) -> list[str]:
 
 
 def _blob(tar: tarfile.TarFile, digest: str) -> IO[bytes]:
-    return _file(tar, f"blobs/{digest.replace(':', '/')}")
-
-
-def _file(tar: tarfile.TarFile, name: str) -> IO[bytes]:
-    file = tar.extractfile(name)
-    assert file is not None, name
-    return file
+    return file_in(tar, f"blobs/{digest.replace(':', '/')}")
