@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-UNBOUNDED = 10_000
-"""Columns of an output without a width."""
+from evenkeel_cli.output import UNBOUNDED
 
 
 def make_table(first: str, *others: str, gap: int = 2) -> Table:

@@ -6,13 +6,15 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from evenkeel_cli.narrow import UNBOUNDED
+UNBOUNDED: Final = 10_000
+"""Columns of an output without a width."""
 
 
 def report_console() -> Console:

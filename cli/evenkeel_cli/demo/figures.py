@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_simulator.experiments.owed import owed_service, service_of
 from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.summary import summarise
 from evenkeel_simulator.experiments.workload import Program
 
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
@@ -128,12 +128,7 @@ def given_over_owed(result: PhaseResult) -> dict[str, float]:
     records += [
         _unfinished(one, result.elapsed_s) for one in result.programs if one.id not in ended
     ]
-    given: dict[str, float] = {}
-    for record in records:
-        if record.status == "finished":
-            given[record.client] = given.get(record.client, 0.0) + service_of(record)
-    owed = owed_service(records, {}, result.elapsed_s)
-    return {client: given.get(client, 0.0) / due for client, due in owed.items() if due > 0}
+    return summarise(records, result.elapsed_s).given_over_owed
 
 
 def _unfinished(program: Program, elapsed_s: float) -> Record:
