@@ -18,6 +18,8 @@ UNAUTHENTICATED: Final = 401
 _READ_TIMEOUT_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _ERROR_CHARS: Final = 200
+_TEXTS: Final = ("content", "reasoning_content", "reasoning", "tool_calls")
+"""Members of a delta that a model's first token may be in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,8 @@ class _Reading:
     def _event(self, data: bytes) -> None:
         if data == b"[DONE]":
             self.done = True
+            if self.first_s is None:  # an answer without text
+                self.first_s = self.now()
             return
         self._last = data
         if data.startswith(b'{"error"'):
@@ -155,7 +159,7 @@ def _has_text(event: dict[str, Any]) -> bool:
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
-        if isinstance(delta, dict) and delta.get("content"):
+        if isinstance(delta, dict) and any(map(delta.get, _TEXTS)):
             return True
     return False
 

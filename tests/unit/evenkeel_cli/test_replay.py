@@ -79,6 +79,19 @@ def test_a_stream_may_be_cut_anywhere(at: int) -> None:
     assert reading.usage()["completion_tokens"] == 2
 
 
+@pytest.mark.parametrize("member", ["content", "reasoning_content", "reasoning"])
+def test_a_first_token_may_be_one_of_the_reasoning(member: str) -> None:
+    reading = read(b'data: {"choices":[{"delta":{"%s":"a"}}]}\n' % member.encode())
+    assert reading.first_s == 0
+
+
+def test_an_answer_without_text_has_its_first_token_at_its_end() -> None:
+    """A model may end at once. The replay ended with an assertion, after its last request."""
+    reading = read(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n', b"data: [DONE]\n")
+    assert reading.done
+    assert reading.first_s == 0
+
+
 def test_an_error_event_is_an_error_with_its_message() -> None:
     reading = read(STREAM[:65], b'data: {"error":{"message":"replica lost","code":502}}\n\n')
     assert reading.error == "replica lost"
