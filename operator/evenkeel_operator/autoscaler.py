@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from evenkeel_contract.names import ROUTER_COMPONENT, engine_name
+from evenkeel_contract.names import ROUTER_COMPONENT
 from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
 from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_contract.spec.resources import FairInferenceService
@@ -29,7 +29,6 @@ from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, So
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     LABELS,
@@ -125,9 +124,8 @@ class Autoscaler:
         if external is not None:
             engines = await self._observer.external_engines(key)
             return engines.ready, engines.wanted
-        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
-        live = None if deployment is None else int(deployment["spec"].get("replicas", 1))
-        return workload(deployment, wanted=0).ready, live
+        live = None if seen.engines is None else int(seen.engines["spec"].get("replicas", 1))
+        return workload(seen.engines, wanted=0).ready, live
 
     def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
         known = self._services.get(key)

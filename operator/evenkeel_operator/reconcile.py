@@ -106,7 +106,6 @@ class ServicePass:
         self._rotation = Rotation(
             dependencies.client,
             dependencies.store,
-            dependencies.observer,
             routers=dependencies.routers,
             clock=dependencies.clock,
         )
@@ -155,11 +154,10 @@ class ServicePass:
 
     def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
         """While no engine is ready, ask routers whether requests wait for one."""
-        credentials = read_credentials(seen.children.get(Ref("Secret", credentials_name(key.name))))
-        if not found.wakes or found.engines.ready or credentials is None:
+        if not found.wakes or found.engines.ready or seen.credentials is None:
             self._deps.activations.leave(key)
         else:
-            self._deps.activations.follow(key, token=credentials.admin_token)
+            self._deps.activations.follow(key, token=seen.credentials.admin_token)
 
     async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> ApplyResult:
         if wanted is None:
@@ -249,20 +247,15 @@ class ServicePass:
         )
 
     async def _credentials(self, key: Key, seen: Observed) -> Credentials:
-        ref = Ref("Secret", credentials_name(key.name))
         rotation = annotations_of(seen.raw).get(ROTATE_ANNOTATION, "")
-        stored = read_credentials(seen.children.get(ref))
+        stored = seen.credentials
         if stored is None:
             # The cache may be stale: generate new keys only if the API server has none either.
-            live = await self._deps.client.get(ref.kind, key.namespace, ref.name)
-            config = seen.router_config
-            stored = read_credentials(live) or recovered(config, rotation=rotation)
-        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
+            live = await self._deps.client.get("Secret", key.namespace, credentials_name(key.name))
+            stored = read_credentials(live) or recovered(seen.router_config, rotation=rotation)
+        in_use = stored is not None and not all_use_key(seen.engines, stored.current.id)
         return next_credentials(
-            stored,
-            rotation=rotation,
-            old_keys_are_in_use=stored is not None and not all_use_key(engines, stored.current.id),
-            fresh=self._deps.fresh,
+            stored, rotation=rotation, old_keys_are_in_use=in_use, fresh=self._deps.fresh
         )
 
     async def _findings(

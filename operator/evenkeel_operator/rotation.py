@@ -18,18 +18,16 @@ from typing import Any, Final
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
-    credentials_name,
     engine_name,
 )
 from evenkeel_kube.client import KubeClient, Refused
 
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Manifest, Object, Ref, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.records import read_credentials
 from evenkeel_operator.core.rotation import (
     Answers,
     condition,
@@ -69,21 +67,19 @@ class Rotation:
         self,
         client: KubeClient,
         store: Store,
-        observer: Observer,
         *,
         routers: Routers,
         clock: Callable[[], datetime],
     ) -> None:
         self._client = client
         self._store = store
-        self._observer = observer
         self._routers = routers
         self._clock = clock
 
     async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
         """Open gates, mark candidates; raises `ClusterError`."""
+        live = seen.engines
         ref = Ref("Deployment", engine_name(key.name))
-        live = seen.children.get(ref)
         manifests = () if wanted is None else wanted.manifests
         built = next((item for item in manifests if ref_of(item) == ref), None)
         if (
@@ -104,7 +100,7 @@ class Rotation:
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
         self._store.note_checked_pods(key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
-        answers = await self.ask(key, seen) if ask else ()
+        answers = await self.ask(seen) if ask else ()
         notes = await self._open(key, engines, answers)
         leave = next_step(
             engines,
@@ -131,11 +127,9 @@ class Rotation:
             return found
         return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
 
-    async def ask(self, key: Key, seen: Observed) -> Answers:
+    async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""
-        secret = seen.children.get(Ref("Secret", credentials_name(key.name)))
-        credentials = read_credentials(secret)
-        token = "" if credentials is None else credentials.admin_token
+        token = "" if seen.credentials is None else seen.credentials.admin_token
         return await self._routers.ask(await seen.pods.of(ROUTER_COMPONENT), token=token)
 
     async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:

@@ -13,6 +13,7 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    credentials_name,
     engine_name,
     router_name,
 )
@@ -26,6 +27,7 @@ from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.records import Credentials, read_credentials
 from evenkeel_operator.core.tenants import (
     NamedSecret,
     SecretHashes,
@@ -80,6 +82,18 @@ class Observed:
     def is_leaving(self) -> bool:
         """It is being deleted: its objects are deleted with it, and none is created."""
         return "deletionTimestamp" in self.raw["metadata"]
+
+    @property
+    def engines(self) -> Object | None:
+        """The Deployment of the engines."""
+        return self.children.get(Ref("Deployment", engine_name(self.pods.key.name)))
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The generated keys."""
+        return read_credentials(
+            self.children.get(Ref("Secret", credentials_name(self.pods.key.name)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
