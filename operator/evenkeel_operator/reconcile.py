@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from evenkeel_contract.names import (
@@ -30,7 +30,7 @@ from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
-from evenkeel_operator.cluster.store import SERVICE, Key, Store
+from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
@@ -68,7 +68,7 @@ UNSETTLED_S: Final = 15.0
 RESYNC_S: Final = 900.0
 
 Clock = Callable[[], datetime]
-"""The time of day, for conditions and events."""
+"""The time of day in UTC, for conditions and events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class ServicePass:
         # 6. Status, and events for what changed.
         reported = await self._reports.look(key, seen, has_store=_has_store(spec_decision))
         found = await self._findings(key, spec_decision, scaling, attended, outcome, seen, reported)
-        await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
+        await self._report(key, seen.raw, found, spec_decision, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         rest_s = self._rest_s(key, settled=settled)
@@ -290,8 +290,7 @@ class ServicePass:
             blocked=attended.blocked,
             wakes=_wakes(spec_decision),
             inactive=reported.inactive,
-            scaling=scaling.note,
-            scales=scaling.decision is not None and scaling.decision.active,
+            scaling=scaling,
         )
 
     async def _workload(self, key: Key, seen: Observed, component: str, wanted: int) -> Workload:
@@ -315,7 +314,6 @@ class ServicePass:
         raw: Object,
         found: Findings,
         spec_decision: SpecDecision,
-        scaling: Scaling,
         wanted: Desired | None,
         outcome: ApplyResult,
     ) -> None:
@@ -327,22 +325,18 @@ class ServicePass:
             running=spec_decision.running,
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
-            decision=scaling.decision,
             host_taken=wanted is not None and wanted.host_taken,
-            now=now.astimezone(UTC).strftime(TIME_FORMAT),
+            now=now.strftime(TIME_FORMAT),
         )
         sample = metrics.ServiceSample.of(found, status)
         metrics.SERVICES.found(key.namespace, key.name, sample)
         for change in outcome.reverted:
             reverted = EventText(reasons.REVERTED, change.why, bad=True)
             await emit(dependencies.client, raw, reverted, now=now)
-        if not differs(status, raw):
-            return
-        answer = await dependencies.client.apply_status(status_manifest(raw, status))
-        dependencies.store.named(SERVICE, key.namespace).put(answer)
-        # After the status: an operator that stops in between would otherwise repeat the events forever.
-        for news in events_for(raw, status):
-            await emit(dependencies.client, raw, news, now=now)
+        if await write_status(dependencies, key, raw, status):
+            # After the status: an operator that stops in between would otherwise repeat the events forever.
+            for news in events_for(raw, status):
+                await emit(dependencies.client, raw, news, now=now)
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()
@@ -363,10 +357,17 @@ class ServicePass:
         self._dry_runs.pop(key, None)
 
 
-def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
-    """The manifest for `/status`."""
-    metadata = {"name": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
-    return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
+async def write_status(
+    dependencies: Dependencies, key: Key, raw: Object, status: dict[str, Any]
+) -> bool:
+    """Write the status of the object `raw` if it differs; returns whether it did. Raises `ClusterError`."""
+    if not differs(status, raw):
+        return False
+    metadata = {"name": key.name, "namespace": key.namespace}
+    head = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata}
+    answer = await dependencies.client.apply_status({**head, "status": status})
+    dependencies.store.named(key.kind, key.namespace).put(answer)
+    return True
 
 
 def _has_store(spec_decision: SpecDecision) -> bool:
