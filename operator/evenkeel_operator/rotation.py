@@ -31,7 +31,6 @@ from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.rotation import (
     Answers,
     condition,
-    has_gate,
     look_again_s,
     marked,
     next_step,
@@ -39,7 +38,7 @@ from evenkeel_operator.core.rotation import (
     overdue,
     without_gate,
 )
-from evenkeel_operator.core.workload import Engine, engines_of, workload
+from evenkeel_operator.core.workload import Engine, engines_of, has_gate, workload
 from evenkeel_operator.desired import Desired
 
 _log = logging.getLogger(__name__)
@@ -157,7 +156,7 @@ class Rotation:
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
     """Without the gate if only the gate would change: that alone must not restart every engine."""
-    if has_gate(live):
+    if has_gate(live["spec"]["template"]):
         return manifest
     bare = without_gate(manifest)
     counts = (live["spec"].get("replicas", 1), bare["spec"]["replicas"])

@@ -27,8 +27,8 @@ from evenkeel_operator.core.objects import (
     Object,
     Plan,
     Ref,
+    differences,
     is_controlled_by,
-    left_over,
     ref_of,
     seal,
 )
@@ -178,7 +178,7 @@ class Applier:
             return
         answer = await self._client.apply(manifest)
         self._store.children(key).put(answer)
-        residue = left_over(manifest, answer)
+        residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue
         if not residue.issuperset(change.foreign):  # otherwise the server normalised it before
             outcome.reverted.append(change)

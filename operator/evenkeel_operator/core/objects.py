@@ -326,8 +326,3 @@ def _change(sealed: Manifest, found: Object | None, known: frozenset[Difference]
     digest = sealed["metadata"]["annotations"][DIGEST_ANNOTATION]
     meant = annotations_of(found).get(DIGEST_ANNOTATION) != digest
     return Change(sealed, new=False, foreign=() if meant else open_)
-
-
-def left_over(applied: Manifest, answer: Object) -> frozenset[Difference]:
-    """Differences right after an apply: fields that the server normalises."""
-    return frozenset(differences(applied, answer))

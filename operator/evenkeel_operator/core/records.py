@@ -106,9 +106,6 @@ class Accepted:
     pins: Mapping[str, str] = field(default_factory=dict)
     """Runtime → the engine image of services that name none."""
 
-    def with_pin(self, runtime: Runtime, image: str) -> Accepted:
-        return replace(self, pins={**self.pins, runtime.value: image})
-
 
 @dataclass(frozen=True, slots=True)
 class SpecDecision:
@@ -141,7 +138,8 @@ def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> S
     """Read the wanted spec; `raw` is the FairInferenceService."""
     wanted, faults = parse_service(without_status(raw))
     if wanted is not None:
-        faults = tuple(fault for rule in RULES for fault in rule(wanted, defaults))
+        # What only the operator can find, in the order of the document's fields.
+        faults = (*_owned_in_templates(wanted), *_forbidden_prometheus(wanted, defaults))
     if wanted is None or faults:
         return replace(last_good(raw, accepted), faults=faults)
     plain = raw.get("spec") or {}
@@ -186,7 +184,7 @@ def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults
     upgrade = service.metadata.annotations.get(UPGRADE_ANNOTATION)
     if runtime.value in accepted.pins and upgrade not in (UPGRADE_ALWAYS, defaults.version):
         return accepted
-    return accepted.with_pin(runtime, defaults.image(runtime))
+    return replace(accepted, pins={**accepted.pins, runtime.value: defaults.image(runtime)})
 
 
 def read_accepted(config_map: Object | None) -> Accepted | None:
@@ -213,7 +211,7 @@ def accepted_data(accepted: Accepted) -> dict[str, str]:
     }
 
 
-def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
+def _forbidden_prometheus(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
     scaling = service.spec.autoscaling
     if scaling is None or may_be_asked(scaling.prometheus.url, defaults):
         return
@@ -249,7 +247,8 @@ def _is_below(url: str, allowed: str) -> bool:
     return not dots and (url == base or url.startswith(f"{base}/"))
 
 
-def template_takes_what_is_ours(service: FairInferenceService, _: Defaults) -> Iterator[Fault]:
+def _owned_in_templates(service: FairInferenceService) -> Iterator[Fault]:
+    """What the templates of pods set, and Evenkeel sets itself."""
     templates = {
         "engine": service.spec.engine.template,
         "router": service.spec.router.template,
@@ -291,13 +290,6 @@ def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str) and name.startswith(OWNED_VARIABLES):
             yield Fault(f"{path}.env[{index}]", f"{name} is set by Evenkeel; remove it")
-
-
-RULES: Final = (
-    # Faults that only the operator can find, in the order of the document's fields.
-    template_takes_what_is_ours,
-    prometheus_is_not_allowed,
-)
 
 
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"

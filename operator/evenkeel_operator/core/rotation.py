@@ -21,7 +21,6 @@ from evenkeel_contract.adminstate import ReplicasState
 from evenkeel_contract.names import DRAIN_ANNOTATION, IN_ROTATION_GATE
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.workload import (
     COST_ANNOTATION,
@@ -87,14 +86,6 @@ def condition(why: Note, now: datetime) -> dict[str, str]:
 
 
 GATES: Final = [{"conditionType": IN_ROTATION_GATE}]
-
-
-def has_gate(deployment: Object) -> bool:
-    """Whether its pods wait for routers."""
-    pod: Mapping[str, Any] = deployment["spec"]["template"]["spec"]
-    return any(
-        gate.get("conditionType") == IN_ROTATION_GATE for gate in pod.get("readinessGates") or ()
-    )
 
 
 LAST_WORDS: Final = "FallbackToLogsOnError"

@@ -54,11 +54,6 @@ class BuildContext:
         return self.service.spec
 
     @property
-    def drain_s(self) -> int:
-        """How long a terminating replica or router may finish its work."""
-        return drain_s(self.spec)
-
-    @property
     def owner_reference(self) -> Manifest:
         """Refers to the FairInferenceService, which all generated objects go with."""
         return {
@@ -180,16 +175,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`; neither is modified."""
     merged = dict(base)
     for key, value in over.items():
+        below = merged.get(key)
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge(merged[key], value)
-        elif isinstance(value, list) and isinstance(merged.get(key), list):
-            merged[key] = _merge_list(key, merged[key], value)
-        elif isinstance(value, list):
-            merged[key] = _merge_list(key, [], value)
         elif isinstance(value, Mapping):
-            merged[key] = merge({}, value)
+            merged[key] = merge(below if isinstance(below, Mapping) else {}, value)
+        elif isinstance(value, list):
+            merged[key] = _merge_list(key, below if isinstance(below, list) else [], value)
         else:
             merged[key] = value
     return merged

@@ -23,7 +23,7 @@ from evenkeel_contract.spec.parts import Slo, TtftObjective
 
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.recommendation import series_of
-from evenkeel_operator.manifests.context import BuildContext, manifest, selector
+from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, selector
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:
@@ -134,7 +134,7 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     # The job name that the Prometheus operator gives to a PodMonitor.
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
-    yield "drained_by", _span(context.drain_s + _LATE_S)
+    yield "drained_by", _span(drain_s(context.spec) + _LATE_S)
     yield "runbooks", context.defaults.monitoring.runbooks.rstrip("/")
     yield from _thresholds(context.spec.slo)
 

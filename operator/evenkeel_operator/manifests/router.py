@@ -37,6 +37,7 @@ from evenkeel_operator.manifests.context import (
     PRE_STOP,
     BuildContext,
     disruption_budget,
+    drain_s,
     manifest,
     network_policy,
     pod_template,
@@ -205,7 +206,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "serviceAccountName": router_name(context.name),
         "automountServiceAccountToken": True,  # to watch its Secret, engines and peers
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "terminationGracePeriodSeconds": drain_s(context.spec) + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "securityContext": POD_SECURITY,
         **placement,
         "containers": [_container(context)],
