@@ -233,7 +233,7 @@ class Leader:
                 await self.observer.list_again()
             except ClusterError as error:
                 _log.warning("cannot list everything again: %s", error)
-            for key in self.store.all_resources():
+            for key in self.store.keys_anywhere(SERVICE, TENANT):
                 self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
 
     async def follow_apis(self) -> None:
@@ -245,7 +245,7 @@ class Leader:
                     _log.info(
                         "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
                     )
-                    for key in self.store.all_services():
+                    for key in self.store.keys_anywhere(SERVICE):
                         self.work_queue.add(key)
             except ClusterError as error:
                 _log.warning("cannot list API groups: %s", error)

@@ -5,7 +5,7 @@ A standby is ready too. The metric `evenkeel_operator_leader` shows which proces
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -103,9 +103,6 @@ class ServiceCollector(Collector):
     def gone(self, namespace: str, name: str) -> None:
         """The service is deleted."""
         self._services.pop((namespace, name), None)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         wanted = self._family(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
-from evenkeel_operator.cluster.store import TENANT, Key
+from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
 from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.core.workload import TIME_FORMAT
@@ -32,7 +32,8 @@ class TenantPass:
         raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
         if raw is None:
             return None
-        services = self._parse(key.namespace, await dependencies.observer.services(key.namespace))
+        listed = await dependencies.observer.all_of(SERVICE, key.namespace)
+        services = self._parse(key.namespace, listed)
 
         # 2. Judge: faults, keys that are missing or claimed twice.
         own = next(tenant for tenant in around.tenants if tenant.name == key.name)

@@ -133,23 +133,19 @@ class Observer:
             children=children,
             tenants=around.tenants,
             secrets=around.secrets,
-            scalers=await self._all(SCALER, key.namespace),
-            pools=await self._all(POOL, key.namespace) if may_have_a_pool else (),
+            scalers=await self.all_of(SCALER, key.namespace),
+            pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
             router_config=_router_config(key, children),
             pods=self.pods(key),
         )
 
     async def neighbours(self, namespace: str) -> Neighbours:
         """All tenants of a namespace."""
-        tenants = read_tenants(await self._all(TENANT, namespace))
+        tenants = read_tenants(await self.all_of(TENANT, namespace))
         secrets = {
             name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
         }
         return Neighbours(tenants, secrets)
-
-    async def services(self, namespace: str) -> tuple[Object, ...]:
-        """All services of a namespace."""
-        return await self._all(SERVICE, namespace)
 
     async def list_again(self) -> None:
         """List and read again all objects that belong to no service: watches may have missed deletions."""
@@ -200,7 +196,8 @@ class Observer:
         self.apis = OPTIONAL_KINDS & found
         return before != self.apis
 
-    async def _all(self, kind: str, namespace: str) -> tuple[Object, ...]:
+    async def all_of(self, kind: str, namespace: str) -> tuple[Object, ...]:
+        """All services, tenants, scalers or pools of a namespace."""
         table = self._store.named(kind, namespace)
         if not table.is_listed:
             await self._list(kind, namespace)
