@@ -126,7 +126,7 @@ def desired(given: Inputs) -> Desired:
         before = given.config_before
         config = b"" if before is None else dump_router_config(before)
     external = given.service.spec.engine.pods_of_others is not None
-    image = None if external else engine_image(given.service, accepted, given.defaults)
+    image = None if external else engine_image(given.service, accepted)
     context = BuildContext(
         service=given.service,
         uid=given.uid,

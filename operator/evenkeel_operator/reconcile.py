@@ -328,8 +328,7 @@ class ServicePass:
             host_taken=wanted is not None and wanted.host_taken,
             now=now.strftime(TIME_FORMAT),
         )
-        sample = metrics.ServiceSample.of(found, status)
-        metrics.SERVICES.found(key.namespace, key.name, sample)
+        metrics.SERVICES.found(key.namespace, key.name, found, status)
         for change in outcome.reverted:
             reverted = EventText(reasons.REVERTED, change.why, bad=True)
             await emit(dependencies.client, raw, reverted, now=now)

@@ -144,10 +144,8 @@ def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> S
         return replace(last_good(raw, accepted), faults=faults)
     plain = raw.get("spec") or {}
     pins = {} if accepted is None else accepted.pins
-    chosen = Accepted(plain, pins)
-    if accepted is None or accepted.spec != plain:
-        return SpecDecision((), wanted, chosen, is_new=True)
-    return SpecDecision((), wanted, chosen)
+    is_new = accepted is None or accepted.spec != plain
+    return SpecDecision((), wanted, Accepted(plain, pins), is_new)
 
 
 def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
@@ -159,10 +157,9 @@ def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
     return SpecDecision((), None if faults else before, accepted)
 
 
-def engine_image(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> str:
-    """The image of the engines: the spec's, or the pinned one, or the default where none is pinned yet."""
-    runtime = service.spec.engine.runtime
-    return service.spec.engine.image or pinned(service, accepted, defaults).pins[runtime.value]
+def engine_image(service: FairInferenceService, accepted: Accepted) -> str:
+    """The image of the engines: the spec's, or the pinned one."""
+    return service.spec.engine.image or accepted.pins[service.spec.engine.runtime.value]
 
 
 def available_image(
