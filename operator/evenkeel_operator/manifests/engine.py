@@ -333,7 +333,7 @@ def cache_claim(context: BuildContext) -> Manifest | None:
     if cache is None:
         return None
     modes = [mode.value for mode in cache.access_modes]
-    found = volume_claim(context, ENGINE_COMPONENT, str(cache.size.to_plain()), modes)
+    found = volume_claim(context, ENGINE_COMPONENT, cache.size, modes)
     if cache.storage_class_name is not None:
         found["spec"]["storageClassName"] = cache.storage_class_name
     return found

@@ -7,7 +7,6 @@ namespace. Of Secrets they may read only their own.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
@@ -26,6 +25,7 @@ from evenkeel_contract.names import (
     router_peers_name,
 )
 from evenkeel_contract.routerconfig import StateStore
+from evenkeel_contract.spec.parts import FileState
 
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.rotation import LAST_WORDS
@@ -53,7 +53,6 @@ from evenkeel_operator.manifests.context import (
 
 STATE_PATH: Final = "/var/lib/evenkeel"
 LEDGER_FILE: Final = f"{STATE_PATH}/ledger"
-_DEFAULT_STATE_SIZE: Final = "1Gi"
 
 PORTS: Final = {
     HTTP_PORT_NAME: TRAFFIC_PORT,
@@ -135,7 +134,7 @@ def state_claim(context: BuildContext) -> Manifest | None:
     state = context.spec.router.state
     if state.store is not StateStore.FILE:
         return None
-    size = _DEFAULT_STATE_SIZE if state.file is None else str(state.file.size.to_plain())
+    size = (state.file or FileState()).size
     return volume_claim(context, ROUTER_COMPONENT, size, ["ReadWriteOnce"])
 
 
@@ -274,8 +273,9 @@ def ingress(context: BuildContext) -> Manifest | None:
     if wanted is None:
         return None
     annotations = {**_annotations(context), **wanted.annotations}
-    found = manifest(context, "Ingress", ROUTER_COMPONENT, annotations=annotations)
-    _add_labels(found, wanted.labels)
+    found = manifest(
+        context, "Ingress", ROUTER_COMPONENT, annotations=annotations, given_labels=wanted.labels
+    )
     backend = {
         "service": {"name": router_name(context.name), "port": {"name": HTTP_PORT_NAME}},
     }
@@ -294,8 +294,13 @@ def http_route(context: BuildContext) -> Manifest | None:
     wanted = context.spec.exposure.http_route
     if wanted is None or "HTTPRoute" not in context.apis:
         return None
-    found = manifest(context, "HTTPRoute", ROUTER_COMPONENT, annotations=wanted.annotations)
-    _add_labels(found, wanted.labels)
+    found = manifest(
+        context,
+        "HTTPRoute",
+        ROUTER_COMPONENT,
+        annotations=wanted.annotations,
+        given_labels=wanted.labels,
+    )
     found["spec"] = {
         "parentRefs": [to_plain(ref) for ref in wanted.parent_refs],
         "rules": [
@@ -320,11 +325,6 @@ def http_route(context: BuildContext) -> Manifest | None:
     if wanted.hostnames:
         found["spec"]["hostnames"] = list(wanted.hostnames)
     return found
-
-
-def _add_labels(found: Manifest, given: Mapping[str, str]) -> None:
-    """Generated labels win: the operator selects by them."""
-    found["metadata"]["labels"] = {**given, **found["metadata"]["labels"]}
 
 
 def _annotations(context: BuildContext) -> dict[str, str]:
