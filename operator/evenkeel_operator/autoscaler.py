@@ -213,13 +213,13 @@ class _Followed:
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
     """Its routers may have changed."""
-    waiting: dict[str, bool] = field(default_factory=dict)
-    """Router address → whether requests wait there for the first replica."""
+    waiting: set[str] = field(default_factory=set)
+    """Addresses of the routers at which requests wait for the first replica."""
     task: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> bool:
-        return any(self.waiting.values())
+        return bool(self.waiting)
 
 
 class Activations:
@@ -310,7 +310,7 @@ class Activations:
         """Poll one router for as long as it exists."""
         wait_s = FIRST_RETRY_S
         while True:
-            known = followed.waiting.get(address, False)
+            known = address in followed.waiting
             waits = await self._routers.activation(address, token=followed.token, known=known)
             if waits is None:
                 self._record(key, followed, address, waits=False)
@@ -324,9 +324,7 @@ class Activations:
 
     def _record(self, key: Key, followed: _Followed, address: str, *, waits: bool) -> None:
         before = followed.wanted
-        followed.waiting[address] = waits
-        if not waits:
-            del followed.waiting[address]
+        (followed.waiting.add if waits else followed.waiting.discard)(address)
         if followed.wanted is not before:
             what = "a request waits for the first replica" if waits else "no request waits"
             _log.info("%s: %s", key, what)

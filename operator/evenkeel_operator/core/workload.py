@@ -339,12 +339,9 @@ def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
     """The most specific one first: containers, the scheduler, nodes, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    for pod in alive:
-        yield from of_containers(pod)
-    for pod in alive:
-        yield from of_scheduling(pod)
-    for pod in alive:
-        yield from of_readiness(pod)
+    for failures in (of_containers, of_scheduling, of_readiness):
+        for pod in alive:
+            yield from failures(pod)
     for engine in engines_of(alive):
         if engine.waits_since is not None:
             message = f"pod {engine.name} is ready, and no router sends requests to it yet."
