@@ -50,18 +50,12 @@ INTERVAL_S: Final = 15.0
 NOT_YET: Final = Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet.")
 
 
-@dataclass(frozen=True, slots=True)
-class _ScalingInputs:
-    """What the last pass knew about a service."""
-
-    terms: Terms
-    source: Source | Note
-    """A note: why it must not be queried, or cannot be."""
-
-
 @dataclass(slots=True)
 class _Scaled:
-    inputs: _ScalingInputs
+    terms: Terms
+    """What the last pass knew about the service."""
+    source: Source | Note
+    """A note: why it must not be queried, or cannot be."""
     state: State
     seen: Measurements | Note
     decision: Decision
@@ -113,8 +107,9 @@ class Autoscaler:
             ready=ready,
             activation=activation,
         )
-        inputs = _ScalingInputs(terms, await self._source(key, scaling.prometheus))
-        return self._decided(key, inputs, live=scaling.min_replicas if live is None else live)
+        source = await self._source(key, scaling.prometheus)
+        live = scaling.min_replicas if live is None else live
+        return self._decided(key, terms, source, live=live)
 
     async def _fleet(
         self, key: Key, seen: Observed, service: FairInferenceService
@@ -127,18 +122,18 @@ class Autoscaler:
         live = None if seen.engines is None else int(seen.engines["spec"].get("replicas", 1))
         return workload(seen.engines, wanted=0).ready, live
 
-    def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
+    def _decided(self, key: Key, terms: Terms, source: Source | Note, *, live: int) -> Decision:
         known = self._services.get(key)
-        if known is None or known.inputs.source != inputs.source:
+        if known is None or known.source != source:
             # Measurements of another Prometheus do not count.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
-            seen = inputs.source if isinstance(inputs.source, Note) else NOT_YET
-            self._services[key] = self._stepped(state, inputs, seen)
+            seen = source if isinstance(source, Note) else NOT_YET
+            self._services[key] = self._stepped(terms, source, state, seen)
             self._look_at(key)
-        elif _matters(known.inputs.terms, inputs.terms):
-            self._services[key] = self._stepped(known.state, inputs, known.seen)
+        elif _matters(known.terms, terms):
+            self._services[key] = self._stepped(terms, source, known.state, known.seen)
         else:
-            known.inputs = inputs
+            known.terms = terms
         return self._services[key].decision
 
     async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
@@ -164,13 +159,13 @@ class Autoscaler:
         known = self._services.get(key)
         if known is None:
             return None
-        source = known.inputs.source
+        source = known.source
         seen = source if isinstance(source, Note) else await self._figures(key, known, source)
         known = self._services.get(key)
         if known is None:
             return None
-        if known.inputs.source == source:  # otherwise another Prometheus answered
-            after = self._stepped(known.state, known.inputs, seen)
+        if known.source == source:  # otherwise another Prometheus answered
+            after = self._stepped(known.terms, source, known.state, seen)
             self._services[key] = after
             if after.decision != known.decision:
                 _log.info("%s: %d replicas (%s), ScalingActive: %s", key, after.decision.replicas,
@@ -179,7 +174,7 @@ class Autoscaler:
         return INTERVAL_S
 
     async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Note:
-        asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
+        asked = queries(key.namespace, key.name, known.terms.scaling)
         try:
             found = measurements(await self._prometheus.ask(source, asked))
             if isinstance(found, Note) and found.reason == reasons.NO_DATA:
@@ -189,9 +184,11 @@ class Autoscaler:
         except PrometheusError as error:
             return error.note
 
-    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Note) -> _Scaled:
-        after, decision = step(state, inputs.terms, seen, now_s=self._monotonic_s())
-        return _Scaled(inputs, after, seen, decision)
+    def _stepped(
+        self, terms: Terms, source: Source | Note, state: State, seen: Measurements | Note
+    ) -> _Scaled:
+        after, decision = step(state, terms, seen, now_s=self._monotonic_s())
+        return _Scaled(terms, source, after, seen, decision)
 
 
 def _matters(before: Terms, after: Terms) -> bool:
