@@ -109,15 +109,9 @@ async def _elected(lease: Lease) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    waiting = asyncio.create_task(stop.wait())
-    election = asyncio.create_task(lease.acquire())
-    try:
-        await asyncio.wait((waiting, election), return_when=asyncio.FIRST_COMPLETED)
+    async with _background(stop.wait(), lease.acquire()) as (signalled, election):
+        await asyncio.wait((signalled, election), return_when=asyncio.FIRST_COMPLETED)
         return election.done() and not stop.is_set()
-    finally:
-        for task in (waiting, election):
-            task.cancel()
-        await asyncio.gather(waiting, election, return_exceptions=True)
 
 
 async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
@@ -252,11 +246,11 @@ class Leader:
 
 
 @asynccontextmanager
-async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
     """Tasks for the time of the context. The next leader repeats a pass that was cancelled."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
-        yield
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
