@@ -263,13 +263,12 @@ def _now() -> datetime:
 
 OnEvent = Callable[[str | None, str, Object], None]
 """Event (None: initial listing), kind, object."""
-OnEnd = Callable[[], Awaitable[None]]
 
 # Shorter than the server's timeout, so that a dead connection is detected.
 WATCH_S: Final = 300
 
 
-def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
+def registry(on_event: OnEvent, on_end: Callable[[], Awaitable[None]]) -> kopf.OperatorRegistry:
     """Handlers for both resources, for Secrets, autoscalers, nodes, namespaces and pods, and for everything that is made.
 
     `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.

@@ -67,9 +67,6 @@ UNSETTLED_S: Final = 15.0
 # Watches miss deletions while they are down, so everything is listed again this often.
 RESYNC_S: Final = 900.0
 
-Clock = Callable[[], datetime]
-"""The time of day in UTC, for conditions and events."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
@@ -83,7 +80,8 @@ class Dependencies:
     activations: Activations
     autoscaler: Autoscaler
     defaults: Defaults
-    clock: Clock
+    clock: Callable[[], datetime]
+    """The time of day in UTC, for conditions and events."""
     monotonic_s: Callable[[], float]
     fresh: Callable[[], str]
     """Returns a new random secret."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.store import Key
@@ -20,9 +20,6 @@ from evenkeel_operator.core.status import inactive_before
 
 AGAIN_S: Final = 15.0
 STORE_S: Final = 60.0
-
-Ask: TypeAlias = Callable[[Observed], Awaitable[Answers]]
-"""The replicas by every ready router of a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,8 @@ class Reported:
 class Reports:
     """For all services."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Callable[[Observed], Awaitable[Answers]]) -> None:
+        """`ask` returns the replicas by every ready router of a service."""
         self._ask = ask
         self._known: dict[Key, Reported] = {}
 

@@ -27,6 +27,7 @@ from evenkeel_operator.core.objects import (
     Object,
     Plan,
     Ref,
+    Residue,
     differences,
     is_controlled_by,
     ref_of,
@@ -120,7 +121,7 @@ class Applier:
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
 
-    def residue(self, key: Key) -> dict[Ref, frozenset[Difference]]:
+    def residue(self, key: Key) -> Residue:
         """Fields that the server normalises, for `make_plan`."""
         return self._residue.get(key, {})
 

@@ -273,7 +273,7 @@ class Plan:
 
 
 Residue = Mapping[Ref, frozenset[Difference]]
-"""Digest → differences that remained after the apply. The API server or a webhook normalises these fields, so another
+"""Differences that remained after the apply. The API server or a webhook normalises these fields, so another
 apply would change nothing."""
 
 

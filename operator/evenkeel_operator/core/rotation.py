@@ -129,9 +129,6 @@ class Loss:
     """Prompt tokens that routers expect in the replica's cache."""
 
 
-NOTHING: Final = Loss()
-
-
 @dataclass(frozen=True, slots=True)
 class ScaleDownStep:
     """The result of the decision."""
@@ -187,7 +184,7 @@ def choose_candidates(
     """The `count` engines whose loss costs least."""
 
     def price(engine: Engine) -> tuple[object, ...]:
-        loss = known.get(engine.name, NOTHING)
+        loss = known.get(engine.name, Loss())
         return (
             # As the ReplicaSet has it, …
             bool(engine.node),
