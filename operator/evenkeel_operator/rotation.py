@@ -18,7 +18,6 @@ from typing import Any, Final
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
-    engine_name,
 )
 from evenkeel_kube.client import KubeClient, Refused
 
@@ -26,7 +25,7 @@ from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Manifest, Object, Ref, ref_of, was_meant
+from evenkeel_operator.core.objects import Manifest, Object, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.rotation import (
     Answers,
@@ -78,12 +77,10 @@ class Rotation:
     async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
         """Open gates, mark candidates; raises `ClusterError`."""
         live = seen.engines
-        ref = Ref("Deployment", engine_name(key.name))
-        manifests = () if wanted is None else wanted.manifests
-        built = next((item for item in manifests if ref_of(item) == ref), None)
-        if (
-            wanted is None or live is None or built is None
-        ):  # the last: another owner made the engines
+        if wanted is None or live is None:
+            return Attended(wanted=wanted)
+        built = next((item for item in wanted.manifests if ref_of(item) == ref_of(live)), None)
+        if built is None:  # another owner made the engines
             return Attended(wanted=wanted)
         manifest = _gated_as_it_was(built, live)
         wanted = _with(wanted, manifest)

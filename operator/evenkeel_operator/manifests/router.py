@@ -249,9 +249,7 @@ def _container(context: BuildContext) -> Manifest:
         "lifecycle": PRE_STOP,
         "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
-        "resources": {
-            kind: dict(amounts) for kind, amounts in context.defaults.router_resources.items()
-        },
+        "resources": context.defaults.router_resources,
         "volumeMounts": mounts,
     }
     if context.defaults.pull_policy:
