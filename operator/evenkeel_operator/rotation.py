@@ -15,10 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from evenkeel_contract.names import (
-    ENGINE_COMPONENT,
-    ROUTER_COMPONENT,
-)
+from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_kube.client import KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed

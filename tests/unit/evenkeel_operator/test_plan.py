@@ -6,15 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.objects import (
-    Object,
-    Plan,
-    Ref,
-    differences,
-    make_plan,
-    ref_of,
-    seal,
-)
+from evenkeel_operator.core.objects import Object, Plan, Ref, differences, make_plan, ref_of, seal
 
 # wanted, found, the paths that differ
 CASES: dict[str, tuple[Any, Any, list[str]]] = {
