@@ -7,7 +7,7 @@ DELETED. A resumed watch starts from the last version, so no deletion is deliver
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -23,22 +23,16 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class Named(Protocol):
-    """An object of the API."""
+class Named(msgspec.Struct, frozen=True):
+    """An object of the API. A kind adds the fields of it that are read."""
 
-    @property
-    def metadata(self) -> Metadata: ...
+    metadata: Metadata = Metadata()
 
 
 Object = TypeVar("Object", bound=Named)
 
 
-class _Bare(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
+class _List(Named, frozen=True):
     items: list[Any] | None = None
 
 
@@ -68,7 +62,7 @@ class Cache(Generic[Object]):
             raise WatchError(f"not an event: {str(event)[:100]!r}")
         kind, item = event.get("type"), event.get("raw_object")
         if kind == "BOOKMARK":
-            self.resource_version = _converted(item, _Bare).metadata.resource_version
+            self.resource_version = _converted(item, Named).metadata.resource_version
             return False
         if kind not in ("ADDED", "MODIFIED", "DELETED"):
             raise WatchError(f"an event of unknown type {kind!r}")

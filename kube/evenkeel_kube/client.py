@@ -158,22 +158,12 @@ class KubeClient:
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object, or None where there is none."""
-        try:
-            return await self.read(self._path(kind, namespace, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return await self._read_if_there(self._path(kind, namespace, name))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
         """All objects of a kind in a namespace; none where the cluster lacks the API."""
         query = {"labelSelector": selector} if selector else {}
-        try:
-            found = await self.read(self._path(kind, namespace), query)
-        except ApiError as error:
-            if error.status == 404:
-                return []
-            raise
+        found = await self._read_if_there(self._path(kind, namespace), query) or {}
         # Items of a list do not name their kind.
         head = {"apiVersion": self._kinds[kind].api, "kind": kind}
         return [{**head, **item} for item in found.get("items") or ()]
@@ -243,13 +233,16 @@ class KubeClient:
 
     async def kinds_of(self, api: str) -> frozenset[str]:
         """The kinds of an API group's version; none where the cluster lacks it."""
+        found = await self._read_if_there(f"/apis/{api}") or {}
+        return frozenset(str(one["kind"]) for one in found.get("resources") or ())
+
+    async def _read_if_there(self, path: str, query: Query | None = None) -> dict[str, Any] | None:
         try:
-            found = await self.read(f"/apis/{api}")
+            return await self.read(path, query)
         except ApiError as error:
             if error.status == 404:
-                return frozenset()
+                return None
             raise
-        return frozenset(str(one["kind"]) for one in found.get("resources") or ())
 
     async def read(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """The answer to a GET. Raises `ClusterError`."""

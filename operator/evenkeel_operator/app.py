@@ -109,15 +109,9 @@ async def _elected(lease: Lease) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    waiting = asyncio.create_task(stop.wait())
-    election = asyncio.create_task(lease.acquire())
-    try:
-        await asyncio.wait((waiting, election), return_when=asyncio.FIRST_COMPLETED)
+    async with _background(stop.wait(), lease.acquire()) as (signalled, election):
+        await asyncio.wait((signalled, election), return_when=asyncio.FIRST_COMPLETED)
         return election.done() and not stop.is_set()
-    finally:
-        for task in (waiting, election):
-            task.cancel()
-        await asyncio.gather(waiting, election, return_exceptions=True)
 
 
 async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
@@ -233,7 +227,7 @@ class Leader:
                 await self.observer.list_again()
             except ClusterError as error:
                 _log.warning("cannot list everything again: %s", error)
-            for key in self.store.all_resources():
+            for key in self.store.keys_anywhere(SERVICE, TENANT):
                 self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
 
     async def follow_apis(self) -> None:
@@ -245,18 +239,18 @@ class Leader:
                     _log.info(
                         "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
                     )
-                    for key in self.store.all_services():
+                    for key in self.store.keys_anywhere(SERVICE):
                         self.work_queue.add(key)
             except ClusterError as error:
                 _log.warning("cannot list API groups: %s", error)
 
 
 @asynccontextmanager
-async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
     """Tasks for the time of the context. The next leader repeats a pass that was cancelled."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
-        yield
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
@@ -269,13 +263,12 @@ def _now() -> datetime:
 
 OnEvent = Callable[[str | None, str, Object], None]
 """Event (None: initial listing), kind, object."""
-OnEnd = Callable[[], Awaitable[None]]
 
 # Shorter than the server's timeout, so that a dead connection is detected.
 WATCH_S: Final = 300
 
 
-def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
+def registry(on_event: OnEvent, on_end: Callable[[], Awaitable[None]]) -> kopf.OperatorRegistry:
     """Handlers for both resources, for Secrets, autoscalers, nodes, namespaces and pods, and for everything that is made.
 
     `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.

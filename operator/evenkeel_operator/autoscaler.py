@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from evenkeel_contract.names import ROUTER_COMPONENT, engine_name
+from evenkeel_contract.names import ROUTER_COMPONENT
 from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
 from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_contract.spec.resources import FairInferenceService
@@ -29,7 +29,6 @@ from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, So
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     LABELS,
@@ -51,18 +50,12 @@ INTERVAL_S: Final = 15.0
 NOT_YET: Final = Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet.")
 
 
-@dataclass(frozen=True, slots=True)
-class _ScalingInputs:
-    """What the last pass knew about a service."""
-
-    terms: Terms
-    source: Source | Note
-    """A note: why it must not be queried, or cannot be."""
-
-
 @dataclass(slots=True)
 class _Scaled:
-    inputs: _ScalingInputs
+    terms: Terms
+    """What the last pass knew about the service."""
+    source: Source | Note
+    """A note: why it must not be queried, or cannot be."""
     state: State
     seen: Measurements | Note
     decision: Decision
@@ -114,8 +107,9 @@ class Autoscaler:
             ready=ready,
             activation=activation,
         )
-        inputs = _ScalingInputs(terms, await self._source(key, scaling.prometheus))
-        return self._decided(key, inputs, live=scaling.min_replicas if live is None else live)
+        source = await self._source(key, scaling.prometheus)
+        live = scaling.min_replicas if live is None else live
+        return self._decided(key, terms, source, live=live)
 
     async def _fleet(
         self, key: Key, seen: Observed, service: FairInferenceService
@@ -125,22 +119,21 @@ class Autoscaler:
         if external is not None:
             engines = await self._observer.external_engines(key)
             return engines.ready, engines.wanted
-        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
-        live = None if deployment is None else int(deployment["spec"].get("replicas", 1))
-        return workload(deployment, wanted=0).ready, live
+        live = None if seen.engines is None else int(seen.engines["spec"].get("replicas", 1))
+        return workload(seen.engines, wanted=0).ready, live
 
-    def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
+    def _decided(self, key: Key, terms: Terms, source: Source | Note, *, live: int) -> Decision:
         known = self._services.get(key)
-        if known is None or known.inputs.source != inputs.source:
+        if known is None or known.source != source:
             # Measurements of another Prometheus do not count.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
-            seen = inputs.source if isinstance(inputs.source, Note) else NOT_YET
-            self._services[key] = self._stepped(state, inputs, seen)
+            seen = source if isinstance(source, Note) else NOT_YET
+            self._services[key] = self._stepped(terms, source, state, seen)
             self._look_at(key)
-        elif _matters(known.inputs.terms, inputs.terms):
-            self._services[key] = self._stepped(known.state, inputs, known.seen)
+        elif _matters(known.terms, terms):
+            self._services[key] = self._stepped(terms, source, known.state, known.seen)
         else:
-            known.inputs = inputs
+            known.terms = terms
         return self._services[key].decision
 
     async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
@@ -166,13 +159,13 @@ class Autoscaler:
         known = self._services.get(key)
         if known is None:
             return None
-        source = known.inputs.source
+        source = known.source
         seen = source if isinstance(source, Note) else await self._figures(key, known, source)
         known = self._services.get(key)
         if known is None:
             return None
-        if known.inputs.source == source:  # otherwise another Prometheus answered
-            after = self._stepped(known.state, known.inputs, seen)
+        if known.source == source:  # otherwise another Prometheus answered
+            after = self._stepped(known.terms, source, known.state, seen)
             self._services[key] = after
             if after.decision != known.decision:
                 _log.info("%s: %d replicas (%s), ScalingActive: %s", key, after.decision.replicas,
@@ -181,7 +174,7 @@ class Autoscaler:
         return INTERVAL_S
 
     async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Note:
-        asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
+        asked = queries(key.namespace, key.name, known.terms.scaling)
         try:
             found = measurements(await self._prometheus.ask(source, asked))
             if isinstance(found, Note) and found.reason == reasons.NO_DATA:
@@ -191,9 +184,11 @@ class Autoscaler:
         except PrometheusError as error:
             return error.note
 
-    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Note) -> _Scaled:
-        after, decision = step(state, inputs.terms, seen, now_s=self._monotonic_s())
-        return _Scaled(inputs, after, seen, decision)
+    def _stepped(
+        self, terms: Terms, source: Source | Note, state: State, seen: Measurements | Note
+    ) -> _Scaled:
+        after, decision = step(state, terms, seen, now_s=self._monotonic_s())
+        return _Scaled(terms, source, after, seen, decision)
 
 
 def _matters(before: Terms, after: Terms) -> bool:
@@ -215,13 +210,13 @@ class _Followed:
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
     """Its routers may have changed."""
-    waiting: dict[str, bool] = field(default_factory=dict)
-    """Router address → whether requests wait there for the first replica."""
+    waiting: set[str] = field(default_factory=set)
+    """Addresses of the routers at which requests wait for the first replica."""
     task: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> bool:
-        return any(self.waiting.values())
+        return bool(self.waiting)
 
 
 class Activations:
@@ -312,7 +307,7 @@ class Activations:
         """Poll one router for as long as it exists."""
         wait_s = FIRST_RETRY_S
         while True:
-            known = followed.waiting.get(address, False)
+            known = address in followed.waiting
             waits = await self._routers.activation(address, token=followed.token, known=known)
             if waits is None:
                 self._record(key, followed, address, waits=False)
@@ -326,9 +321,7 @@ class Activations:
 
     def _record(self, key: Key, followed: _Followed, address: str, *, waits: bool) -> None:
         before = followed.wanted
-        followed.waiting[address] = waits
-        if not waits:
-            del followed.waiting[address]
+        (followed.waiting.add if waits else followed.waiting.discard)(address)
         if followed.wanted is not before:
             what = "a request waits for the first replica" if waits else "no request waits"
             _log.info("%s: %s", key, what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -126,7 +126,7 @@ def desired(given: Inputs) -> Desired:
         before = given.config_before
         config = b"" if before is None else dump_router_config(before)
     external = given.service.spec.engine.pods_of_others is not None
-    image = None if external else engine_image(given.service, accepted, given.defaults)
+    image = None if external else engine_image(given.service, accepted)
     context = BuildContext(
         service=given.service,
         uid=given.uid,
@@ -181,10 +181,10 @@ def router_config_of(given: Inputs) -> RouterConfig:
 def _redis_url(given: Inputs) -> str | None:
     """None until the Secret with it can be used; a note reports it. A Secret without the label keeps a known address."""
     url, before = given.redis_url, given.config_before
-    if isinstance(url, Note):
-        keeps = url.reason == reasons.SECRET_NOT_LABELLED and before is not None
-        return before.state.redis_url if keeps and before is not None else None
-    return url
+    if not isinstance(url, Note):
+        return url
+    keeps = url.reason == reasons.SECRET_NOT_LABELLED
+    return before.state.redis_url if keeps and before is not None else None
 
 
 def _state(given: Inputs) -> StateConfig:
@@ -199,41 +199,35 @@ def _state(given: Inputs) -> StateConfig:
     )
 
 
-def _notes(given: Inputs) -> Sequence[Note]:
-    found = []
+def _notes(given: Inputs) -> Iterator[Note]:
     spec = given.service.spec
     if spec.exposure.http_route is not None and "HTTPRoute" not in given.apis:
-        found.append(
-            Note(
-                reasons.API_MISSING,
-                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({KINDS['HTTPRoute'].api}). "
-                "Install the Gateway API.",
-            )
+        yield Note(
+            reasons.API_MISSING,
+            f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({KINDS['HTTPRoute'].api}). "
+            "Install the Gateway API.",
         )
     plain = given.defaults.monitoring.plain_rules
     if spec.slo != Slo() and "PrometheusRule" not in given.apis and not plain:
-        found.append(
-            Note(
-                reasons.API_MISSING,
-                f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
-                "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
-            )
+        yield Note(
+            reasons.API_MISSING,
+            f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
+            "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
         )
     if given.host_taken is not None:
-        found.append(given.host_taken)
+        yield given.host_taken
     if isinstance(given.redis_url, Note):
         instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
         message = (
             f"spec.router.state.redis.urlSecretRef: {given.redis_url.message} Routers {instead}."
         )
-        found.append(Note(given.redis_url.reason, message))
+        yield Note(given.redis_url.reason, message)
     if isinstance(given.external_key, Note):
         message = (
             f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
             "Routers send no key to the engines until it can be used."
         )
-        found.append(Note(given.external_key.reason, message))
-    return found
+        yield Note(given.external_key.reason, message)
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:

@@ -5,9 +5,8 @@ A standby is ready too. The metric `evenkeel_operator_leader` shows which proces
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -67,24 +66,6 @@ LEADER: Final = Gauge(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSample:
-    """The state of a service at its last pass."""
-
-    replicas: Mapping[str, tuple[int, int]]
-    """Component → (wanted, ready) pods."""
-    conditions: tuple[tuple[str, str, str], ...]
-    """Type, status, reason."""
-
-    @classmethod
-    def of(cls, found: Findings, status: Mapping[str, Any]) -> ServiceSample:
-        """From the results of a pass, and the status that they gave."""
-        loads = ((ENGINE_COMPONENT, found.engines), (ROUTER_COMPONENT, found.routers))
-        said = ((one["type"], one["status"], one["reason"]) for one in status["conditions"])
-        replicas = {component: (load.wanted, load.ready) for component, load in loads}
-        return cls(replicas=replicas, conditions=tuple(said))
-
-
 class ServiceCollector(Collector):
     """One set of series per service; those of a service that is gone end.
 
@@ -94,18 +75,17 @@ class ServiceCollector(Collector):
     _SERVICE: Final = ("service_namespace", "service_name")
 
     def __init__(self) -> None:
-        self._services: dict[tuple[str, str], ServiceSample] = {}
+        self._services: dict[tuple[str, str], tuple[Findings, Mapping[str, Any]]] = {}
 
-    def found(self, namespace: str, name: str, figures: ServiceSample) -> None:
-        """Count a finished pass."""
-        self._services[namespace, name] = figures
+    def found(
+        self, namespace: str, name: str, findings: Findings, status: Mapping[str, Any]
+    ) -> None:
+        """The results of the last pass, and the status that they gave."""
+        self._services[namespace, name] = findings, status
 
     def gone(self, namespace: str, name: str) -> None:
         """The service is deleted."""
         self._services.pop((namespace, name), None)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         wanted = self._family(
@@ -119,12 +99,15 @@ class ServiceCollector(Collector):
             "status",
             "reason",
         )
-        for service, figures in self._services.items():
-            for component, (want, have) in figures.replicas.items():
-                wanted.add_metric((*service, component), want)
-                ready.add_metric((*service, component), have)
-            for said in figures.conditions:
-                condition.add_metric((*service, *said), 1)
+        for service, (found, status) in self._services.items():
+            for component, load in (
+                (ENGINE_COMPONENT, found.engines),
+                (ROUTER_COMPONENT, found.routers),
+            ):
+                wanted.add_metric((*service, component), load.wanted)
+                ready.add_metric((*service, component), load.ready)
+            for one in status["conditions"]:
+                condition.add_metric((*service, one["type"], one["status"], one["reason"]), 1)
         yield from (wanted, ready, condition)
 
     def _family(self, name: str, help_text: str, *labels: str) -> GaugeMetricFamily:

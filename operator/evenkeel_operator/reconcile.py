@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from evenkeel_contract.names import (
@@ -30,7 +30,7 @@ from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
-from evenkeel_operator.cluster.store import SERVICE, Key, Store
+from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
@@ -67,9 +67,6 @@ UNSETTLED_S: Final = 15.0
 # Watches miss deletions while they are down, so everything is listed again this often.
 RESYNC_S: Final = 900.0
 
-Clock = Callable[[], datetime]
-"""The time of day, for conditions and events."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
@@ -83,7 +80,8 @@ class Dependencies:
     activations: Activations
     autoscaler: Autoscaler
     defaults: Defaults
-    clock: Clock
+    clock: Callable[[], datetime]
+    """The time of day in UTC, for conditions and events."""
     monotonic_s: Callable[[], float]
     fresh: Callable[[], str]
     """Returns a new random secret."""
@@ -106,7 +104,6 @@ class ServicePass:
         self._rotation = Rotation(
             dependencies.client,
             dependencies.store,
-            dependencies.observer,
             routers=dependencies.routers,
             clock=dependencies.clock,
         )
@@ -146,7 +143,7 @@ class ServicePass:
         # 6. Status, and events for what changed.
         reported = await self._reports.look(key, seen, has_store=_has_store(spec_decision))
         found = await self._findings(key, spec_decision, scaling, attended, outcome, seen, reported)
-        await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
+        await self._report(key, seen.raw, found, spec_decision, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         rest_s = self._rest_s(key, settled=settled)
@@ -155,11 +152,10 @@ class ServicePass:
 
     def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
         """While no engine is ready, ask routers whether requests wait for one."""
-        credentials = read_credentials(seen.children.get(Ref("Secret", credentials_name(key.name))))
-        if not found.wakes or found.engines.ready or credentials is None:
+        if not found.wakes or found.engines.ready or seen.credentials is None:
             self._deps.activations.leave(key)
         else:
-            self._deps.activations.follow(key, token=credentials.admin_token)
+            self._deps.activations.follow(key, token=seen.credentials.admin_token)
 
     async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> ApplyResult:
         if wanted is None:
@@ -249,20 +245,15 @@ class ServicePass:
         )
 
     async def _credentials(self, key: Key, seen: Observed) -> Credentials:
-        ref = Ref("Secret", credentials_name(key.name))
         rotation = annotations_of(seen.raw).get(ROTATE_ANNOTATION, "")
-        stored = read_credentials(seen.children.get(ref))
+        stored = seen.credentials
         if stored is None:
             # The cache may be stale: generate new keys only if the API server has none either.
-            live = await self._deps.client.get(ref.kind, key.namespace, ref.name)
-            config = seen.router_config
-            stored = read_credentials(live) or recovered(config, rotation=rotation)
-        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
+            live = await self._deps.client.get("Secret", key.namespace, credentials_name(key.name))
+            stored = read_credentials(live) or recovered(seen.router_config, rotation=rotation)
+        in_use = stored is not None and not all_use_key(seen.engines, stored.current.id)
         return next_credentials(
-            stored,
-            rotation=rotation,
-            old_keys_are_in_use=stored is not None and not all_use_key(engines, stored.current.id),
-            fresh=self._deps.fresh,
+            stored, rotation=rotation, old_keys_are_in_use=in_use, fresh=self._deps.fresh
         )
 
     async def _findings(
@@ -297,8 +288,7 @@ class ServicePass:
             blocked=attended.blocked,
             wakes=_wakes(spec_decision),
             inactive=reported.inactive,
-            scaling=scaling.note,
-            scales=scaling.decision is not None and scaling.decision.active,
+            scaling=scaling,
         )
 
     async def _workload(self, key: Key, seen: Observed, component: str, wanted: int) -> Workload:
@@ -322,7 +312,6 @@ class ServicePass:
         raw: Object,
         found: Findings,
         spec_decision: SpecDecision,
-        scaling: Scaling,
         wanted: Desired | None,
         outcome: ApplyResult,
     ) -> None:
@@ -334,22 +323,17 @@ class ServicePass:
             running=spec_decision.running,
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
-            decision=scaling.decision,
             host_taken=wanted is not None and wanted.host_taken,
-            now=now.astimezone(UTC).strftime(TIME_FORMAT),
+            now=now.strftime(TIME_FORMAT),
         )
-        sample = metrics.ServiceSample.of(found, status)
-        metrics.SERVICES.found(key.namespace, key.name, sample)
+        metrics.SERVICES.found(key.namespace, key.name, found, status)
         for change in outcome.reverted:
             reverted = EventText(reasons.REVERTED, change.why, bad=True)
             await emit(dependencies.client, raw, reverted, now=now)
-        if not differs(status, raw):
-            return
-        answer = await dependencies.client.apply_status(status_manifest(raw, status))
-        dependencies.store.named(SERVICE, key.namespace).put(answer)
-        # After the status: an operator that stops in between would otherwise repeat the events forever.
-        for news in events_for(raw, status):
-            await emit(dependencies.client, raw, news, now=now)
+        if await write_status(dependencies, key, raw, status):
+            # After the status: an operator that stops in between would otherwise repeat the events forever.
+            for news in events_for(raw, status):
+                await emit(dependencies.client, raw, news, now=now)
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()
@@ -370,10 +354,17 @@ class ServicePass:
         self._dry_runs.pop(key, None)
 
 
-def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
-    """The manifest for `/status`."""
-    metadata = {"name": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
-    return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
+async def write_status(
+    dependencies: Dependencies, key: Key, raw: Object, status: dict[str, Any]
+) -> bool:
+    """Write the status of the object `raw` if it differs; returns whether it did. Raises `ClusterError`."""
+    if not differs(status, raw):
+        return False
+    metadata = {"name": key.name, "namespace": key.namespace}
+    head = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata}
+    answer = await dependencies.client.apply_status({**head, "status": status})
+    dependencies.store.named(key.kind, key.namespace).put(answer)
+    return True
 
 
 def _has_store(spec_decision: SpecDecision) -> bool:

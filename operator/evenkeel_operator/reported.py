@@ -9,23 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
-
-from evenkeel_contract.names import engine_name
+from typing import Final
 
 from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.rotation import Answers
 from evenkeel_operator.core.status import inactive_before
 
 AGAIN_S: Final = 15.0
 STORE_S: Final = 60.0
-
-Ask: TypeAlias = Callable[[Key, Observed], Awaitable[Answers]]
-"""The replicas by every ready router of a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +47,14 @@ class Reported:
 class Reports:
     """For all services."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Callable[[Observed], Awaitable[Answers]]) -> None:
+        """`ask` returns the replicas by every ready router of a service."""
         self._ask = ask
         self._known: dict[Key, Reported] = {}
 
     async def look(self, key: Key, seen: Observed, *, has_store: bool) -> Reported:
         """Ask routers if need be. `has_store`: whether they keep the ledger in a file or a server."""
-        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
+        engines = seen.engines
         version = "" if engines is None else str(engines["metadata"].get("resourceVersion", ""))
         known = self._known.get(key)
         if engines is None and not has_store:  # not created yet, or another owner's
@@ -67,7 +62,7 @@ class Reports:
             return Reported()
         if known is not None and known.version == version and known.again_s is None:
             return known
-        received = [answer for answer in await self._ask(key, seen) if answer is not None]
+        received = [answer for answer in await self._ask(seen) if answer is not None]
         if not received:
             return known or Reported(inactive_before(seen.raw))
         why = {one.inactive_reason for answer in received for one in answer.replicas}

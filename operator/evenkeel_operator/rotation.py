@@ -15,25 +15,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from evenkeel_contract.names import (
-    ENGINE_COMPONENT,
-    ROUTER_COMPONENT,
-    credentials_name,
-    engine_name,
-)
+from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_kube.client import KubeClient, Refused
 
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Manifest, Object, Ref, ref_of, was_meant
+from evenkeel_operator.core.objects import Manifest, Object, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.records import read_credentials
 from evenkeel_operator.core.rotation import (
     Answers,
     condition,
-    has_gate,
     look_again_s,
     marked,
     next_step,
@@ -41,7 +34,7 @@ from evenkeel_operator.core.rotation import (
     overdue,
     without_gate,
 )
-from evenkeel_operator.core.workload import Engine, engines_of, workload
+from evenkeel_operator.core.workload import Engine, engines_of, has_gate, workload
 from evenkeel_operator.desired import Desired
 
 _log = logging.getLogger(__name__)
@@ -69,26 +62,22 @@ class Rotation:
         self,
         client: KubeClient,
         store: Store,
-        observer: Observer,
         *,
         routers: Routers,
         clock: Callable[[], datetime],
     ) -> None:
         self._client = client
         self._store = store
-        self._observer = observer
         self._routers = routers
         self._clock = clock
 
     async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
         """Open gates, mark candidates; raises `ClusterError`."""
-        ref = Ref("Deployment", engine_name(key.name))
-        live = seen.children.get(ref)
-        manifests = () if wanted is None else wanted.manifests
-        built = next((item for item in manifests if ref_of(item) == ref), None)
-        if (
-            wanted is None or live is None or built is None
-        ):  # the last: another owner made the engines
+        live = seen.engines
+        if wanted is None or live is None:
+            return Attended(wanted=wanted)
+        built = next((item for item in wanted.manifests if ref_of(item) == ref_of(live)), None)
+        if built is None:  # another owner made the engines
             return Attended(wanted=wanted)
         manifest = _gated_as_it_was(built, live)
         wanted = _with(wanted, manifest)
@@ -104,7 +93,7 @@ class Rotation:
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
         self._store.note_checked_pods(key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
-        answers = await self.ask(key, seen) if ask else ()
+        answers = await self.ask(seen) if ask else ()
         notes = await self._open(key, engines, answers)
         leave = next_step(
             engines,
@@ -131,11 +120,9 @@ class Rotation:
             return found
         return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
 
-    async def ask(self, key: Key, seen: Observed) -> Answers:
+    async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""
-        secret = seen.children.get(Ref("Secret", credentials_name(key.name)))
-        credentials = read_credentials(secret)
-        token = "" if credentials is None else credentials.admin_token
+        token = "" if seen.credentials is None else seen.credentials.admin_token
         return await self._routers.ask(await seen.pods.of(ROUTER_COMPONENT), token=token)
 
     async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
@@ -163,7 +150,7 @@ class Rotation:
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
     """Without the gate if only the gate would change: that alone must not restart every engine."""
-    if has_gate(live):
+    if has_gate(live["spec"]["template"]):
         return manifest
     bare = without_gate(manifest)
     counts = (live["spec"].get("replicas", 1), bare["spec"]["replicas"])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC
 
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
-from evenkeel_operator.cluster.store import TENANT, Key
+from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
-from evenkeel_operator.core.status import differs
 from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.core.workload import TIME_FORMAT
-from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
+from evenkeel_operator.reconcile import RESYNC_S, Dependencies, write_status
 
 
 class TenantPass:
@@ -34,7 +32,8 @@ class TenantPass:
         raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
         if raw is None:
             return None
-        services = self._parse(key.namespace, await dependencies.observer.services(key.namespace))
+        listed = await dependencies.observer.all_of(SERVICE, key.namespace)
+        services = self._parse(key.namespace, listed)
 
         # 2. Judge: faults, keys that are missing or claimed twice.
         own = next(tenant for tenant in around.tenants if tenant.name == key.name)
@@ -47,11 +46,9 @@ class TenantPass:
             faults=own.faults,
             roster=roster,
             services=services,
-            now=dependencies.clock().astimezone(UTC).strftime(TIME_FORMAT),
+            now=dependencies.clock().strftime(TIME_FORMAT),
         )
-        if differs(status, raw):
-            answer = await dependencies.client.apply_status(status_manifest(raw, status))
-            dependencies.store.named(TENANT, key.namespace).put(answer)
+        await write_status(dependencies, key, raw, status)
         return RESYNC_S
 
     def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:

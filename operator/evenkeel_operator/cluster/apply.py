@@ -27,8 +27,9 @@ from evenkeel_operator.core.objects import (
     Object,
     Plan,
     Ref,
+    Residue,
+    differences,
     is_controlled_by,
-    left_over,
     ref_of,
     seal,
 )
@@ -120,7 +121,7 @@ class Applier:
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
 
-    def residue(self, key: Key) -> dict[Ref, frozenset[Difference]]:
+    def residue(self, key: Key) -> Residue:
         """Fields that the server normalises, for `make_plan`."""
         return self._residue.get(key, {})
 
@@ -178,7 +179,7 @@ class Applier:
             return
         answer = await self._client.apply(manifest)
         self._store.children(key).put(answer)
-        residue = left_over(manifest, answer)
+        residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue
         if not residue.issuperset(change.foreign):  # otherwise the server normalised it before
             outcome.reverted.append(change)

@@ -108,7 +108,8 @@ class Lease:
     async def _take(self) -> bool:
         lease = await self._client.get(KIND, self._namespace, self._name)
         if lease is None:
-            self._written = await self._client.create(self._new())
+            new = {"metadata": {"name": self._name, "namespace": self._namespace}}
+            self._written = await self._client.create(self._taken(new))
         elif self._may_take(lease):
             self._written = await self._client.replace(self._taken(lease))
         return self._written is not None
@@ -132,14 +133,6 @@ class Lease:
                 "leaseDurationSeconds": round(self._timing.duration_s),
             }
         return _with_spec(lease, **changes)
-
-    def _new(self) -> dict[str, Any]:
-        lease = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": KIND,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-        }
-        return self._taken(lease)
 
     def _stamp(self) -> str:
         return self._clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

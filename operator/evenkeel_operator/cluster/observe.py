@@ -13,6 +13,7 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    credentials_name,
     engine_name,
     router_name,
 )
@@ -26,6 +27,7 @@ from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.records import Credentials, read_credentials
 from evenkeel_operator.core.tenants import (
     NamedSecret,
     SecretHashes,
@@ -81,6 +83,18 @@ class Observed:
         """It is being deleted: its objects are deleted with it, and none is created."""
         return "deletionTimestamp" in self.raw["metadata"]
 
+    @property
+    def engines(self) -> Object | None:
+        """The Deployment of the engines."""
+        return self.children.get(Ref("Deployment", engine_name(self.pods.key.name)))
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The generated keys."""
+        return read_credentials(
+            self.children.get(Ref("Secret", credentials_name(self.pods.key.name)))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
@@ -119,23 +133,19 @@ class Observer:
             children=children,
             tenants=around.tenants,
             secrets=around.secrets,
-            scalers=await self._all(SCALER, key.namespace),
-            pools=await self._all(POOL, key.namespace) if may_have_a_pool else (),
+            scalers=await self.all_of(SCALER, key.namespace),
+            pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
             router_config=_router_config(key, children),
             pods=self.pods(key),
         )
 
     async def neighbours(self, namespace: str) -> Neighbours:
         """All tenants of a namespace."""
-        tenants = read_tenants(await self._all(TENANT, namespace))
+        tenants = read_tenants(await self.all_of(TENANT, namespace))
         secrets = {
             name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
         }
         return Neighbours(tenants, secrets)
-
-    async def services(self, namespace: str) -> tuple[Object, ...]:
-        """All services of a namespace."""
-        return await self._all(SERVICE, namespace)
 
     async def list_again(self) -> None:
         """List and read again all objects that belong to no service: watches may have missed deletions."""
@@ -186,7 +196,8 @@ class Observer:
         self.apis = OPTIONAL_KINDS & found
         return before != self.apis
 
-    async def _all(self, kind: str, namespace: str) -> tuple[Object, ...]:
+    async def all_of(self, kind: str, namespace: str) -> tuple[Object, ...]:
+        """All services, tenants, scalers or pools of a namespace."""
         table = self._store.named(kind, namespace)
         if not table.is_listed:
             await self._list(kind, namespace)

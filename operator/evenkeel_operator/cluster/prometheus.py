@@ -58,7 +58,7 @@ class _Series(msgspec.Struct, frozen=True):
     value: tuple[float, str]
 
 
-class _Data(msgspec.Struct, frozen=True, rename="camel"):
+class _Data(msgspec.Struct, frozen=True):
     result: tuple[_Series, ...]
 
 

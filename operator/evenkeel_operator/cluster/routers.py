@@ -110,13 +110,10 @@ async def reached(*, port: int = ADMIN_PORT) -> AsyncIterator[HttpRouters]:
 
 def addresses_of_ready(pods: Iterable[Object]) -> list[str]:
     """The addresses of the ready pods that are not being deleted."""
-    return [address for pod in pods if (address := _address_if_ready(pod))]
-
-
-def _address_if_ready(pod: Object) -> str:
-    """Empty if the pod is not ready or is being deleted."""
-    status = pod.get("status") or {}
-    ready = conditions_of(pod).get("Ready", {})
-    if "deletionTimestamp" in pod["metadata"] or ready.get("status") != "True":
-        return ""
-    return str(status.get("podIP", ""))
+    ready = (
+        pod["status"].get("podIP")
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and conditions_of(pod).get("Ready", {}).get("status") == "True"
+    )
+    return [str(address) for address in ready if address]

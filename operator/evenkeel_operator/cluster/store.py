@@ -156,20 +156,15 @@ class Store:
         """The resources of a kind in a namespace."""
         return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
 
-    def all_services(self) -> frozenset[Key]:
-        """In every namespace."""
-        spaces = [namespace for kind, namespace in self._tables if kind == SERVICE]
-        return frozenset(key for namespace in spaces for key in self.keys(SERVICE, namespace))
+    def keys_anywhere(self, *kinds: str) -> frozenset[Key]:
+        """The resources of these kinds in all namespaces."""
+        tables = [where for where in self._tables if where[0] in kinds]
+        return frozenset(key for where in tables for key in self.keys(*where))
 
     def services_anywhere(self) -> tuple[Object, ...]:
         """The known FairInferenceServices of all namespaces."""
         tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
         return tuple(item for table in tables for item in table.items.values())
-
-    def all_resources(self) -> frozenset[Key]:
-        """Every service and every tenant."""
-        spaces = [where for where in self._tables if where[0] in (SERVICE, TENANT)]
-        return frozenset(key for kind, namespace in spaces for key in self.keys(kind, namespace))
 
     def forget(self, key: Key) -> None:
         """The resource is gone."""
@@ -252,7 +247,7 @@ class Store:
         if cordoned == (name in self.cordoned):
             return frozenset()
         self.cordoned ^= {name}
-        return self.all_services()
+        return self.keys_anywhere(SERVICE)
 
     def _see_namespace(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """Passes over its resources write nothing from now on."""

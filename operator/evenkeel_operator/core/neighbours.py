@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from evenkeel_contract.names import EXTERNAL_LABEL
 from evenkeel_contract.spec.parts import External, PodSelector
@@ -33,7 +33,7 @@ def with_pods(decision: SpecDecision, pools: Iterable[Object], live: Object | No
     external = None if service is None else service.spec.engine.pods_of_others
     if service is None or external is None or external.inference_pool is None:
         return decision
-    found = _of_pool(_named(external.inference_pool, pools)) or _of_service(live)
+    found = _of_pool(external.inference_pool, pools) or _of_service(live)
     if found is None:
         fault = Fault("spec.engine.external.inferencePool", no_pool(external.inference_pool))
         return replace(decision, running=None, faults=(*decision.faults, fault))
@@ -46,7 +46,7 @@ def with_pods(decision: SpecDecision, pools: Iterable[Object], live: Object | No
 def missing_pool(external: External | None, pools: Iterable[Object]) -> tuple[Note, ...]:
     """A note if the InferencePool is missing or has no selector or port."""
     name = None if external is None else external.inference_pool
-    if name is None or _of_pool(_named(name, pools)) is not None:
+    if name is None or _of_pool(name, pools) is not None:
         return ()
     message = (
         f"spec.engine.external.inferencePool: {no_pool(name)} Routers keep the pods that it had."
@@ -59,13 +59,10 @@ def no_pool(name: str) -> str:
     return f"The namespace has no InferencePool {name} with a selector and a port."
 
 
-def _named(name: str, pools: Iterable[Object]) -> Object | None:
-    return next((pool for pool in pools if pool["metadata"]["name"] == name), None)
-
-
-def _of_pool(pool: Object | None) -> tuple[Mapping[str, str], int] | None:
+def _of_pool(name: str, pools: Iterable[Object]) -> tuple[Mapping[str, str], int] | None:
     """(labels, port) of an InferencePool."""
-    spec: Mapping[str, Any] = (pool or {}).get("spec") or {}
+    pool: Object = next((one for one in pools if one["metadata"]["name"] == name), {})
+    spec = pool.get("spec") or {}
     labels = (spec.get("selector") or {}).get("matchLabels")
     ports = spec.get("targetPorts") or ()
     return (labels, int(ports[0]["number"])) if labels and ports else None
@@ -80,14 +77,13 @@ def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
 
 Claim = tuple[str, str, str]
 """Ingress class (empty: the default one), host, path."""
-_ALL: Final = ("/",)
 
 
 def claims_of(service: Object) -> frozenset[Claim]:
     """What the Ingress of a FairInferenceService asks for. What cannot be read asks for nothing: `SpecValid` reports it."""
     ingress = _mapping(_mapping(_mapping(service.get("spec")).get("exposure")).get("ingress"))
     hosts = [ingress.get("host"), *_listed(ingress.get("additionalHosts"))]
-    paths = _listed(ingress.get("paths")) or _ALL
+    paths = _listed(ingress.get("paths")) or ["/"]
     class_name = str(ingress.get("className") or "")
     return frozenset(
         (class_name, host, path)

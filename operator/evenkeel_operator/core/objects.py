@@ -227,7 +227,7 @@ def _same_quantity(wanted: Any, found: Any, path: str) -> bool:
 
 def _shown(value: Any, path: str) -> str:
     """Never the contents of a Secret."""
-    return "…" if path.startswith(("data.", "data")) else show(value)
+    return "…" if path.startswith("data") else show(value)
 
 
 Manifest = dict[str, Any]
@@ -273,7 +273,7 @@ class Plan:
 
 
 Residue = Mapping[Ref, frozenset[Difference]]
-"""Digest → differences that remained after the apply. The API server or a webhook normalises these fields, so another
+"""Differences that remained after the apply. The API server or a webhook normalises these fields, so another
 apply would change nothing."""
 
 
@@ -326,8 +326,3 @@ def _change(sealed: Manifest, found: Object | None, known: frozenset[Difference]
     digest = sealed["metadata"]["annotations"][DIGEST_ANNOTATION]
     meant = annotations_of(found).get(DIGEST_ANNOTATION) != digest
     return Change(sealed, new=False, foreign=() if meant else open_)
-
-
-def left_over(applied: Manifest, answer: Object) -> frozenset[Difference]:
-    """Differences right after an apply: fields that the server normalises."""
-    return frozenset(differences(applied, answer))

@@ -106,9 +106,6 @@ class Accepted:
     pins: Mapping[str, str] = field(default_factory=dict)
     """Runtime → the engine image of services that name none."""
 
-    def with_pin(self, runtime: Runtime, image: str) -> Accepted:
-        return replace(self, pins={**self.pins, runtime.value: image})
-
 
 @dataclass(frozen=True, slots=True)
 class SpecDecision:
@@ -141,15 +138,14 @@ def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> S
     """Read the wanted spec; `raw` is the FairInferenceService."""
     wanted, faults = parse_service(without_status(raw))
     if wanted is not None:
-        faults = tuple(fault for rule in RULES for fault in rule(wanted, defaults))
+        # What only the operator can find, in the order of the document's fields.
+        faults = (*_owned_in_templates(wanted), *_forbidden_prometheus(wanted, defaults))
     if wanted is None or faults:
         return replace(last_good(raw, accepted), faults=faults)
     plain = raw.get("spec") or {}
     pins = {} if accepted is None else accepted.pins
-    chosen = Accepted(plain, pins)
-    if accepted is None or accepted.spec != plain:
-        return SpecDecision((), wanted, chosen, is_new=True)
-    return SpecDecision((), wanted, chosen)
+    is_new = accepted is None or accepted.spec != plain
+    return SpecDecision((), wanted, Accepted(plain, pins), is_new)
 
 
 def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
@@ -161,10 +157,9 @@ def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
     return SpecDecision((), None if faults else before, accepted)
 
 
-def engine_image(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> str:
-    """The image of the engines: the spec's, or the pinned one, or the default where none is pinned yet."""
-    runtime = service.spec.engine.runtime
-    return service.spec.engine.image or pinned(service, accepted, defaults).pins[runtime.value]
+def engine_image(service: FairInferenceService, accepted: Accepted) -> str:
+    """The image of the engines: the spec's, or the pinned one."""
+    return service.spec.engine.image or accepted.pins[service.spec.engine.runtime.value]
 
 
 def available_image(
@@ -186,7 +181,7 @@ def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults
     upgrade = service.metadata.annotations.get(UPGRADE_ANNOTATION)
     if runtime.value in accepted.pins and upgrade not in (UPGRADE_ALWAYS, defaults.version):
         return accepted
-    return accepted.with_pin(runtime, defaults.image(runtime))
+    return replace(accepted, pins={**accepted.pins, runtime.value: defaults.image(runtime)})
 
 
 def read_accepted(config_map: Object | None) -> Accepted | None:
@@ -213,7 +208,7 @@ def accepted_data(accepted: Accepted) -> dict[str, str]:
     }
 
 
-def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
+def _forbidden_prometheus(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
     scaling = service.spec.autoscaling
     if scaling is None or may_be_asked(scaling.prometheus.url, defaults):
         return
@@ -249,7 +244,8 @@ def _is_below(url: str, allowed: str) -> bool:
     return not dots and (url == base or url.startswith(f"{base}/"))
 
 
-def template_takes_what_is_ours(service: FairInferenceService, _: Defaults) -> Iterator[Fault]:
+def _owned_in_templates(service: FairInferenceService) -> Iterator[Fault]:
+    """What the templates of pods set, and Evenkeel sets itself."""
     templates = {
         "engine": service.spec.engine.template,
         "router": service.spec.router.template,
@@ -291,13 +287,6 @@ def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str) and name.startswith(OWNED_VARIABLES):
             yield Fault(f"{path}.env[{index}]", f"{name} is set by Evenkeel; remove it")
-
-
-RULES: Final = (
-    # Faults that only the operator can find, in the order of the document's fields.
-    template_takes_what_is_ours,
-    prometheus_is_not_allowed,
-)
 
 
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"

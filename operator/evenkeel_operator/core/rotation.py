@@ -21,7 +21,6 @@ from evenkeel_contract.adminstate import ReplicasState
 from evenkeel_contract.names import DRAIN_ANNOTATION, IN_ROTATION_GATE
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.workload import (
     COST_ANNOTATION,
@@ -89,14 +88,6 @@ def condition(why: Note, now: datetime) -> dict[str, str]:
 GATES: Final = [{"conditionType": IN_ROTATION_GATE}]
 
 
-def has_gate(deployment: Object) -> bool:
-    """Whether its pods wait for routers."""
-    pod: Mapping[str, Any] = deployment["spec"]["template"]["spec"]
-    return any(
-        gate.get("conditionType") == IN_ROTATION_GATE for gate in pod.get("readinessGates") or ()
-    )
-
-
 LAST_WORDS: Final = "FallbackToLogsOnError"
 """`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions. Added together with
 the gate."""
@@ -136,9 +127,6 @@ class Loss:
     """In flight, at all routers."""
     blocks: int = 0
     """Prompt tokens that routers expect in the replica's cache."""
-
-
-NOTHING: Final = Loss()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +184,7 @@ def choose_candidates(
     """The `count` engines whose loss costs least."""
 
     def price(engine: Engine) -> tuple[object, ...]:
-        loss = known.get(engine.name, NOTHING)
+        loss = known.get(engine.name, Loss())
         return (
             # As the ReplicaSet has it, …
             bool(engine.node),

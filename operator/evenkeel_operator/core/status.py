@@ -27,7 +27,7 @@ from evenkeel_contract.values import Fault
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.scaling import Decision
+from evenkeel_operator.core.scaling import Decision, Scaling
 from evenkeel_operator.core.workload import Workload
 
 MAX_MESSAGE = 4096  # characters; the API server allows 32768 bytes
@@ -54,6 +54,7 @@ class Findings:
     """Whether a valid spec is in use: the newest one, or the last valid one."""
     engines: Workload
     routers: Workload
+    scaling: Scaling
     notes: tuple[Note, ...] = ()
     blocked: Note | None = None
     """Why a rollout is stuck although no pod has a failure."""
@@ -61,9 +62,6 @@ class Findings:
     """At 0 engines, the next request starts one."""
     inactive: tuple[str, ...] = ()
     """Why engines run without the policy of their plug-in."""
-    scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is not set.")
-    scales: bool = False
-    """The built-in scaler has the measurements that it needs."""
 
     @property
     def workloads(self) -> tuple[tuple[str, Workload], ...]:
@@ -138,8 +136,8 @@ def _why(load: Workload, what: str) -> str:
 
 
 def _scaling(found: Findings) -> Verdict:
-    status = TRUE if found.scales else FALSE
-    note = found.scaling
+    decision, note = found.scaling.decision, found.scaling.note
+    status = TRUE if decision is not None and decision.active else FALSE
     return Verdict(ServiceCondition.SCALING_ACTIVE, status, note.reason, note.message)
 
 
@@ -259,11 +257,11 @@ def service_status(
     running: FairInferenceService | None,
     image: str | None,
     available_image: str | None,
-    decision: Decision | None = None,
-    host_taken: bool = False,
+    host_taken: bool,
     now: str,
 ) -> dict[str, Any]:
     """The status of the FairInferenceService `raw`. `host_taken`: requests to its host reach another service."""
+    decision = found.scaling.decision
     status = ServiceStatus(
         observed_generation=generation_of(raw),
         replicas=found.engines.pods,
@@ -312,7 +310,7 @@ def differs(status: Mapping[str, Any], raw: Object) -> bool:
 _OWNED: Final = (fields_of(ServiceStatus).keys() | fields_of(TenantStatus).keys()) - {"fairness"}
 
 
-def engine_selector(service: str, running: FairInferenceService | None = None) -> str:
+def engine_selector(service: str, running: FairInferenceService | None) -> str:
     """The engines' pods, as text: what an HPA reads."""
     external = None if running is None else running.spec.engine.pods_of_others
     own = {SERVICE_LABEL: service, COMPONENT_LABEL: ENGINE_COMPONENT}
@@ -320,7 +318,7 @@ def engine_selector(service: str, running: FairInferenceService | None = None) -
     return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
-def url_of(service: FairInferenceService, *, host_taken: bool = False) -> str:
+def url_of(service: FairInferenceService, *, host_taken: bool) -> str:
     """Where clients send requests: from outside where it is exposed, else from inside the cluster."""
     exposure = service.spec.exposure
     if exposure.ingress is not None and not host_taken:

@@ -192,15 +192,19 @@ def _holds(condition: Mapping[str, Any] | None) -> bool:
 
 
 def _waits_since(pod: Object, conditions: Mapping[str, Mapping[str, Any]]) -> datetime | None:
-    gates = (pod.get("spec") or {}).get("readinessGates") or ()
-    is_gated = any(gate.get("conditionType") == IN_ROTATION_GATE for gate in gates)
     containers = conditions.get("ContainersReady")
-    if not is_gated or containers is None or not _holds(containers):
+    if not has_gate(pod) or containers is None or not _holds(containers):
         return None
     if _holds(conditions.get(IN_ROTATION_GATE)):
         return None
     # Without a time it counts as having waited long enough.
     return _time(str(containers.get("lastTransitionTime", ""))) or datetime.min.replace(tzinfo=UTC)
+
+
+def has_gate(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod, or pods of a template, wait for routers."""
+    gates = (pod.get("spec") or {}).get("readinessGates") or ()
+    return any(gate.get("conditionType") == IN_ROTATION_GATE for gate in gates)
 
 
 def _mark(pod: Object, drain: str | None) -> Mark | None:
@@ -335,12 +339,9 @@ def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
     """The most specific one first: containers, the scheduler, nodes, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    for pod in alive:
-        yield from of_containers(pod)
-    for pod in alive:
-        yield from of_scheduling(pod)
-    for pod in alive:
-        yield from of_readiness(pod)
+    for failures in (of_containers, of_scheduling, of_readiness):
+        for pod in alive:
+            yield from failures(pod)
     for engine in engines_of(alive):
         if engine.waits_since is not None:
             message = f"pod {engine.name} is ready, and no router sends requests to it yet."

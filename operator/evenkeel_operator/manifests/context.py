@@ -17,6 +17,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.spec.parts import PodTemplate
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
+from evenkeel_contract.values import Quantity
 
 from evenkeel_operator.core.objects import KINDS, Manifest, list_key
 from evenkeel_operator.core.records import Defaults
@@ -52,11 +53,6 @@ class BuildContext:
     @property
     def spec(self) -> ServiceSpec:
         return self.service.spec
-
-    @property
-    def drain_s(self) -> int:
-        """How long a terminating replica or router may finish its work."""
-        return drain_s(self.spec)
 
     @property
     def owner_reference(self) -> Manifest:
@@ -105,13 +101,15 @@ def manifest(
     *,
     name: str | None = None,
     annotations: Mapping[str, str] | None = None,
+    given_labels: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The head of an object; the caller adds its body. `name` is that of the component unless given."""
+    """The head of an object; the caller adds its body. `name` is that of the component unless given. Generated labels win
+    over those that are given: the operator selects by them."""
     of_component = {ENGINE_COMPONENT: engine_name, ROUTER_COMPONENT: router_name}[component]
     metadata: Manifest = {
         "name": name or of_component(context.name),
         "namespace": context.namespace,
-        "labels": labels(context.name, component),
+        "labels": {**(given_labels or {}), **labels(context.name, component)},
         "ownerReferences": [context.owner_reference],
     }
     if annotations:
@@ -163,11 +161,12 @@ def disruption_budget(context: BuildContext, component: str, *, max_unavailable:
 
 
 def volume_claim(
-    context: BuildContext, component: str, size: str, modes: Sequence[str]
+    context: BuildContext, component: str, size: Quantity, modes: Sequence[str]
 ) -> Manifest:
     """A volume of a component."""
     found = manifest(context, "PersistentVolumeClaim", component)
-    found["spec"] = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
+    requests = {"storage": str(size.to_plain())}
+    found["spec"] = {"accessModes": list(modes), "resources": {"requests": requests}}
     return found
 
 
@@ -180,16 +179,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`; neither is modified."""
     merged = dict(base)
     for key, value in over.items():
+        below = merged.get(key)
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge(merged[key], value)
-        elif isinstance(value, list) and isinstance(merged.get(key), list):
-            merged[key] = _merge_list(key, merged[key], value)
-        elif isinstance(value, list):
-            merged[key] = _merge_list(key, [], value)
         elif isinstance(value, Mapping):
-            merged[key] = merge({}, value)
+            merged[key] = merge(below if isinstance(below, Mapping) else {}, value)
+        elif isinstance(value, list):
+            merged[key] = _merge_list(key, below if isinstance(below, list) else [], value)
         else:
             merged[key] = value
     return merged

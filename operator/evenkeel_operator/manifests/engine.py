@@ -155,7 +155,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "serviceAccountName": engine_name(context.name),
         "automountServiceAccountToken": False,  # an engine does not use the API server
         "enableServiceLinks": False,  # otherwise variables of other Services could become settings
-        "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "terminationGracePeriodSeconds": drain_s(context.spec) + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "readinessGates": GATES,
         "securityContext": POD_SECURITY,
         "topologySpreadConstraints": spread(match),
@@ -215,7 +215,7 @@ def _environment(context: BuildContext) -> list[Manifest]:
     ]
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = environment(context.spec)
+    settings = _settings(context.spec)
     found += [{"name": name, "value": value} for name, value in settings.items()]
     found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
@@ -293,12 +293,10 @@ def _simulator(spec: ServiceSpec) -> Iterator[str]:
     yield from flags
 
 
-def environment(spec: ServiceSpec) -> dict[str, str]:
+def _settings(spec: ServiceSpec) -> dict[str, str]:
     """The settings of the plug-in inside the engine; the simulator has flags for them."""
     if spec.engine.runtime is Runtime.VLLM:
         return vllm_environment(spec, reports_port=REPORTS_PORT, reports_host="0.0.0.0")
-    if spec.engine.runtime is not Runtime.SGLANG:
-        return {}
     return engine_environment(spec, reports_port=REPORTS_PORT)
 
 
@@ -335,7 +333,7 @@ def cache_claim(context: BuildContext) -> Manifest | None:
     if cache is None:
         return None
     modes = [mode.value for mode in cache.access_modes]
-    found = volume_claim(context, ENGINE_COMPONENT, str(cache.size.to_plain()), modes)
+    found = volume_claim(context, ENGINE_COMPONENT, cache.size, modes)
     if cache.storage_class_name is not None:
         found["spec"]["storageClassName"] = cache.storage_class_name
     return found

@@ -23,7 +23,7 @@ from evenkeel_contract.spec.parts import Slo, TtftObjective
 
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.recommendation import series_of
-from evenkeel_operator.manifests.context import BuildContext, manifest, selector
+from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, selector
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:
@@ -36,23 +36,15 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
     return [_monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME), routers]
 
 
-def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
-    """Adds the labels of the platform's Prometheus selector; generated labels win."""
-    found["metadata"]["labels"] = {
-        **context.defaults.monitoring.labels,
-        **found["metadata"]["labels"],
-    }
-    return found
-
-
 def _monitor(context: BuildContext, component: str, port: str) -> Manifest:
-    found = manifest(context, "PodMonitor", component)
+    selected = context.defaults.monitoring.labels
+    found = manifest(context, "PodMonitor", component, given_labels=selected)
     found["spec"] = {
         "selector": {"matchLabels": selector(context.name, component)},
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }
-    return with_selection_labels(found, context)
+    return found
 
 
 _GROUPS: Final[list[Any]] = msgspec.json.decode(
@@ -80,9 +72,9 @@ def prometheus_rule(context: BuildContext) -> Manifest | None:
     """The alerts of the service; None if the cluster lacks their API."""
     if "PrometheusRule" not in context.apis:
         return None
-    found = manifest(context, "PrometheusRule", ROUTER_COMPONENT, name=alerts_name(context.name))
+    found = _head_of_alerts(context, "PrometheusRule")
     found["spec"] = {"groups": alert_groups(context)}
-    return with_selection_labels(found, context)
+    return found
 
 
 def rules_config_map(context: BuildContext) -> Manifest | None:
@@ -92,12 +84,18 @@ def rules_config_map(context: BuildContext) -> Manifest | None:
     """
     if not context.defaults.monitoring.plain_rules:
         return None
-    found = manifest(context, "ConfigMap", ROUTER_COMPONENT, name=alerts_name(context.name))
+    found = _head_of_alerts(context, "ConfigMap")
     found["metadata"]["labels"][RULES_LABEL] = "true"
     rules = msgspec.json.encode({"groups": alert_groups(context)})  # JSON is YAML
     text = msgspec.json.format(rules, indent=1).decode()
     found["data"] = {f"{context.namespace}.{context.name}.yaml": text}
-    return with_selection_labels(found, context)
+    return found
+
+
+def _head_of_alerts(context: BuildContext, kind: str) -> Manifest:
+    selected = context.defaults.monitoring.labels
+    name = alerts_name(context.name)
+    return manifest(context, kind, ROUTER_COMPONENT, name=name, given_labels=selected)
 
 
 def alert_groups(context: BuildContext) -> list[Manifest]:
@@ -134,7 +132,7 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     # The job name that the Prometheus operator gives to a PodMonitor.
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
-    yield "drained_by", _span(context.drain_s + _LATE_S)
+    yield "drained_by", _span(drain_s(context.spec) + _LATE_S)
     yield "runbooks", context.defaults.monitoring.runbooks.rstrip("/")
     yield from _thresholds(context.spec.slo)
 

@@ -7,7 +7,6 @@ namespace. Of Secrets they may read only their own.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
@@ -26,6 +25,7 @@ from evenkeel_contract.names import (
     router_peers_name,
 )
 from evenkeel_contract.routerconfig import StateStore
+from evenkeel_contract.spec.parts import FileState
 
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.rotation import LAST_WORDS
@@ -37,6 +37,7 @@ from evenkeel_operator.manifests.context import (
     PRE_STOP,
     BuildContext,
     disruption_budget,
+    drain_s,
     manifest,
     network_policy,
     pod_template,
@@ -52,7 +53,6 @@ from evenkeel_operator.manifests.context import (
 
 STATE_PATH: Final = "/var/lib/evenkeel"
 LEDGER_FILE: Final = f"{STATE_PATH}/ledger"
-_DEFAULT_STATE_SIZE: Final = "1Gi"
 
 PORTS: Final = {
     HTTP_PORT_NAME: TRAFFIC_PORT,
@@ -134,7 +134,7 @@ def state_claim(context: BuildContext) -> Manifest | None:
     state = context.spec.router.state
     if state.store is not StateStore.FILE:
         return None
-    size = _DEFAULT_STATE_SIZE if state.file is None else str(state.file.size.to_plain())
+    size = (state.file or FileState()).size
     return volume_claim(context, ROUTER_COMPONENT, size, ["ReadWriteOnce"])
 
 
@@ -205,7 +205,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "serviceAccountName": router_name(context.name),
         "automountServiceAccountToken": True,  # to watch its Secret, engines and peers
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "terminationGracePeriodSeconds": drain_s(context.spec) + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "securityContext": POD_SECURITY,
         **placement,
         "containers": [_container(context)],
@@ -249,9 +249,7 @@ def _container(context: BuildContext) -> Manifest:
         "lifecycle": PRE_STOP,
         "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
-        "resources": {
-            kind: dict(amounts) for kind, amounts in context.defaults.router_resources.items()
-        },
+        "resources": context.defaults.router_resources,
         "volumeMounts": mounts,
     }
     if context.defaults.pull_policy:
@@ -273,8 +271,9 @@ def ingress(context: BuildContext) -> Manifest | None:
     if wanted is None:
         return None
     annotations = {**_annotations(context), **wanted.annotations}
-    found = manifest(context, "Ingress", ROUTER_COMPONENT, annotations=annotations)
-    _add_labels(found, wanted.labels)
+    found = manifest(
+        context, "Ingress", ROUTER_COMPONENT, annotations=annotations, given_labels=wanted.labels
+    )
     backend = {
         "service": {"name": router_name(context.name), "port": {"name": HTTP_PORT_NAME}},
     }
@@ -293,8 +292,13 @@ def http_route(context: BuildContext) -> Manifest | None:
     wanted = context.spec.exposure.http_route
     if wanted is None or "HTTPRoute" not in context.apis:
         return None
-    found = manifest(context, "HTTPRoute", ROUTER_COMPONENT, annotations=wanted.annotations)
-    _add_labels(found, wanted.labels)
+    found = manifest(
+        context,
+        "HTTPRoute",
+        ROUTER_COMPONENT,
+        annotations=wanted.annotations,
+        given_labels=wanted.labels,
+    )
     found["spec"] = {
         "parentRefs": [to_plain(ref) for ref in wanted.parent_refs],
         "rules": [
@@ -319,11 +323,6 @@ def http_route(context: BuildContext) -> Manifest | None:
     if wanted.hostnames:
         found["spec"]["hostnames"] = list(wanted.hostnames)
     return found
-
-
-def _add_labels(found: Manifest, given: Mapping[str, str]) -> None:
-    """Generated labels win: the operator selects by them."""
-    found["metadata"]["labels"] = {**given, **found["metadata"]["labels"]}
 
 
 def _annotations(context: BuildContext) -> dict[str, str]:

@@ -20,7 +20,7 @@ from evenkeel_contract.names import (
     REPORTS_PORT_NAME,
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_kube.cache import Metadata
+from evenkeel_kube.cache import Named
 
 from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
@@ -43,10 +43,9 @@ class PodStatus(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True):
+class Pod(Named, frozen=True):
     """The fields of a pod that are read."""
 
-    metadata: Metadata = Metadata()
     status: PodStatus = PodStatus()
 
 
@@ -79,10 +78,9 @@ class EndpointPort(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
-class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointSlice(Named, frozen=True, rename="camel"):
     """The fields of a slice that are read."""
 
-    metadata: Metadata = Metadata()
     address_type: str = "IPv4"
     endpoints: tuple[Endpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None

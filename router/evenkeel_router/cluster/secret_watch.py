@@ -11,12 +11,11 @@ import binascii
 import logging
 from random import Random
 
-import msgspec
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.values import Fault
-from evenkeel_kube.cache import Metadata
+from evenkeel_kube.cache import Named
 from evenkeel_kube.client import KubeClient
 from evenkeel_kube.watch import Selection, Watcher
 
@@ -25,10 +24,9 @@ from evenkeel_router.cluster.config_watch import Apply, Complain, Loaded, hand_o
 _log = logging.getLogger(__name__)
 
 
-class Secret(msgspec.Struct, frozen=True):
+class Secret(Named, frozen=True):
     """The parts of a Secret that are read."""
 
-    metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
     """Base64."""
 

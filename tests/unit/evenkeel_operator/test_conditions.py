@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.scaling import Scaling
 from evenkeel_operator.core.status import (
     MAX_MESSAGE,
     Findings,
@@ -20,11 +21,12 @@ from evenkeel_operator.core.workload import WORDS, Workload, newest_template, wo
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
 STARTING = Workload(wanted=2, exists=True, pods=2, ready=0)
+NOT_SCALED = Scaling(2, Note("NotConfigured", "spec.autoscaling is not set."))
 
 
 def findings(**changes: Any) -> Findings:
     given: dict[str, Any] = {"faults": (), "runs": True, "engines": READY, "routers": READY}
-    return Findings(**(given | changes))
+    return Findings(**(given | {"scaling": NOT_SCALED} | changes))
 
 
 def said(found: Findings) -> dict[str, tuple[str, str]]:
@@ -422,7 +424,9 @@ RAW: dict[str, Any] = {
 
 
 def status(found: Findings, raw: dict[str, Any], now: str) -> dict[str, Any]:
-    return service_status(raw, found, running=None, image=None, available_image=None, now=now)
+    return service_status(
+        raw, found, running=None, image=None, available_image=None, host_taken=False, now=now
+    )
 
 
 def test_a_condition_keeps_the_time_at_which_it_changed() -> None:

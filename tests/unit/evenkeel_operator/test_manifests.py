@@ -11,7 +11,7 @@ from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.records import Monitoring
 from evenkeel_operator.desired import build_all
-from evenkeel_operator.manifests.context import BuildContext
+from evenkeel_operator.manifests.context import BuildContext, drain_s
 from evenkeel_operator.manifests.engine import engine_arguments
 
 from tests.support.build_contexts import sample_context, with_apis
@@ -90,7 +90,7 @@ def test_a_pod_may_take_as_long_to_leave_as_the_drain(sample: str) -> None:
     for component in ("engine", "router"):
         pod = pod_of(objects, f"{context.name}-{component}")
         hook = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert pod["terminationGracePeriodSeconds"] >= context.drain_s + hook
+        assert pod["terminationGracePeriodSeconds"] >= drain_s(context.spec) + hook
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -124,7 +124,7 @@ def test_vllm_has_its_own_command_probes_and_settings_and_finishes_its_requests(
         },
     )
     container = main_container(build(context), "qwen-engine")
-    assert f"--shutdown-timeout={context.drain_s}" in container["args"]
+    assert f"--shutdown-timeout={drain_s(context.spec)}" in container["args"]
     at = container["args"].index("--lora-modules")
     assert container["args"][at + 1] == "q:support=/models/claim/support"
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from evenkeel_operator.metrics import ServiceCollector, ServiceSample
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.scaling import Scaling
+from evenkeel_operator.core.status import Findings
+from evenkeel_operator.core.workload import Workload
+from evenkeel_operator.metrics import ServiceCollector
 from prometheus_client import CollectorRegistry, generate_latest
 
 
@@ -13,21 +17,25 @@ def exposed(collector: ServiceCollector) -> list[str]:
     return sorted(line for line in lines if not line.startswith("#"))
 
 
-def figures(*, ready: int, reason: str) -> ServiceSample:
-    return ServiceSample(
-        replicas={"engine": (2, ready)}, conditions=(("Progressing", "False", reason),)
-    )
+def seen(collector: ServiceCollector, *, ready: int, reason: str) -> None:
+    engines, routers = Workload(wanted=2, ready=ready), Workload(wanted=1, ready=1)
+    scaling = Scaling(2, Note("NotConfigured", ""))
+    found = Findings(faults=(), runs=True, engines=engines, routers=routers, scaling=scaling)
+    condition = {"type": "Progressing", "status": "False", "reason": reason}
+    collector.found("ns", "a", found, {"conditions": [condition]})
 
 
 def test_a_service_has_one_set_of_series_and_none_once_it_is_gone() -> None:
     collector = ServiceCollector()
-    collector.found("ns", "a", figures(ready=0, reason="RolloutStuck"))
-    collector.found("ns", "a", figures(ready=2, reason="Stable"))
+    seen(collector, ready=0, reason="RolloutStuck")
+    seen(collector, ready=2, reason="Stable")
     service = 'service_name="a",service_namespace="ns"'
     assert exposed(collector) == [
         f'evenkeel_operator_condition{{reason="Stable",{service},status="False",type="Progressing"}} 1.0',
         f'evenkeel_operator_replicas_ready{{component="engine",{service}}} 2.0',
+        f'evenkeel_operator_replicas_ready{{component="router",{service}}} 1.0',
         f'evenkeel_operator_replicas_wanted{{component="engine",{service}}} 2.0',
+        f'evenkeel_operator_replicas_wanted{{component="router",{service}}} 1.0',
     ]
     collector.gone("ns", "a")
     assert exposed(collector) == []

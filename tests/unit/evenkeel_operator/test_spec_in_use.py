@@ -97,7 +97,7 @@ def test_the_image(
     service = choose_spec(plain, None, DEFAULTS).running
     assert service is not None
     accepted = pinned(service, Accepted(plain["spec"], pins), DEFAULTS)
-    assert engine_image(service, accepted, DEFAULTS) == want
+    assert engine_image(service, accepted) == want
 
 
 def _engine(**container: Any) -> dict[str, Any]:
