@@ -159,7 +159,7 @@ def _panels_of_12(results: Mapping[str, Run]) -> tuple[Panel, ...]:
 
     times = {
         "total": by_policy(lambda result: result.makespan_s),
-        "program": by_policy(lambda result: result.latency_s()),
+        "program": by_policy(Run.latency_s),
     }
     ttft = {chat: by_policy(partial(Run.ttft_s, client=chat)) for chat in CHATS}
     return (bars("Time", times, y="s"), bars("Mean TTFT", ttft, y="s"))
