@@ -44,7 +44,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 from evenkeel_simulator.laboratory.central_dlpm import BATCHING_STEPS, CentralDlpm
 from evenkeel_simulator.laboratory.fleet_facts import FleetFacts, InformedPolicy
-from evenkeel_simulator.laboratory.rpm import OpensByTime
+from evenkeel_simulator.laboratory.rpm import DeferredRpm
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""
@@ -60,8 +60,6 @@ class FleetConfig:
     replica_policy: Callable[[], ReplicaPolicy]
     fleet_policy: FleetPolicy
     cost: Cost
-    index_blocks: int = 2_000_000
-    """Bound of the prefix index."""
     expectation: Expectation | None = None
     """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
 
@@ -119,7 +117,7 @@ class Fleet:
     def __init__(self, config: FleetConfig, on_record: Callable[[Record], None]) -> None:
         self.config = config
         self.policy = config.fleet_policy
-        self.index = PrefixIndex(max_blocks=config.index_blocks)
+        self.index = PrefixIndex()
         self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
         self._adapters = AdapterPlaces(config.engine.adapters_per_batch or 1)
         self._on_record = on_record
@@ -344,7 +342,7 @@ class Fleet:
                 end_s = engine.start(now_s)
             else:
                 end_s = self._start_after_pull(self.central, slot, now_s)
-            if end_s is None and isinstance(engine.policy, OpensByTime):
+            if end_s is None and isinstance(engine.policy, DeferredRpm):
                 end_s = engine.policy.opens_s()
             if end_s is not None and end_s < inf:
                 heappush(self._ends, (end_s, slot))
