@@ -172,20 +172,16 @@ def engine_config(
 ) -> EngineConfig:
     """An engine with the plug-in, with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
+    rule = rules[_spelled("admission", admission, rules)]
     try:
-        default = EngineConfig(
+        config = EngineConfig(
+            kv_tokens=kv_tokens,
+            admission=rule,
             share_in_batch=share_in_batch,
             isolation=isolation,
             adapters_per_batch=adapters_per_batch,
         )
-        return replace(
-            default,
-            kv_tokens=kv_tokens,
-            admission=rules[_spelled("admission", admission, rules)],
-            max_running=default.max_running if max_running is None else max_running,
-        )
-    except SetupError:
-        raise
+        return config if max_running is None else replace(config, max_running=max_running)
     except ValueError as error:
         raise SetupError(str(error)) from error
 
