@@ -111,6 +111,18 @@ class _CacheEvents:
         self._index.drop(self._slot)
 
 
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """A run creates no reference cycles (tested); the garbage collector would take an eighth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Fleet:
     """Runs one workload. `on_record` gets each request once it is over."""
 
@@ -139,12 +151,9 @@ class Fleet:
         self.tick_s = inf
         """When `tick` is called next, while there is work."""
 
+    @_no_cycle_collection()
     def run(self, workload: Workload) -> float:
         """Serve a workload to its end; returns when the last request ended."""
-        with _no_cycle_collection():
-            return self._run(workload)
-
-    def _run(self, workload: Workload) -> float:
         arrivals = _in_order(workload.programs)
         upcoming = next(arrivals, None)
         now_s, ends = 0.0, self._ends
@@ -359,18 +368,6 @@ class Fleet:
         for dispatch, (run, number, arrival_s) in central.pull(slot, engine, now_s):
             self._submit(self._request(run, number, dispatch, arrival_s), slot, now_s)
         return engine.start(now_s, most_steps=BATCHING_STEPS)
-
-
-@contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """A run creates no reference cycles (tested); the garbage collector would take an eighth of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _in_order(programs: Iterable[Program]) -> Iterator[Program]:
