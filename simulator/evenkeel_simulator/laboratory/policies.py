@@ -21,12 +21,11 @@ from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.laboratory.andes import Andes
-from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.central_dlpm import CentralDlpm
 from evenkeel_simulator.laboratory.preble import PrebleE2
 from evenkeel_simulator.laboratory.preble_priority import PreblePriority
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
-from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
+from evenkeel_simulator.laboratory.routers import CacheAware, PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import (
     ArtifactLcf,
