@@ -23,7 +23,10 @@ MAX_CLIPPED_TOKENS = 4096
 
 
 class Admission(ABC):
-    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate."""
+    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate.
+
+    The other methods do nothing in a rule that has nothing to learn.
+    """
 
     @abstractmethod
     def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
