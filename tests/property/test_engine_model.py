@@ -19,7 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue, make_request
+from tests.unit.evenkeel_simulator.engine_support import (
+    PROFILE,
+    LongestMatch,
+    Queue,
+    insert,
+    make_request,
+)
 
 POOL = 200
 KEYS = st.sampled_from("abc")
@@ -302,7 +308,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(prompt=PROMPTS)
     def insert(self, prompt: tuple[tuple[str, int], ...]) -> None:
-        self.cache.insert(self.cache.root, [Segment(*piece) for piece in prompt])
+        insert(self.cache, self.cache.root, [Segment(*piece) for piece in prompt])
 
     @rule(tokens=st.integers(1, 30))
     def evict(self, tokens: int) -> None:

@@ -10,8 +10,8 @@ pool holds after its last admission.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
 
@@ -22,15 +22,21 @@ MAX_CLIPPED_TOKENS = 4096
 """SGLang's estimate counts at most this much of a request's `max_new_tokens`."""
 
 
-class Admission(Protocol):
-    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate."""
+class Admission(ABC):
+    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate.
 
+    The other methods do nothing in a rule that has nothing to learn.
+    """
+
+    @abstractmethod
     def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
         """`possible_tokens`: the most that the batch may produce yet. The rule reads `batch` once at most, in this pass."""
 
+    @abstractmethod
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
         """Whether the candidate may enter now. In an empty engine it must fit alone."""
 
+    @abstractmethod
     def admit(self, request: EngineRequest) -> None:
         """The candidate entered; its extend tokens have left `available`."""
 
@@ -44,7 +50,7 @@ class Admission(Protocol):
         """A request produced its last token."""
 
 
-class Reservation:
+class Reservation(Admission):
     """Reserves the whole of every request's possible output: memory never runs out (ALGORITHMS §7 A1)."""
 
     def __init__(self) -> None:
@@ -59,17 +65,8 @@ class Reservation:
     def admit(self, request: EngineRequest) -> None:
         self._reserved += request.reserved_tokens
 
-    def decoded(self, steps: int) -> None:
-        """Nothing to estimate."""
 
-    def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Does not happen: admitted requests have their memory reserved."""
-
-    def finished(self, request: EngineRequest) -> None:
-        """Nothing to learn."""
-
-
-class SGLangAdmission:
+class SGLangAdmission(Admission):
     """Assumes that requests stop early: only a ratio of the batch's possible output is reserved.
 
     The ratio falls from `INITIAL` to `LEAST` over `DECAY_STEPS` decode steps without a retraction, and after
@@ -144,9 +141,6 @@ class SGLangAdmission:
         self._start = min(1.0, (produced + headroom) / (possible + 1))
         self._steps = 0
         self._retracting = True
-
-    def finished(self, request: EngineRequest) -> None:
-        """Nothing to learn."""
 
     def _at_end(self, request: EngineRequest) -> int:
         """Output tokens that a request counts with in all."""

@@ -161,41 +161,30 @@ class RadixCache:
 
     # Storing
 
-    def insert(self, node: Node, segments: Sequence[Segment]) -> Node:
-        """Store `segments` below `node`, as far as they are not there; returns the last one's node, which may be evicted."""
-        end = self._store(node, segments)
-        self._offer(end)
-        return end
-
     def extend(self, node: Node, segments: Sequence[Segment]) -> Node:
-        """Store `segments` below a locked node, and lock the last one's node instead; returns it."""
-        end = self._store(node, segments)
-        self.lock(end)
-        self.unlock(node)
-        return end
-
-    def _store(self, node: Node, segments: Sequence[Segment]) -> Node:
-        parent = node
+        """Store `segments` below a locked node, as far as they are not there, and lock the last one's node instead; returns it."""
+        end = parent = node
         created: list[Node] = []
         self._tick += 1
         for segment in segments:
-            child = node.children.get(segment)
+            child = end.children.get(segment)
             if child is None:
-                child = Node(segment, node, self._tick)
-                node.children[segment] = child
+                child = Node(segment, end, self._tick)
+                end.children[segment] = child
                 self.tokens += segment.tokens
                 self.evictable += segment.tokens
                 created.append(child)
                 if len(created) == 1:
-                    parent = node
-            node = child
-        node.access = self._tick
+                    parent = end
+            end = child
         if created:
             self.nodes += len(created)
             self._advance_parked(parent, created[0])
             if self.observer is not None:
                 self.observer.stored(created)
-        return node
+        self.lock(end)
+        self.unlock(node)
+        return end
 
     def _advance_parked(self, parent: Node, child: Node) -> None:
         """Prompts that waited for `child` below `parent` now match further."""

@@ -8,7 +8,7 @@ saves the work per request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest
@@ -24,7 +24,7 @@ class Iteration:
 
     start_s: float
     end_s: float
-    chunks: Sequence[tuple[EngineRequest, int]] = ()
+    chunks: Chunks = ()
     """Prefill: the tokens of each request that are computed."""
     steps: int = 0
     """Decode steps, all planned; `done` of them are applied."""
@@ -70,29 +70,21 @@ class Iteration:
             self.end_s = self.clock_s + (self.step_s + self.kv_token_s * self.kv_tokens)
 
 
-@dataclass(frozen=True, slots=True)
 class Speed:
     """A cost profile in seconds."""
 
-    profile: CostProfile
-    decode_s: float = field(init=False)
-    request_s: float = field(init=False)
-    kv_token_s: float = field(init=False)
-    waiting_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "decode_s", self.profile.decode_ms * MS)
-        object.__setattr__(self, "request_s", self.profile.decode_request_ms * MS)
-        object.__setattr__(self, "kv_token_s", self.profile.decode_kv_token_ms * MS)
-        object.__setattr__(self, "waiting_s", self.profile.waiting_ms * MS)
+    def __init__(self, profile: CostProfile) -> None:
+        self.profile = profile
+        self.decode_s = profile.decode_ms * MS
+        self.request_s = profile.decode_request_ms * MS
+        self.kv_token_s = profile.decode_kv_token_ms * MS
+        self.waiting_s = profile.waiting_ms * MS
 
     def load_tokens(self, load_ms: float) -> int:
         """The prompt tokens that would take as long as the load of an adapter."""
         return round(load_ms / self.profile.prefill_token_ms)
 
-    def prefill(
-        self, chunks: Sequence[tuple[EngineRequest, int]], *, batch: int = 0, kv_tokens: int = 0
-    ) -> float:
+    def prefill(self, chunks: Chunks, *, batch: int = 0, kv_tokens: int = 0) -> float:
         """Seconds of a prefill; with `batch` requests decoding in the same iteration (mixed)."""
         profile = self.profile
         tokens = attention = swapped = 0

@@ -97,10 +97,6 @@ class Engine:
         self._catch_up(now_s)
         return self.accounts
 
-    def request(self, request_id: str) -> EngineRequest | None:
-        """A request that waits or runs."""
-        return self._requests.get(request_id)
-
     def running(self) -> Iterable[EngineRequest]:
         """Every request in the batch, including those in prefill."""
         yield from self._prefills.requests
@@ -139,10 +135,6 @@ class Engine:
             if self._iteration is not None:
                 self._iteration.truncate()
         return request
-
-    def flush_cache(self) -> bool:
-        """Drop the prefix cache; refused (False) while anything waits or runs, as SGLang does."""
-        return not self._requests and self.memory.cache.clear()
 
     def step(self, now_s: float, until_s: float | None = None) -> Step | None:
         """`start` and `finish` in one; a single decode step unless `until_s` lies ahead. None: no work."""

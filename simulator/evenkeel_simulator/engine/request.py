@@ -84,9 +84,8 @@ class EngineRequest(Request):
     def held_tokens(self) -> int:
         """Pool tokens that only this request holds, at any time."""
         if self.state is State.RUNNING:  # decode steps are added up for the whole batch only
-            return (
-                self.context_tokens - 1 - self.path_tokens
-            )  # the last token is yet to be fed back
+            # The last token is yet to be fed back.
+            return self.context_tokens - 1 - self.path_tokens
         return self.private_tokens
 
     @property

@@ -139,8 +139,8 @@ class _Load:
         """Of the five coefficients, in the order of the module's formula."""
         steps = one.output_tokens - 1
         span_s = one.end_s - one.first_s
-        first, last = bisect_right(self._at_s, one.first_s) - 1, bisect_right(self._at_s, one.end_s)
-        last -= 1
+        first = bisect_right(self._at_s, one.first_s) - 1
+        last = bisect_right(self._at_s, one.end_s) - 1
         batch = float(self._batch_s[last] - self._batch_s[first]) / span_s
         kv = float(self._kv_s[last] - self._kv_s[first]) / span_s
         begun = bisect_right(self._prefill_s, one.first_s)

@@ -44,7 +44,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 from evenkeel_simulator.laboratory.central_dlpm import BATCHING_STEPS, CentralDlpm
 from evenkeel_simulator.laboratory.fleet_facts import FleetFacts, InformedPolicy
-from evenkeel_simulator.laboratory.rpm import OpensByTime
+from evenkeel_simulator.laboratory.rpm import DeferredRpm
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""
@@ -60,8 +60,6 @@ class FleetConfig:
     replica_policy: Callable[[], ReplicaPolicy]
     fleet_policy: FleetPolicy
     cost: Cost
-    index_blocks: int = 2_000_000
-    """Bound of the prefix index."""
     expectation: Expectation | None = None
     """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
 
@@ -113,13 +111,25 @@ class _CacheEvents:
         self._index.drop(self._slot)
 
 
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """A run creates no reference cycles (tested); the garbage collector would take an eighth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Fleet:
     """Runs one workload. `on_record` gets each request once it is over."""
 
     def __init__(self, config: FleetConfig, on_record: Callable[[Record], None]) -> None:
         self.config = config
         self.policy = config.fleet_policy
-        self.index = PrefixIndex(max_blocks=config.index_blocks)
+        self.index = PrefixIndex()
         self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
         self._adapters = AdapterPlaces(config.engine.adapters_per_batch or 1)
         self._on_record = on_record
@@ -141,12 +151,9 @@ class Fleet:
         self.tick_s = inf
         """When `tick` is called next, while there is work."""
 
+    @_no_cycle_collection()
     def run(self, workload: Workload) -> float:
         """Serve a workload to its end; returns when the last request ended."""
-        with _no_cycle_collection():
-            return self._run(workload)
-
-    def _run(self, workload: Workload) -> float:
         arrivals = _in_order(workload.programs)
         upcoming = next(arrivals, None)
         now_s, ends = 0.0, self._ends
@@ -344,7 +351,7 @@ class Fleet:
                 end_s = engine.start(now_s)
             else:
                 end_s = self._start_after_pull(self.central, slot, now_s)
-            if end_s is None and isinstance(engine.policy, OpensByTime):
+            if end_s is None and isinstance(engine.policy, DeferredRpm):
                 end_s = engine.policy.opens_s()
             if end_s is not None and end_s < inf:
                 heappush(self._ends, (end_s, slot))
@@ -361,18 +368,6 @@ class Fleet:
         for dispatch, (run, number, arrival_s) in central.pull(slot, engine, now_s):
             self._submit(self._request(run, number, dispatch, arrival_s), slot, now_s)
         return engine.start(now_s, most_steps=BATCHING_STEPS)
-
-
-@contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """A run creates no reference cycles (tested); the garbage collector would take an eighth of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _in_order(programs: Iterable[Program]) -> Iterator[Program]:

@@ -16,6 +16,7 @@ from evenkeel_fairshare.tenancy import shares
 
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest, State
+from evenkeel_simulator.experiments.workload import Client
 
 REPORT_S = 1.0
 """Between two reports of a replica."""
@@ -112,11 +113,11 @@ class FleetWatch:
         ready: int,
         in_flight: int,
         asked_per_s: Mapping[str, float],
-        weights: Mapping[str, tuple[float, str, float]],
+        clients: Mapping[str, Client],
     ) -> Observation:
         """What a scaler sees after the report of this second."""
         waiting = self._waits[-1][1]
-        within = within_share(asked_per_s, weights)
+        within = within_share(asked_per_s, clients)
         ttfts = [ttft_s for _, client, ttft_s in self._started if client in within]
         waits = sum([past.get(name, 0) for _, past in self._waits for name in within])
         since_s, before = self._totals[0]
@@ -151,19 +152,16 @@ def _costs(engines: Iterable[Engine], waiting: Mapping[str, int]) -> dict[str, f
     }
 
 
-def within_share(
-    asked: Mapping[str, float], weights: Mapping[str, tuple[float, str, float]]
-) -> frozenset[str]:
+def within_share(asked: Mapping[str, float], clients: Mapping[str, Client]) -> frozenset[str]:
     """Clients that ask for no more than twice their weighted part of all that is asked for.
 
-    `weights`: client weight, tenant and tenant weight by client; clients that are missing weigh 1. Twice, because in a fleet of
-    equals half of the clients ask for more than the mean.
+    A client that is not in `clients` weighs 1. Twice, because in a fleet of equals half of the clients ask for more than the mean.
     """
     active = {name: rate for name, rate in asked.items() if rate > 0}
-    known = {name: weights.get(name, (1.0, name, 1.0)) for name in active}
-    identities = {name: f"{known[name][1]}/{number}" for number, name in enumerate(active)}
-    of_client = {identities[name]: known[name][0] for name in active}
-    of_tenant = {tenant: weight for _, tenant, weight in known.values()}
+    known = {name: clients.get(name) or Client(name, tenant=name) for name in active}
+    identities = {name: f"{known[name].tenant}/{number}" for number, name in enumerate(active)}
+    of_client = {identities[name]: one.client_weight for name, one in known.items()}
+    of_tenant = {one.tenant: one.tenant_weight for one in known.values()}
     parts = shares(list(of_client), of_client.__getitem__, of_tenant.__getitem__)
     total = sum(active.values())
     return frozenset(

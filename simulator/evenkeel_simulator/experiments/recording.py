@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from evenkeel_contract.recording import FleetLine, Header, RecordingError, RequestLine, decode_line
 
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.experiments.traces import TraceError, read_text
+from evenkeel_simulator.experiments.traces import SHOWN_FAULTS, TraceError, read_text
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload, tenant_of
 
-SHOWN_FAULTS = 20
 _LEAST_BLOCKS = 4  # fewer say little about the tokens of a block
 
 
@@ -144,10 +144,7 @@ def _replica_counts(
 
 
 def _moved(one: RequestLine, by_s: float) -> RequestLine:
-    return RequestLine(
-        **{name: getattr(one, name) for name in one.__struct_fields__}
-        | {"arrival_s": max(0.0, one.arrival_s + by_s)}
-    )
+    return msgspec.structs.replace(one, arrival_s=max(0.0, one.arrival_s + by_s))
 
 
 def _call(one: RequestLine, block_tokens: float) -> Call:

@@ -27,7 +27,7 @@ from evenkeel_simulator.experiments.fleet_watch import (
 )
 from evenkeel_simulator.experiments.owed import service_of
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload import Call, Workload
+from evenkeel_simulator.experiments.workload import Call, Client, Workload
 
 FLAP_S = 300.0
 """A replica that ends earlier after the last start, or starts earlier after the last end, is a flap."""
@@ -109,14 +109,11 @@ class ScaledFleet(Fleet):
         self._watch = FleetWatch()
         self._report_s = 0.0
         self._open: dict[str, _FleetRequest] = {}
-        self._weights: Mapping[str, tuple[float, str, float]] = {}
+        self._clients: Mapping[str, Client] = {}
 
     def run(self, workload: Workload) -> float:
         """Serve a workload; returns when the last request ended, to which GPU time is counted."""
-        self._weights = {
-            name: (one.client_weight, one.tenant, one.tenant_weight)
-            for name, one in workload.clients.items()
-        }
+        self._clients = workload.clients
         end_s = super().run(workload)
         for replica in self._replicas.values():
             self.gpu_s += end_s - replica.started_s
@@ -150,7 +147,7 @@ class ScaledFleet(Fleet):
             ready=ready,
             in_flight=len(self._open),
             asked_per_s=self._meter.rates(now_s),
-            weights=self._weights,
+            clients=self._clients,
         )
 
     # Events of the base class.
@@ -236,12 +233,8 @@ def attained(
     for record in records:
         cost = record.input_tokens + 2.0 * record.output_tokens
         minutes[int(record.arrival_s // MINUTE_S)][record.client] += cost
-    weights = {
-        name: (client.client_weight, client.tenant, client.tenant_weight)
-        for name in {record.client for record in records}
-        for client in (workload.client(name),)
-    }
-    within = {minute: within_share(asked, weights) for minute, asked in minutes.items()}
+    clients = {name: workload.client(name) for name in {record.client for record in records}}
+    within = {minute: within_share(asked, clients) for minute, asked in minutes.items()}
     counted = [r for r in records if r.client in within[int(r.arrival_s // MINUTE_S)]]
     ttfts = [inf if record.ttft_s is None else record.ttft_s for record in counted]
     good = sum(ttft <= threshold_s for ttft in ttfts)

@@ -18,7 +18,6 @@ from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileErr
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.laboratory.central_dlpm import Overhead
 from evenkeel_simulator.laboratory.policies import (
     FLEET_POLICIES,
     REPLICA_POLICIES,
@@ -68,8 +67,6 @@ class Setup:
     """VTCOracle: of its errors."""
     expectation: Expectation | None = None
     """What users expect: QoE is measured against it, and Andes plans for it. None: QoE is not measured."""
-    overhead: Overhead = field(default_factory=Overhead)
-    """DLPMCentral."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     artifact_rules: bool = False
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
@@ -129,7 +126,6 @@ class Setup:
                         profile=setup.profile,
                         kv_tokens=engine.kv_tokens,
                         deficits=rules.deficits,
-                        overhead=setup.overhead,
                     )
                 ),
                 cost=setup.cost,
@@ -172,20 +168,16 @@ def engine_config(
 ) -> EngineConfig:
     """An engine with the plug-in, with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
+    rule = rules[_spelled("admission", admission, rules)]
     try:
-        default = EngineConfig(
+        config = EngineConfig(
+            kv_tokens=kv_tokens,
+            admission=rule,
             share_in_batch=share_in_batch,
             isolation=isolation,
             adapters_per_batch=adapters_per_batch,
         )
-        return replace(
-            default,
-            kv_tokens=kv_tokens,
-            admission=rules[_spelled("admission", admission, rules)],
-            max_running=default.max_running if max_running is None else max_running,
-        )
-    except SetupError:
-        raise
+        return config if max_running is None else replace(config, max_running=max_running)
     except ValueError as error:
         raise SetupError(str(error)) from error
 

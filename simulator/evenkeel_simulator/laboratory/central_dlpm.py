@@ -49,15 +49,9 @@ class CentralDlpm(InformedPolicy):
     name: ClassVar[str] = "DLPMCentral"
     matches_prefix: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        rules: DeficitRules | None = None,
-        cost: Cost | None = None,
-        overhead: Overhead | None = None,
-    ) -> None:
+    def __init__(self, *, rules: DeficitRules | None = None, cost: Cost | None = None) -> None:
         super().__init__()
-        self.overhead = overhead or Overhead()
+        self.overhead = Overhead()
         self._dlpm = Dlpm(rules=rules, cost=cost)
         self._held: dict[Request, Dispatch] = {}
         self._sent: dict[int, Request] = {}

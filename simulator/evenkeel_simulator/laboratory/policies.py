@@ -21,12 +21,11 @@ from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.laboratory.andes import Andes
-from evenkeel_simulator.laboratory.cache_aware import CacheAware
-from evenkeel_simulator.laboratory.central_dlpm import CentralDlpm, Overhead
+from evenkeel_simulator.laboratory.central_dlpm import CentralDlpm
 from evenkeel_simulator.laboratory.preble import PrebleE2
 from evenkeel_simulator.laboratory.preble_priority import PreblePriority
 from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
-from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
+from evenkeel_simulator.laboratory.routers import CacheAware, PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import (
     ArtifactLcf,
@@ -51,8 +50,6 @@ class LaboratoryFleetConfig(registry.FleetPolicyConfig):
     """PrebleE2: the KV pool of a replica; None: that of the profile."""
     deficits: DeficitRules = field(default_factory=DeficitRules)
     """DLPMCentral."""
-    overhead: Overhead = field(default_factory=Overhead)
-    """DLPMCentral."""
 
 
 MakeFleetPolicy = Callable[[LaboratoryFleetConfig], FleetPolicy]
@@ -64,9 +61,7 @@ FLEET_POLICIES: Final[Mapping[str, MakeFleetPolicy]] = MappingProxyType(
         SglangRouter.name: lambda config: SglangRouter(),
         PrefixQueueScorer.name: lambda config: PrefixQueueScorer(),
         PrebleE2.name: lambda config: PrebleE2(profile=config.profile, kv_tokens=config.kv_tokens),
-        CentralDlpm.name: lambda config: CentralDlpm(
-            rules=config.deficits, cost=config.cost, overhead=config.overhead
-        ),
+        CentralDlpm.name: lambda config: CentralDlpm(rules=config.deficits, cost=config.cost),
     }
 )
 

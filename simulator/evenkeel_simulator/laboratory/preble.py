@@ -123,9 +123,12 @@ class PrebleE2(InformedPolicy):
     # The load of a replica
 
     def _load_ms(self, slot: int, request: Dispatch) -> float:
+        return self._total_ms(slot) + self._eviction_ms(slot, request)
+
+    def _total_ms(self, slot: int) -> float:
+        """Without evictions, which rebalancing leaves out."""
         output = fmean(self._outputs) if self._outputs else FIRST_OUTPUT_TOKENS
-        decodes = self._open[slot] * output * self._itl_ms
-        return self._prefills_ms[slot] + decodes + self._eviction_ms(slot, request)
+        return self._prefills_ms[slot] + self._open[slot] * output * self._itl_ms
 
     def _eviction_ms(self, slot: int, request: Dispatch) -> float:
         """The prefills of the large blocks that would have to make room, the least recently used first."""
@@ -249,10 +252,6 @@ class PrebleE2(InformedPolicy):
             if above is top and node.slots >> heavy & 1:
                 slots = node.slots if keep else node.slots & ~(1 << heavy)
                 self._allocate(node, ReplicaSet(slots | 1 << light))
-
-    def _total_ms(self, slot: int) -> float:
-        output = fmean(self._outputs) if self._outputs else FIRST_OUTPUT_TOKENS
-        return self._prefills_ms[slot] + self._open[slot] * output * self._itl_ms
 
     def _has_slowed(self, slot: int) -> bool:
         """Its mean TTFT in the second half of the window is `SLOWDOWN` times that in the first half."""

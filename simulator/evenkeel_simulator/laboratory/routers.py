@@ -1,7 +1,7 @@
-"""The rules of two more routers that a user could choose today, from their public documentation; without fairness between clients.
+"""The rules of routers that a user could choose today, from their public documentation; without fairness between clients.
 
-Both decide by overlap and load, as `cache_aware` does: the router of SGLang by thresholds, the scheduler of llm-d and KServe by a
-weighted sum. The contract of fleet policies has only the longest match, so replicas with shorter matches count as having none.
+All decide by overlap and load: the KV router of NVIDIA Dynamo and the scheduler of llm-d and KServe by a weighted sum, the router of
+SGLang by thresholds. The contract of fleet policies has only the longest match, so replicas with shorter matches count as having none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from evenkeel_fairshare.fleet.contract import (
     Dispatch,
     FleetPolicy,
     ReplicaSet,
+    Usage,
     least_outstanding,
     slots_of,
 )
 
+OVERLAP_WEIGHT: Final = 1.0
+"""Dynamo's default, with temperature 0."""
 CACHE_THRESHOLD: Final = 0.3
 BALANCE_ABS_THRESHOLD: Final = 64
 BALANCE_REL_THRESHOLD: Final = 1.5
@@ -24,6 +27,46 @@ BALANCE_REL_THRESHOLD: Final = 1.5
 PREFIX_WEIGHT: Final = 3.0
 QUEUE_WEIGHT: Final = 2.0
 """Default profile of llm-d's scheduler (Red Hat OpenShift AI 3.4, "Configuring scheduler settings")."""
+
+
+class CacheAware(FleetPolicy):
+    """The worker with the least cost (docs.nvidia.com/dynamo, "Router design" and "Routing concepts"):
+
+        cost = overlap weight · prefill blocks + decode blocks
+
+    Prefill blocks are the prompt tokens that a worker still has to compute, the new request's uncached ones included. Decode blocks
+    are those that its open requests occupy. A fleet policy hears of no first token. So an open request counts with its uncached
+    input until it ends, and a prefix that it shares takes no further room. D2LPM decides from the same facts.
+    """
+
+    name: ClassVar[str] = "CacheAware"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        """Uncached input tokens of open requests by slot."""
+
+    def select(
+        self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
+    ) -> int | None:
+        def cost(slot: int) -> tuple[float, int]:
+            blocks = self._open[slot] + _uncached(request, slot)
+            return OVERLAP_WEIGHT * blocks + blocks, outstanding[slot]
+
+        return min(slots_of(routable), key=cost)
+
+    def dispatched(self, request: Dispatch, slot: int) -> None:
+        self._open[slot] += _uncached(request, slot)
+
+    def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
+        if slot in self._open:
+            self._open[slot] -= _uncached(request, slot)
+
+    def joined(self, slot: int) -> None:
+        self._open[slot] = 0
+
+    def left(self, slot: int) -> None:
+        del self._open[slot]
 
 
 class SglangRouter(FleetPolicy):
@@ -54,7 +97,7 @@ class SglangRouter(FleetPolicy):
         return min(slots, key=self._tree_tokens.__getitem__)
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
-        self._tree_tokens[slot] += request.input_tokens - _matched(request, slot)
+        self._tree_tokens[slot] += _uncached(request, slot)
 
     def joined(self, slot: int) -> None:
         self._tree_tokens[slot] = 0
@@ -90,3 +133,7 @@ class PrefixQueueScorer(FleetPolicy):
 
 def _matched(request: Dispatch, slot: int) -> int:
     return request.matched_tokens if request.longest >> slot & 1 else 0
+
+
+def _uncached(request: Dispatch, slot: int) -> int:
+    return request.input_tokens - _matched(request, slot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Generator
 from math import floor, inf
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import ClassVar, Final
 
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request
 from evenkeel_fairshare.replica.fcfs import Fcfs
@@ -18,14 +18,6 @@ from evenkeel_fairshare.replica.fcfs import Fcfs
 MINUTE_S: Final = 60.0
 REQUESTS_PER_MINUTE: Final = 20
 """The default limit: the one of 5, 20 and 30 in the paper's Table 2 with the most service at a small difference."""
-
-
-@runtime_checkable
-class OpensByTime(Protocol):
-    """A policy that may admit a request only because time has passed."""
-
-    def opens_s(self) -> float:
-        """The next time at which a pass may admit more than it did; infinite if time alone changes nothing."""
 
 
 class Rpm(Fcfs):
@@ -102,7 +94,7 @@ class DeferredRpm(Fcfs):
         return super().__len__() + len(self._deferred)
 
     def opens_s(self) -> float:
-        """See `OpensByTime`."""
+        """The next time at which a pass may admit more than it did; infinite if time alone changes nothing."""
         return (self._minute + 1) * MINUTE_S if self._deferred else inf
 
     def _advance(self, now_s: float) -> None:

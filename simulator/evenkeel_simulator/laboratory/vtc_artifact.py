@@ -14,6 +14,7 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
 
+from evenkeel_simulator.engine.admission import Admission
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.request import EngineRequest
 from evenkeel_simulator.laboratory.vtc_oracle import drawn_length
@@ -126,7 +127,7 @@ class ArtifactOracle(ArtifactPredict):
         return super()._predict(request) if drawn is None else drawn
 
 
-class ArtifactAdmission:
+class ArtifactAdmission(Admission):
     """Admits while the peak of the batch, lengths known, stays below the pool.
 
     Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending. The last output token of
@@ -161,15 +162,6 @@ class ArtifactAdmission:
         self._held.append(self._newcomer(request))
         self._clients.add(request.client)
         self._input_tokens += self._prompt(request)
-
-    def decoded(self, steps: int) -> None:
-        """Nothing to estimate."""
-
-    def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Does not happen: peaks are known."""
-
-    def finished(self, request: EngineRequest) -> None:
-        """Nothing to learn: lengths are known."""
 
     def _prompt(self, request: EngineRequest) -> int:
         return request.input_tokens + PROMPT_TOKENS

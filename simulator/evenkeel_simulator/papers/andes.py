@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -22,44 +23,36 @@ SWAP_TOKEN_MS: Final = 2 * 819_200 / 25e9 * 1e3
 """A KV token of the 13B model to the host and back, over PCIe 4.0 x16 at an assumed 25 GB/s."""
 THRESHOLD: Final = 0.9
 """Average QoE below which a system is beyond its capacity."""
-LOADS: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
-    {
-        "sharegpt": (0.6, 0.8, 1.0, 1.2, 1.4, 1.8),
-        "sharegpt-rounds": (0.6, 0.8, 1.0, 1.2, 1.4, 1.8),
-    }
-)
-"""Factors on the arrivals of each workload."""
+WORKLOADS: Final = ("sharegpt", "sharegpt-rounds")
+LOADS: Final = (0.6, 0.8, 1.0, 1.2, 1.4, 1.8)
+"""Factors on the arrivals of a workload."""
 QUICK: Final = (0.8, 1.0, 1.4)
 QUICK_LENGTH: Final = 0.25
 
 
-def _quality(workload: str) -> Callable[[Context], Table]:
-    def experiment(context: Context) -> Table:
-        loads = QUICK if context.quick else LOADS[workload]
-        length = QUICK_LENGTH if context.quick else 1.0
-        base = context.spec(workload)
-        results: dict[float, dict[str, Run]] = {}
-        for load in loads:
-            spec = scaled(base, load=load, length=length)
-            dropping = find_profile(spec.profile)
-            swapping = msgspec.structs.replace(dropping, swap_token_ms=SWAP_TOKEN_MS)
-            results[load] = {
-                name: run(
-                    context,
-                    spec,
-                    f"{workload}, ×{load:g}, {name}",
-                    {
-                        "replica_policy": policy,
-                        "fleet_policy": "RoundRobin",
-                        "expectation": Expectation(),
-                        "profile": dropping if name == RECOMPUTED else swapping,
-                    },
-                )
-                for name, policy in {**POLICIES, RECOMPUTED: "Andes"}.items()
-            }
-        return _table(workload, base.clients[0].arrivals.rate_per_s, results)
-
-    return experiment
+def _quality(workload: str, context: Context) -> Table:
+    length = QUICK_LENGTH if context.quick else 1.0
+    base = context.spec(workload)
+    results: dict[float, dict[str, Run]] = {}
+    for load in QUICK if context.quick else LOADS:
+        spec = scaled(base, load=load, length=length)
+        dropping = find_profile(spec.profile)
+        swapping = msgspec.structs.replace(dropping, swap_token_ms=SWAP_TOKEN_MS)
+        results[load] = {
+            name: run(
+                context,
+                spec,
+                f"{workload}, ×{load:g}, {name}",
+                {
+                    "replica_policy": policy,
+                    "fleet_policy": "RoundRobin",
+                    "expectation": Expectation(),
+                    "profile": dropping if name == RECOMPUTED else swapping,
+                },
+            )
+            for name, policy in {**POLICIES, RECOMPUTED: "Andes"}.items()
+        }
+    return _table(workload, base.clients[0].arrivals.rate_per_s, results)
 
 
 def _table(workload: str, rate_per_s: float, results: Mapping[float, Mapping[str, Run]]) -> Table:
@@ -147,5 +140,5 @@ def _rate(result: Run) -> float:
 
 
 EXPERIMENTS: Final[Mapping[str, Callable[[Context], Table]]] = MappingProxyType(
-    {f"andes-{workload}": _quality(workload) for workload in LOADS}
+    {f"andes-{workload}": partial(_quality, workload) for workload in WORKLOADS}
 )

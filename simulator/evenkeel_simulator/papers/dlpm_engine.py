@@ -61,7 +61,7 @@ def figure_1(context: Context) -> Table:
 
 
 def figure_11(context: Context) -> Table:
-    systems = {"DLPM": "DLPM", "LPM": "LPM", "VTC": "VTC"}
+    policies = ("DLPM", "LPM", "VTC")
     counts = (5, 50) if context.quick else (5, 10, 20, 50)
     rates: dict[int, dict[str, float]] = {}
     for count in counts:
@@ -76,24 +76,24 @@ def figure_11(context: Context) -> Table:
         )
         spec = msgspec.structs.replace(spec, clients=(client,))
         rates[count] = {
-            system: rate(
+            policy: rate(
                 run(
                     context,
                     spec,
-                    f"fig11, {count} clients, {system}",
+                    f"fig11, {count} clients, {policy}",
                     {"replica_policy": policy, "fleet_policy": "RoundRobin"},
                 )
             )
-            for system, policy in systems.items()
+            for policy in policies
         }
     throughput = {
-        system: [(count, got[system]) for count, got in rates.items()] for system in systems
+        policy: [(count, got[policy]) for count, got in rates.items()] for policy in policies
     }
     return Table(
         name="dlpm-fig11",
         title="Fig. 11: number of clients at a constant total rate, one A10G",
         about="Tokens/s. Paper: DLPM near LPM with a slight decline, VTC flat and lower.",
-        headings=("clients", "DLPM", "LPM", "VTC"),
+        headings=("clients", *policies),
         rows=tuple(
             row(
                 str(count),
@@ -159,7 +159,7 @@ def _panels_of_12(results: Mapping[str, Run]) -> tuple[Panel, ...]:
 
     times = {
         "total": by_policy(lambda result: result.makespan_s),
-        "program": by_policy(lambda result: result.latency_s()),
+        "program": by_policy(Run.latency_s),
     }
     ttft = {chat: by_policy(partial(Run.ttft_s, client=chat)) for chat in CHATS}
     return (bars("Time", times, y="s"), bars("Mean TTFT", ttft, y="s"))

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-from evenkeel_fairshare.measures import percentile
 
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.records import Record
@@ -22,8 +21,8 @@ from evenkeel_simulator.experiments.summary import (
 )
 from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
-from evenkeel_simulator.laboratory.timeline import Span
-from evenkeel_simulator.laboratory.vtc_tables import Price, spread
+from evenkeel_simulator.laboratory.timeline import Completion, Span
+from evenkeel_simulator.laboratory.vtc_tables import spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +56,22 @@ class Run:
     blocked_s: float = 0.0
     """DLPMCentral: replica seconds that waited for the scheduler."""
 
-    def spans(self, *, price: Price | None = None) -> list[Span]:
+    def completions(self) -> list[Completion]:
+        """The finished requests, for the measures of the laboratory."""
+        return [completion(one) for one in self.records if one.status == "finished"]
+
+    def spans(self) -> list[Span]:
         """Service, spread over each request (ALGORITHMS A5)."""
-        finished = [completion(one) for one in self.records if one.status == "finished"]
-        return spread(finished) if price is None else spread(finished, price=price)
+        return spread(self.completions())
 
     def well(self) -> list[Record]:
         """Requests of the clients that keep to their share."""
         assert self.spec is not None
         return [one for one in self.records if one.client not in self.spec.misbehaving]
 
-    def latency_s(
-        self, records: Sequence[Record] | None = None, *, p: float | None = None
-    ) -> float:
-        """Mean, or a percentile, of the latency of programs; of the well-behaved unless `records` are given."""
-        times = program_latencies(self.well() if records is None else records)
-        return fmean(times) if p is None else percentile(times, p)
+    def latency_s(self) -> float:
+        """Mean latency of the programs of the well-behaved."""
+        return fmean(program_latencies(self.well()))
 
     def ttft_s(self, client: str | None = None) -> float:
         """Mean, of one client or of the well-behaved."""

@@ -16,7 +16,6 @@ import msgspec
 
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.experiments.setup import Setup
-from evenkeel_simulator.experiments.summary import completion
 from evenkeel_simulator.experiments.traces import named_clients, programs, read_trace
 from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.laboratory.costs import ArtifactProfiledCost, profiled
@@ -163,8 +162,7 @@ def _arena_runs(context: Context, policy: str, **fields: Any) -> list[Run]:
 
 def _difference(result: Run, price: Price = linear_price) -> ServiceDifference:
     """Of runs whose windows lie in the first 600 s, whatever the duration of arrivals."""
-    finished = [completion(one) for one in result.records if one.status == "finished"]
-    return service_difference(finished, price=price)
+    return service_difference(result.completions(), price=price)
 
 
 def _outcome(

@@ -12,7 +12,7 @@ from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.ask import Ask, checked_top
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.completions import OpenAIFields, common, sampling
-from evenkeel_simulator.server.conversation import Conversation, Media, Tool, media_part, text_part
+from evenkeel_simulator.server.conversation import Conversation, Media, Tool, media_part
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import Schema
 
@@ -132,7 +132,7 @@ def _content(index: int, message: Message) -> str | list[ContentPart] | None:
 
 def _part(field: str, part: Part) -> ContentPart:
     if part.type == "text" and part.text is not None:
-        return text_part(part.text)
+        return ContentPart("text", part.text)
     source = getattr(part, part.type, None) if part.type in _MEDIA else None
     if source is None:
         raise BadRequest(f"{field}: a part of type {part.type!r} is not supported, or is empty")

@@ -124,11 +124,6 @@ def _calls(tools: Sequence[Tool], rng: Random, *, parallel: bool) -> WrittenAnsw
     return WrittenAnswer(calls=tuple((t.name, write_json(t.parameters, rng)) for t in chosen))
 
 
-def text_part(text: str) -> ContentPart:
-    """A part of a message."""
-    return ContentPart("text", text)
-
-
 def media_part(kind: Media, source: object) -> ContentPart:
     """An image, audio or video in the prompt: a fixed number of tokens, which depend on its address or data only.
 
@@ -137,7 +132,7 @@ def media_part(kind: Media, source: object) -> ContentPart:
     rng = Random(xxhash.xxh3_64_intdigest(msgspec.json.encode(_address(source))))
     # A word of three letters is one token, with or without a blank before it.
     words = ["".join(rng.choices("bcdfghjklmnpqrstvwxz", k=3)) for _ in range(_MEDIA[kind])]
-    return text_part(" ".join(words))
+    return ContentPart("text", " ".join(words))
 
 
 def _address(source: object) -> object:

@@ -87,7 +87,7 @@ class Driver:
         self._wake.set()
 
     def flush(self) -> bool:
-        """Empty the cache if nothing waits or runs. Returns whether it did."""
+        """Empty the cache if nothing waits or runs, as SGLang does. Returns whether it did."""
         if self.engine.has_work or not self.engine.memory.cache.clear():
             return False
         self._wake.set()

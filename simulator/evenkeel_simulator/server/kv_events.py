@@ -37,9 +37,8 @@ from evenkeel_simulator.server.pages import (
     page_tokens,
 )
 
-_HIGH_WATER_MARK: Final = (
-    100_000  # and its `hwm`: batches queued for a subscriber before some are lost
-)
+_HIGH_WATER_MARK: Final = 100_000
+"""Batches queued for a subscriber before some are lost (SGLang's `hwm`)."""
 
 
 class KvRecorder:

@@ -11,7 +11,7 @@ from evenkeel_contract.simulatedprompt import ChatMessage, ContentPart
 from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest, decode
-from evenkeel_simulator.server.conversation import Conversation, Tool, media_part, text_part
+from evenkeel_simulator.server.conversation import Conversation, Tool, media_part
 from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import Schema
@@ -145,7 +145,7 @@ def _parts(blocks: Sequence[_Block]) -> list[ContentPart]:
     parts = []
     for block in blocks:
         if block.type == "text" and block.text is not None:
-            parts.append(text_part(block.text))
+            parts.append(ContentPart("text", block.text))
         elif block.type == "image" and block.source:
             parts.append(media_part("image", block.source))
         elif block.type not in (*_THOUGHTS, "tool_use"):

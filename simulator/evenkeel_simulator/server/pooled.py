@@ -196,7 +196,7 @@ def _read(
 
 def _usage(requests: Sequence[ServedRequest]) -> wire.Usage:
     prompt_tokens = sum(request.input_tokens for request in requests)
-    return wire.Usage(prompt_tokens, prompt_tokens, 0, None)
+    return wire.Usage(prompt_tokens, prompt_tokens, 0)
 
 
 class _PooledAnswer:

@@ -15,7 +15,7 @@ from evenkeel_simulator.server.answers import MakeFormat
 from evenkeel_simulator.server.ask import Ask, checked_top
 from evenkeel_simulator.server.bodies import BadRequest, decode
 from evenkeel_simulator.server.chat import check_role
-from evenkeel_simulator.server.conversation import Conversation, Tool, media_part, text_part
+from evenkeel_simulator.server.conversation import Conversation, Tool, media_part
 from evenkeel_simulator.server.responses_format import Responses
 from evenkeel_simulator.server.sampling import RangedFields, Sampling, checked, stops
 from evenkeel_simulator.server.structured import ANY_OBJECT, Schema
@@ -189,7 +189,7 @@ def _joined(content: str | list[ContentPart] | None) -> str | None:
 
 def _part(field: str, part: _Part) -> ContentPart:
     if part.type in _TEXTS and part.text is not None:
-        return text_part(part.text)
+        return ContentPart("text", part.text)
     if part.type == "input_image" and part.image_url is not None:
         return media_part("image", part.image_url)
     if part.type == "input_audio" and part.input_audio is not None:
@@ -200,4 +200,4 @@ def _part(field: str, part: _Part) -> ContentPart:
 def _parts_of(message: ChatMessage) -> list[ContentPart]:
     if isinstance(message.content, list):
         return message.content
-    return [text_part(message.content)] if message.content else []
+    return [ContentPart("text", message.content)] if message.content else []

@@ -38,19 +38,13 @@ class Usage(msgspec.Struct):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: _CachedTokens | None
-    reasoning_tokens: int = 0
+    prompt_tokens_details: _CachedTokens | None = None
+    reasoning_tokens: int = msgspec.field(default_factory=int)  # never left out
     completion_tokens_details: None = None
 
 
-class _BriefUsage(msgspec.Struct, omit_defaults=True):
+class _BriefUsage(Usage, omit_defaults=True):
     """The same without null fields: the last event of a completion."""
-
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: _CachedTokens | None = None
-    reasoning_tokens: int = msgspec.field(default_factory=int)  # never left out
 
 
 class _CompletionChoice(msgspec.Struct):
@@ -118,7 +112,7 @@ class _Body(_Named):
 
 class _CompletionChunk(_Named):
     choices: list[_CompletionChoice]
-    usage: Usage | _BriefUsage | None = None
+    usage: Usage | None = None
 
 
 class _ChatChunk(_Named, omit_defaults=True):
@@ -288,12 +282,7 @@ def _chat_event(
 def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
     """The event without choices that `stream_options.include_usage` asks for."""
     total = usage(requests, n=n, cache_report=head.cache_report)
-    brief = _BriefUsage(
-        prompt_tokens=total.prompt_tokens,
-        total_tokens=total.total_tokens,
-        completion_tokens=total.completion_tokens,
-        prompt_tokens_details=total.prompt_tokens_details,
-    )
+    brief = _BriefUsage(**msgspec.structs.asdict(total))
     return event(_CompletionChunk(*head.of(requests[0], _COMPLETION), [], brief))
 
 
@@ -307,7 +296,7 @@ def _running_usage(head: Head, request: ServedRequest) -> Usage | None:
     if not head.continuous_usage:
         return None
     done = request.output_tokens
-    return Usage(request.input_tokens, request.input_tokens + done, done, None)
+    return Usage(request.input_tokens, request.input_tokens + done, done)
 
 
 # Parts of answers

@@ -10,8 +10,8 @@ from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.workload import Program, Workload
 from evenkeel_simulator.experiments.workload_file import read_spec
-from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_simulator.laboratory.routers import CacheAware
 
 from bench.fleet_comparison import (
     COMPARED,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import ClassVar
 
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
-from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.engine.cache import Node, RadixCache, Segment
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest
 
@@ -99,3 +99,11 @@ def make_request(
         target_output_tokens=output,
         output_key=output_key,
     )
+
+
+def insert(cache: RadixCache, node: Node, segments: Sequence[Segment]) -> Node:
+    """Store `segments` below `node` for a request that has ended; returns the last one's node, which may be evicted."""
+    cache.lock(node)
+    end = cache.extend(node, segments)
+    cache.unlock(end)
+    return end

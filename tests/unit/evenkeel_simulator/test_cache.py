@@ -1,6 +1,6 @@
 from evenkeel_simulator.engine.cache import Node, RadixCache, Segment
 
-from tests.unit.evenkeel_simulator.engine_support import make_request
+from tests.unit.evenkeel_simulator.engine_support import insert, make_request
 
 
 def path(*pieces: tuple[str, int]) -> list[Segment]:
@@ -25,29 +25,29 @@ class Log:
 
 def test_a_prefix_matches_in_whole_segments() -> None:
     cache = RadixCache()
-    cache.insert(cache.root, path(("a", 10), ("b", 20)))
+    insert(cache, cache.root, path(("a", 10), ("b", 20)))
     match = cache.match(path(("a", 10), ("c", 5)))
     assert (match.depth, match.tokens) == (1, 10)
 
 
 def test_equal_keys_of_different_length_are_different_segments() -> None:
     cache = RadixCache()
-    cache.insert(cache.root, path(("a", 10)))
+    insert(cache, cache.root, path(("a", 10)))
     assert cache.match(path(("a", 11))).tokens == 0
 
 
 def test_a_shared_segment_is_counted_once() -> None:
     cache = RadixCache()
-    cache.insert(cache.root, path(("a", 10), ("b", 20)))
-    cache.insert(cache.root, path(("a", 10), ("c", 30)))
+    insert(cache, cache.root, path(("a", 10), ("b", 20)))
+    insert(cache, cache.root, path(("a", 10), ("c", 30)))
     assert cache.tokens == 60
     assert cache.evictable == 60
 
 
 def test_locking_a_path_takes_all_of_it_from_eviction_until_the_last_lock_goes() -> None:
     cache = RadixCache()
-    cache.insert(cache.root, path(("a", 10), ("b", 20)))
-    leaf = cache.insert(cache.root, path(("a", 10), ("c", 30)))
+    insert(cache, cache.root, path(("a", 10), ("b", 20)))
+    leaf = insert(cache, cache.root, path(("a", 10), ("c", 30)))
     cache.lock(leaf)
     cache.lock(leaf)
     assert cache.evictable == 20
@@ -65,9 +65,9 @@ def test_the_least_recently_used_leaf_goes_first_and_a_parent_counts_as_used_wit
 ):
     log = Log()
     cache = RadixCache(log)
-    cache.insert(cache.root, path(("old", 1)))
-    child = cache.insert(cache.root, path(("parent", 1), ("child", 1)))
-    cache.insert(cache.root, path(("young", 1)))
+    insert(cache, cache.root, path(("old", 1)))
+    child = insert(cache, cache.root, path(("parent", 1), ("child", 1)))
+    insert(cache, cache.root, path(("young", 1)))
     cache.lock(child)
     cache.unlock(child)
     log.events.clear()
@@ -80,14 +80,14 @@ def test_the_least_recently_used_leaf_goes_first_and_a_parent_counts_as_used_wit
 def test_a_leaf_that_a_waiting_prompt_matches_goes_last() -> None:
     log = Log()
     cache = RadixCache(log)
-    cache.insert(cache.root, path(("wanted", 1)))
-    cache.insert(cache.root, path(("young", 1)))
+    insert(cache, cache.root, path(("wanted", 1)))
+    insert(cache, cache.root, path(("young", 1)))
     seeker = make_request("r", prompt=(("wanted", 1), ("new", 1)))
     cache.follow(seeker)
     log.events.clear()
     cache.evict(1)
     assert log.events == [("removed", "young")]
-    cache.insert(cache.root, path(("younger", 1)))
+    insert(cache, cache.root, path(("younger", 1)))
     cache.unfollow(seeker)
     cache.evict(1)
     assert log.events[-1] == ("removed", "wanted")
@@ -98,19 +98,19 @@ def test_a_waiting_prompt_follows_what_is_stored_and_dropped() -> None:
     seeker = make_request("r", prompt=(("a", 10), ("b", 20), ("c", 30)), tail=5)
     cache.follow(seeker)
     assert seeker.matched_tokens == 0
-    cache.insert(cache.root, path(("a", 10), ("b", 20), ("x", 1)))
+    insert(cache, cache.root, path(("a", 10), ("b", 20), ("x", 1)))
     assert (seeker.depth, seeker.matched_tokens) == (2, 30)
-    cache.insert(cache.root, path(("a", 10), ("b", 20), ("c", 30)))
+    insert(cache, cache.root, path(("a", 10), ("b", 20), ("c", 30)))
     assert (seeker.depth, seeker.matched_tokens) == (3, 60)
     cache.evict(1000)
     assert (seeker.depth, seeker.matched_tokens) == (0, 0)
-    cache.insert(cache.root, path(("a", 10)))
+    insert(cache, cache.root, path(("a", 10)))
     assert seeker.matched_tokens == 10
 
 
 def test_a_full_match_leaves_one_token_to_compute() -> None:
     cache = RadixCache()
-    cache.insert(cache.root, path(("a", 10)))
+    insert(cache, cache.root, path(("a", 10)))
     seeker = make_request("r", prompt=(("a", 10),))
     cache.follow(seeker)
     assert seeker.matched_tokens == 9
@@ -119,8 +119,8 @@ def test_a_full_match_leaves_one_token_to_compute() -> None:
 def test_the_observer_hears_of_chains_below_their_parent_and_of_one_clearing() -> None:
     log = Log()
     cache = RadixCache(log)
-    cache.insert(cache.root, path(("a", 1), ("b", 1)))
-    cache.insert(cache.root, path(("a", 1), ("b", 1), ("c", 1), ("d", 1)))
+    insert(cache, cache.root, path(("a", 1), ("b", 1)))
+    insert(cache, cache.root, path(("a", 1), ("b", 1), ("c", 1), ("d", 1)))
     assert cache.clear()
     assert log.events == [
         ("stored", None, ["a", "b"]),
@@ -132,14 +132,14 @@ def test_the_observer_hears_of_chains_below_their_parent_and_of_one_clearing() -
 
 def test_clearing_is_refused_while_a_path_is_locked() -> None:
     cache = RadixCache()
-    cache.lock(cache.insert(cache.root, path(("a", 1))))
+    cache.lock(insert(cache, cache.root, path(("a", 1))))
     assert not cache.clear()
     assert cache.tokens == 1
 
 
 def test_entries_of_many_uses_do_not_pile_up() -> None:
     cache = RadixCache()
-    leaf = cache.insert(cache.root, path(("a", 1)))
+    leaf = insert(cache, cache.root, path(("a", 1)))
     for _ in range(10_000):
         cache.lock(leaf)
         cache.unlock(leaf)

@@ -43,7 +43,8 @@ def test_a_request_alone_takes_the_profile_s_prefill_and_decode_times() -> None:
 
 def test_a_run_of_decode_steps_is_cut_by_a_submission_at_the_step_under_way() -> None:
     engine = make_engine()
-    engine.submit(make_request("a", tail=100, output=50), 0.0)
+    running = make_request("a", tail=100, output=50)
+    engine.submit(running, 0.0)
     step = engine.step(0.0)
     assert step is not None
     far_s = engine.start(step.end_s)
@@ -54,8 +55,6 @@ def test_a_run_of_decode_steps_is_cut_by_a_submission_at_the_step_under_way() ->
     assert cut_s is not None
     assert 0.2 < cut_s < 0.2 + 0.05
     produced = engine.finish().tokens_each
-    running = engine.request("a")
-    assert running is not None
     assert running.output_tokens == 1 + produced
     admitted = engine.step(cut_s)
     assert admitted is not None
@@ -164,10 +163,11 @@ def test_forks_that_lack_the_same_prefix_wait_until_one_of_them_has_computed_it(
 def test_forks_of_a_chunked_prompt_wait_for_its_last_shared_chunk() -> None:
     engine = make_engine(LongestMatch(), prefill_tokens=60)
     prompt = (("s0", 50), ("s1", 50), ("s2", 50))
-    for name in "ab":
-        engine.submit(make_request(name, prompt=prompt, tail=5, output=50), 0.0)
+    first, second = (make_request(name, prompt=prompt, tail=5, output=50) for name in "ab")
+    engine.submit(first, 0.0)
+    engine.submit(second, 0.0)
     now_s, sizes = 0.0, []
-    while not (second := engine.request("b")) or second.state is not State.RUNNING:
+    while second.state is not State.RUNNING:
         step = engine.step(now_s)
         assert step is not None
         now_s = step.end_s
@@ -206,9 +206,10 @@ def test_long_prompts_are_chunked_and_decode_waits_for_them() -> None:
     engine = make_engine(prefill_tokens=64)
     engine.submit(make_request("a", tail=10, output=50), 0.0)
     now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
-    engine.submit(make_request("b", tail=150, output=2), now_s)
+    chunked = make_request("b", tail=150, output=2)
+    engine.submit(chunked, now_s)
     sizes = []
-    while engine.request("b"):
+    while chunked.state is not State.FINISHED:
         step = engine.step(now_s)
         assert step is not None
         now_s = step.end_s
@@ -311,17 +312,21 @@ def test_of_requests_with_equal_lengths_the_last_to_begin_is_retracted_first() -
 
 def test_an_abort_ends_a_request_wherever_it_is_and_leaves_nothing_locked() -> None:
     engine = make_engine(prefill_tokens=64)
-    for name in ("running", "prefilling", "waiting"):
-        engine.submit(make_request(name, prompt=((name, 30),), tail=100), 0.0)
+    requests = [
+        make_request(name, prompt=((name, 30),), tail=100)
+        for name in ("running", "prefilling", "waiting")
+    ]
+    for request in requests:
+        engine.submit(request, 0.0)
     now_s = 0.0
-    while engine.request("running").state is not State.RUNNING:  # type: ignore[union-attr]
+    while requests[0].state is not State.RUNNING:
         now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
     engine.start(now_s)
     states = []
-    for name in ("running", "prefilling", "waiting"):
-        states.append(engine.request(name).state)  # type: ignore[union-attr]
-        assert engine.abort(name, now_s + 0.001) is not None
-        assert engine.abort(name, now_s + 0.001) is None
+    for request in requests:
+        states.append(request.state)
+        assert engine.abort(request.id, now_s + 0.001) is request
+        assert engine.abort(request.id, now_s + 0.001) is None
     assert states == [State.RUNNING, State.PREFILLING, State.WAITING]
     engine.finish()
     assert not engine.has_work
@@ -342,12 +347,13 @@ def test_waiting_prompts_are_matched_before_a_pass_though_the_cache_changed() ->
     assert warm.admitted_s < cold.admitted_s
 
 
-def test_the_cache_is_flushed_only_when_the_engine_is_empty() -> None:
+def test_the_cache_is_cleared_only_when_no_request_holds_a_part_of_it() -> None:
     engine = make_engine()
     engine.submit(make_request("a", prompt=(("p", 100),)), 0.0)
-    assert not engine.flush_cache()
+    engine.step(0.0)
+    assert not engine.memory.cache.clear()
     run_to_end(engine)
-    assert engine.flush_cache()
+    assert engine.memory.cache.clear()
     assert engine.loads().free_tokens == 1000
 
 

@@ -15,7 +15,7 @@ from evenkeel_simulator.experiments.fleet_watch import Observation, within_share
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.scaling import ScalingFigures, run_scaled
 from evenkeel_simulator.experiments.setup import Setup
-from evenkeel_simulator.experiments.workload import Call, Program, Workload
+from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 
 from bench.scaling import MANIFEST
 
@@ -115,8 +115,11 @@ def test_a_scaler_sees_demand_waits_and_throughput() -> None:
 
 
 def test_clients_beyond_twice_their_part_are_not_within_their_share() -> None:
-    weights = {"ns/a/x": (1.0, "ns/a", 3.0), "ns/b/y": (1.0, "ns/b", 1.0)}
-    assert within_share({"ns/a/x": 500.0, "ns/b/y": 600.0}, weights) == {"ns/a/x"}
+    clients = {
+        "ns/a/x": Client("ns/a/x", "ns/a", tenant_weight=3.0),
+        "ns/b/y": Client("ns/b/y", "ns/b"),
+    }
+    assert within_share({"ns/a/x": 500.0, "ns/b/y": 600.0}, clients) == {"ns/a/x"}
     assert within_share({}, {}) == frozenset()
 
 

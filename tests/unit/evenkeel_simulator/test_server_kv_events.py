@@ -11,6 +11,8 @@ from evenkeel_simulator.engine.cache import RadixCache, namespace
 from evenkeel_simulator.server.kv_events import KvRecorder
 from evenkeel_simulator.server.pages import page_bytes, page_tokens, pages_of
 
+from tests.unit.evenkeel_simulator.engine_support import insert
+
 
 def hashes_by_the_book(tokens: list[int], page: int) -> list[int]:
     """SGLang's `get_hash_str` and `hash_str_to_int64`, written from their description."""
@@ -36,9 +38,9 @@ def test_pages_of_an_adapter_have_hashes_of_their_own() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
     pages = pages_of(array("I", [1, 2, 3, 4]), 2)
-    adapted = cache.insert(cache.root, (*namespace("x"), *pages))
-    cache.insert(adapted, pages_of(array("I", [5, 6]), 2))
-    cache.insert(cache.root, pages)
+    adapted = insert(cache, cache.root, (*namespace("x"), *pages))
+    insert(cache, adapted, pages_of(array("I", [5, 6]), 2))
+    insert(cache, cache.root, pages)
     first, second, plain = recorder.take()
     assert isinstance(first, BlockStored)
     assert isinstance(second, BlockStored)
@@ -55,8 +57,8 @@ def test_pages_of_an_adapter_have_hashes_of_their_own() -> None:
 def test_stored_pages_form_one_event_with_the_parent_before_them() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
-    first = cache.insert(cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
-    cache.insert(first, pages_of(array("I", [5, 6]), 2))
+    first = insert(cache, cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
+    insert(cache, first, pages_of(array("I", [5, 6]), 2))
     hashes = hashes_by_the_book([1, 2, 3, 4, 5, 6], 2)
     assert recorder.take() == [
         BlockStored(hashes[:2], None, [1, 2, 3, 4], 2, None, "GPU"),
@@ -68,7 +70,7 @@ def test_stored_pages_form_one_event_with_the_parent_before_them() -> None:
 def test_pages_removed_together_share_an_event() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
-    cache.insert(cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
+    insert(cache, cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
     recorder.take()
     cache.evict(4)
     hashes = hashes_by_the_book([1, 2, 3, 4], 2)
@@ -79,11 +81,11 @@ def test_a_cleared_cache_is_published_and_begins_anew() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
     pages = pages_of(array("I", [1, 2]), 2)
-    cache.insert(cache.root, pages)
+    insert(cache, cache.root, pages)
     recorder.take()
     assert cache.clear()
     assert recorder.take()[-1] == AllBlocksCleared()
-    cache.insert(cache.root, pages)
+    insert(cache, cache.root, pages)
     [stored] = recorder.take()
     assert isinstance(stored, BlockStored) and stored.parent_block_hash is None
 
@@ -92,11 +94,11 @@ def test_a_page_stored_again_has_its_hash_again() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
     pages = pages_of(array("I", [1, 2, 3, 4]), 2)
-    cache.insert(cache.root, pages)
+    insert(cache, cache.root, pages)
     [stored] = recorder.take()
     cache.evict(2)
     recorder.take()
-    cache.insert(cache.root, pages)
+    insert(cache, cache.root, pages)
     [again] = recorder.take()
     assert isinstance(stored, BlockStored) and isinstance(again, BlockStored)
     assert again.block_hashes == stored.block_hashes[1:]

@@ -124,10 +124,12 @@ def play(overhead: Overhead, *, replicas: int = 3) -> tuple[list[Record], Fleet,
         fleet_policy="DLPMCentral",
         replica_policy="FCFS",
         engine=engine_config(kv_tokens=6000),
-        overhead=overhead,
     )
+    config = setup.fleet()
+    assert isinstance(config.fleet_policy, CentralDlpm)
+    config.fleet_policy.overhead = overhead
     records: list[Record] = []
-    fleet = Fleet(setup.fleet(), records.append)
+    fleet = Fleet(config, records.append)
     makespan_s = fleet.run(make_workload("burst", spec, seed=1, traces=Path()))
     return records, fleet, makespan_s
 
