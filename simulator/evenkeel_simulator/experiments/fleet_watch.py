@@ -6,7 +6,7 @@ Replicas are read each second, as routers read their reports. A scaler sees the 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evenkeel_fairshare.cost import FIRST_COST
@@ -113,11 +113,11 @@ class FleetWatch:
         ready: int,
         in_flight: int,
         asked_per_s: Mapping[str, float],
-        clients: Mapping[str, Client],
+        client_of: Callable[[str], Client],
     ) -> Observation:
         """What a scaler sees after the report of this second."""
         waiting = self._waits[-1][1]
-        within = within_share(asked_per_s, clients)
+        within = within_share(asked_per_s, client_of)
         ttfts = [ttft_s for _, client, ttft_s in self._started if client in within]
         waits = sum([past.get(name, 0) for _, past in self._waits for name in within])
         since_s, before = self._totals[0]
@@ -152,13 +152,13 @@ def _costs(engines: Iterable[Engine], waiting: Mapping[str, int]) -> dict[str, f
     }
 
 
-def within_share(asked: Mapping[str, float], clients: Mapping[str, Client]) -> frozenset[str]:
+def within_share(asked: Mapping[str, float], client_of: Callable[[str], Client]) -> frozenset[str]:
     """Clients that ask for no more than twice their weighted part of all that is asked for.
 
-    A client that is not in `clients` weighs 1. Twice, because in a fleet of equals half of the clients ask for more than the mean.
+    Twice, because in a fleet of equals half of the clients ask for more than the mean.
     """
     active = {name: rate for name, rate in asked.items() if rate > 0}
-    known = {name: clients.get(name) or Client(name, tenant=name) for name in active}
+    known = {name: client_of(name) for name in active}
     identities = {name: f"{known[name].tenant}/{number}" for number, name in enumerate(active)}
     of_client = {identities[name]: one.client_weight for name, one in known.items()}
     of_tenant = {one.tenant: one.tenant_weight for one in known.values()}

@@ -9,7 +9,7 @@ the start-up included. Requests of a drained replica finish there; those that wa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -109,11 +109,11 @@ class ScaledFleet(Fleet):
         self._watch = FleetWatch()
         self._report_s = 0.0
         self._open: dict[str, _FleetRequest] = {}
-        self._clients: Mapping[str, Client] = {}
+        self._client_of: Callable[[str], Client]  # once it runs
 
     def run(self, workload: Workload) -> float:
         """Serve a workload; returns when the last request ended, to which GPU time is counted."""
-        self._clients = workload.clients
+        self._client_of = workload.client
         end_s = super().run(workload)
         for replica in self._replicas.values():
             self.gpu_s += end_s - replica.started_s
@@ -147,7 +147,7 @@ class ScaledFleet(Fleet):
             ready=ready,
             in_flight=len(self._open),
             asked_per_s=self._meter.rates(now_s),
-            clients=self._clients,
+            client_of=self._client_of,
         )
 
     # Events of the base class.
@@ -233,8 +233,7 @@ def attained(
     for record in records:
         cost = record.input_tokens + 2.0 * record.output_tokens
         minutes[int(record.arrival_s // MINUTE_S)][record.client] += cost
-    clients = {name: workload.client(name) for name in {record.client for record in records}}
-    within = {minute: within_share(asked, clients) for minute, asked in minutes.items()}
+    within = {minute: within_share(asked, workload.client) for minute, asked in minutes.items()}
     counted = [r for r in records if r.client in within[int(r.arrival_s // MINUTE_S)]]
     ttfts = [inf if record.ttft_s is None else record.ttft_s for record in counted]
     good = sum(ttft <= threshold_s for ttft in ttfts)

@@ -119,8 +119,12 @@ def test_clients_beyond_twice_their_part_are_not_within_their_share() -> None:
         "ns/a/x": Client("ns/a/x", "ns/a", tenant_weight=3.0),
         "ns/b/y": Client("ns/b/y", "ns/b"),
     }
-    assert within_share({"ns/a/x": 500.0, "ns/b/y": 600.0}, clients) == {"ns/a/x"}
-    assert within_share({}, {}) == frozenset()
+    client_of = Workload("", (), clients).client
+    assert within_share({"ns/a/x": 500.0, "ns/b/y": 600.0}, client_of) == {"ns/a/x"}
+    assert within_share({}, client_of) == frozenset()
+    # Clients that are not declared have one tenant, as in the engines: each has half of its quarter.
+    undeclared = {"ns/a/x": 600.0, "one": 220.0, "other": 0.1}
+    assert within_share(undeclared, client_of) == {"ns/a/x", "other"}
 
 
 def terms(tmp_path: Path, text: str = SERVICE) -> autoscale.Terms:
