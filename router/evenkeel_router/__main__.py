@@ -8,6 +8,7 @@ through the API, and waits until it is valid.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import sys
 from contextlib import AsyncExitStack
@@ -53,19 +54,19 @@ async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
     except CredentialsError as error:
         _log.error("%s", error)
         return 2
-    arriving = signals()
+    arriving, failed = signals(), asyncio.Event()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(connected(access))
         source = SecretSource(api, namespace, arguments.config_secret, rng=Random())
-        await stack.enter_async_context(background(source.run()))
+        await stack.enter_async_context(background(source.run(), failed))
         # As process 1 of a container there is no default action: a signal must end the waiting, too.
-        config = await first_of(source.first(), arriving.get())
+        config = await first_of(source.first(), first_of(arriving.get(), failed.wait()))
         if isinstance(config, RouterConfig):
             router = await stack.enter_async_context(
-                running(config, source=source, api=api, log_output=output)
+                running(config, source=source, api=api, log_output=output, failed=failed)
             )
-            await until_signalled(router, arriving)
-    return 0
+            return await until_signalled(router, arriving)
+    return int(failed.is_set())
 
 
 def argument_parser() -> argparse.ArgumentParser:
