@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
-from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 
@@ -118,7 +117,7 @@ class Refusal(Exception):
         code: str,
         param: str | None = None,
         retry_after_s: float | None = None,
-        status: HTTPStatus | None = None,
+        status: int | None = None,
     ) -> None:
         """`message` is for people, `code` for programs; `status` replaces that of the outcome."""
         super().__init__(message)
@@ -129,7 +128,7 @@ class Refusal(Exception):
         self.param = param
         """The invalid field or header."""
         self.retry_after_s = retry_after_s
-        self.status: int = STATUS[outcome] if status is None else status
+        self.status = STATUS[outcome] if status is None else status
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -249,11 +248,4 @@ def rejected_by_replica(status: int, body: bytes) -> Refusal:
     if not code:
         code = CONTEXT_LENGTH_EXCEEDED if _TOO_LONG.search(message) else REJECTED
     param = error.param if isinstance(error.param, str) else None
-    refusal = Refusal(of_status(status), message, code=code, param=param)
-    refusal.status = status
-    return refusal
-
-
-def replica_error_body(status: int, body: bytes, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The body that the client gets for a replica's 4xx."""
-    return error_body(rejected_by_replica(status, body), dialect)
+    return Refusal(of_status(status), message, code=code, param=param, status=status)

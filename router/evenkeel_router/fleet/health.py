@@ -24,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
@@ -40,19 +40,6 @@ SILENT_PROBES: Final = 3
 REPORT_PATIENCE_S: Final = 5.0
 FOR_GOOD: Final = (TERMINATING, "draining")
 """Why nothing goes to a replica that will not come back; other reasons (`cluster.endpoints`) pass."""
-
-
-class Health(Protocol):
-    """What requests report about replicas."""
-
-    def refused(self, name: str, why: str) -> None:
-        """A request could not connect."""
-
-    def broken(self, name: str, why: str) -> None:
-        """A request broke off."""
-
-    def failed(self, failed: Sequence[Ticket], *, answered_by: str) -> None:
-        """Replicas failed a request that another one answered."""
 
 
 class _Watch:

@@ -253,15 +253,13 @@ class LimitParts:
                     gifts.append(gift)
         return LimitsAnswer(router=self.router, epoch=self.epoch, held=held, gifts=tuple(gifts))
 
-    def receive(self, answer: LimitsAnswer, now_s: float) -> bool:
-        """Take the gifts of an answer; False if it comes from another epoch and its gifts are lost."""
+    def receive(self, answer: LimitsAnswer, now_s: float) -> None:
+        """Take the gifts of an answer; those of another epoch are lost."""
         self._see(answer.epoch)
-        if answer.epoch != self.epoch:
-            return False
-        for gift in answer.gifts:
-            if gift.limit in self._limits:
-                self._limits[gift.limit].receive(gift, now_s)
-        return True
+        if answer.epoch == self.epoch:
+            for gift in answer.gifts:
+                if gift.limit in self._limits:
+                    self._limits[gift.limit].receive(gift, now_s)
 
     def _give(self, want: LimitWant, demand_of_others: float, now_s: float) -> LimitGift | None:
         known = want.limit in self._limits or want.limit in self._unused

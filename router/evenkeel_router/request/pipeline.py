@@ -149,7 +149,7 @@ class Pipeline:
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
             )
         if self._console.serves(request, path):
-            return await self._console.handle(request, path, claims_of(request))
+            return await self._console.handle(request, path)
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
@@ -167,7 +167,7 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request)
+        claims = claims_of(request.headers, request.connection.peer)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
         client = self._intake.directory.identify(claims)
