@@ -244,7 +244,7 @@ class Pipeline:
         beyond = tokenised.tokens - request_state.estimate_tokens
         self._intake.admission.correct(client, beyond, self._now())
         request_state.estimate_tokens = tokenised.tokens
-        return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
+        return tokenised.first
 
     async def _forward(
         self,
@@ -327,7 +327,7 @@ class Pipeline:
             right = self._prefixes.untokenised.check(
                 tokenised.kind, tokens=tokenised.tokens, reported=usage.input_tokens
             )
-            if not right or usage.input_tokens != tokenised.first_tokens:
+            if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
