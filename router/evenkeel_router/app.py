@@ -235,7 +235,7 @@ def _pipeline(
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=TenantConsole(
-            rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
+            rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
         tracer=tracer,
         sinks=sinks,

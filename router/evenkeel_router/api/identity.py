@@ -162,10 +162,6 @@ class Directory:
             raise _missing_key()
         return client
 
-    def declared(self, tenant: TenantConfig) -> list[Client]:
-        """The clients that a tenant declares."""
-        return [client_of(tenant, client.name) for client in tenant.clients]
-
     def spoofed(self, claims: Claims) -> bool:
         """Whether an untrusted peer sent an identity header."""
         return bool(claims.named) and not self._proxies.trusts(claims.peer)

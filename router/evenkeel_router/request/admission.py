@@ -265,10 +265,6 @@ class Admission:
             del self._clients[client.identity]
         self.running -= 1
 
-    def running_of(self, identity: str) -> int:
-        """Requests of a client in flight."""
-        return self._clients.get(identity, 0)
-
     def _updated(self, client: Client, now_s: float) -> _Tenant:
         """The client's tenant, new or with changed limits."""
         tenant = self._tenants.get(client.tenant_identity)
