@@ -331,16 +331,12 @@ class DemandMeter:
     """Measures the requested service of each client at one router, per second (design §6).
 
     Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do
-    not lower the rate. Every router publishes its own part and exports the sum of all parts: aggregate it over routers
-    by maximum.
+    not lower the rate. Until a client's first request has finished, its requests count `FIRST_COST` each. Every router
+    publishes its own part and exports the sum of all parts: aggregate it over routers by maximum.
     """
 
-    def __init__(self, *, window_s: float = 60.0, first_cost: float = FIRST_COST) -> None:
-        """`first_cost`: assumed weighted tokens per request until the client's first request has finished."""
-        if not (window_s > 0 and first_cost > 0):
-            raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")
+    def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
-        self._first_cost = first_cost
         self._clients: dict[str, _Requested] = {}
 
     def __len__(self) -> int:
@@ -377,7 +373,7 @@ class DemandMeter:
                     rates[client] = 0.0
                 known.silent = True
                 continue
-            mean = known.cost / known.finished if known.finished > 0.01 else self._first_cost
+            mean = known.cost / known.finished if known.finished > 0.01 else FIRST_COST
             rates[client] = known.arrivals / self._window_s * mean
         return rates
 
