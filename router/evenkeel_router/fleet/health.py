@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_contract.queueorder import QueueOwner
@@ -42,31 +42,26 @@ FOR_GOOD: Final = (TERMINATING, "draining")
 """Why nothing goes to a replica that will not come back; other reasons (`cluster.endpoints`) pass."""
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = (
-        "inactive", "kick", "probed", "replica", "reported", "silent", "sized", "started_s", "task",
-        "unknown_since_s",
-    )  # fmt: skip
-
-    def __init__(self, replica: ReplicaConfig) -> None:
-        self.replica = replica
-        self.kick = asyncio.Event()
-        self.probed = False
-        """Whether a probe has shown if it takes requests."""
-        self.silent = 0
-        self.reported = False
-        """Whether a report named the process that is there now."""
-        self.inactive = False
-        """Whether that report says that its policy is inactive, so that it makes no other reports."""
-        self.sized = False
-        """Whether the process was asked how large it is."""
-        self.started_s: float | None = None
-        """Of a replica without reports: when its process started, if it reports that."""
-        self.unknown_since_s: float | None = None
-        """Since when it has been ready without joining, because no report came."""
-        self.task: asyncio.Task[None] | None = None
+    replica: ReplicaConfig
+    kick: asyncio.Event = field(default_factory=asyncio.Event)
+    probed: bool = False
+    """Whether a probe has shown if it takes requests."""
+    silent: int = 0
+    reported: bool = False
+    """Whether a report named the process that is there now."""
+    inactive: bool = False
+    """Whether that report says that its policy is inactive, so that it makes no other reports."""
+    sized: bool = False
+    """Whether the process was asked how large it is."""
+    started_s: float | None = None
+    """Of a replica without reports: when its process started, if it reports that."""
+    unknown_since_s: float | None = None
+    """Since when it has been ready without joining, because no report came."""
+    task: asyncio.Task[None] | None = None
 
 
 class HealthMonitor:

@@ -61,21 +61,19 @@ class _Place:
     """Of the rows published last."""
 
 
+@dataclass(slots=True, eq=False)
 class Turn:
     """One request at one gate, from its selection to its end there."""
 
-    __slots__ = ("_gates", "admitted", "invited", "place", "produced", "request")
-
-    def __init__(self, gates: Gates, place: _Place, request: GatedRequest) -> None:
-        self._gates = gates
-        self.place = place
-        self.request = request
-        self.admitted: asyncio.Future[bool] | None = None
-        """True: go to the replica. False: select another one. None: it did not wait."""
-        self.invited: ReplicaSet = EMPTY
-        """Where to go instead, if anywhere in particular."""
-        self.produced: Produced | None = None
-        """Set while the answer is streamed."""
+    _gates: Gates
+    place: _Place
+    request: GatedRequest
+    admitted: asyncio.Future[bool] | None = None
+    """True: go to the replica. False: select another one. None: it did not wait."""
+    invited: ReplicaSet = EMPTY
+    """Where to go instead, if anywhere in particular."""
+    produced: Produced | None = None
+    """Set while the answer is streamed."""
 
     @property
     def waits(self) -> bool:
