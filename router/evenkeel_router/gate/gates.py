@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
@@ -26,6 +25,7 @@ from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
+from evenkeel_router.api.openai import EventScan
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Member, Ticket
 from evenkeel_router.gate.engine_load import EngineLoad
@@ -35,14 +35,6 @@ from evenkeel_router.gate.window import GatedRequest
 from evenkeel_router.ledger.accounting import SEEDED_POLICY
 from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.settings import Settings
-
-
-class Produced(Protocol):
-    """The scan of a stream."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Events with content so far, which is about the number of output tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +64,7 @@ class Turn:
     """True: go to the replica. False: select another one. None: it did not wait."""
     invited: ReplicaSet = EMPTY
     """Where to go instead, if anywhere in particular."""
-    produced: Produced | None = None
+    produced: EventScan | None = None
     """Set while the answer is streamed."""
 
     @property

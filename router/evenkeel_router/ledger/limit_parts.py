@@ -30,7 +30,7 @@ NO_DEMAND: Final = 0.02
 
 
 class LimitPart:
-    """One limit at this router. With `fill_s` 0 it does not refill: `put` gives back what was taken."""
+    """One limit at this router. With `fill_s` 0 it does not refill: what was taken is given back."""
 
     __slots__ = ("_demand", "_demand_s", "_level", "_updated_s", "fill_s", "name", "part", "size")
 
