@@ -280,17 +280,16 @@ class Gates:
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
-            gate = Gate(policy, self._sharing(policy, incarnation))
-            place = self._places[name] = _Place(gate, slot, incarnation)
+            place = self._places[name] = _Place(self._gate_of(policy), slot, incarnation)
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
         return place
 
-    def _sharing(self, policy: ReplicaPolicy, incarnation: str) -> Sharing | None:
-        if not incarnation:
-            return None
+    def _gate_of(self, policy: ReplicaPolicy) -> Gate:
         ledger = self._service_ledger
         has_accounts = not isinstance(policy, UnchargedPolicy)
-        return Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        return Gate(
+            policy, Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        )
 
     def _charge_output(self, place: _Place) -> None:
         for request in place.gate.sent:
