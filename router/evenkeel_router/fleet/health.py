@@ -266,13 +266,18 @@ class HealthMonitor:
             watch.reported, watch.inactive = active, not active
             watch.kick.set()
 
-    def refused(self, name: str, why: str) -> None:
-        """It refuses connections: lost until a probe succeeds."""
-        self._lose(name, why)
+    def lost(self, name: str, why: str) -> None:
+        """Its process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
+        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
+        if member is not None and watch is not None and member.joined:
+            _log.warning("replica %s is lost: %s", name, why)
+            self._end_life(watch, member)
+            self._notice()
+            watch.kick.set()
 
     def replaced(self, name: str) -> None:
         """Its reports or its metrics come from another process than before."""
-        self._lose(name, "a new process answers in its place")
+        self.lost(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:
         """A connection broke: nothing goes there until a probe, right now, succeeds."""
@@ -301,14 +306,6 @@ class HealthMonitor:
             self._replicas.totals[member.name].backoffs += 1
             self._replicas.fleet.unready(member)
             self._notice()
-
-    def _lose(self, name: str, why: str) -> None:
-        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
-        if member is not None and watch is not None and member.joined:
-            _log.warning("replica %s is lost: %s", name, why)
-            self._end_life(watch, member)
-            self._notice()
-            watch.kick.set()
 
 
 def _same_place(one: ReplicaConfig, other: ReplicaConfig) -> bool:

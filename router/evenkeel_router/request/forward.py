@@ -231,7 +231,7 @@ class Forwarder:
         except ConnectError as error:
             request_state.attempt_failed("unreachable")
             attempt.refused()
-            self._health.refused(attempt.replica, str(error))
+            self._health.lost(attempt.replica, str(error))
             return None
         except ConnectionLimitError as error:
             attempt.refused()

@@ -366,12 +366,12 @@ class Pipeline:
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
-        if totals is not None and request_state.usage not in (None, NOTHING):
+        usage = request_state.usage
+        if totals is not None and usage is not None and usage != NOTHING:
             first_s = request_state.first_byte_s
             ttft_s = None if first_s is None else first_s - request_state.started_s
             totals.ended(duration_s, ttft_s)
-            usage = request_state.usage
-            if ttft_s is not None and usage is not None and request_state.stream:
+            if ttft_s is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
