@@ -71,7 +71,6 @@ class Client:
     """`namespace/tenant/client`, escaped."""
     tenant_identity: str
     tenant: str
-    name: str
     weight: float
     """The factor of Q^w: the tenant's weight times its own."""
     tenant_weight: float
@@ -279,7 +278,6 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         identity=key.identity,
         tenant_identity=key.tenant_identity,
         tenant=tenant.name,
-        name=name,
         weight=Weights(tenant.weight, weight).fleet,
         tenant_weight=float(tenant.weight),
         client_weight=float(weight),

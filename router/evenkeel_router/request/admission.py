@@ -177,7 +177,7 @@ class _Tenant:
     def _used_up(
         self, limit: LimitPart, message: str, *, code: str, amount: float, now_s: float
     ) -> PartUsedUp:
-        wait_s = limit.wait_s(1.0, now_s) or _BUSY_RETRY_S
+        wait_s = limit.wait_s(now_s) or _BUSY_RETRY_S
         if not self._parts.has_entered:
             message = "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
             wait_s = _NO_PART_RETRY_S

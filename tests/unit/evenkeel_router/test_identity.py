@@ -98,8 +98,8 @@ def test_an_unknown_key_is_refused_even_with_anonymous_access(value: str) -> Non
 
 
 def test_a_key_counts_in_each_of_its_headers() -> None:
-    assert identified(claims(keys=("sk-1",))).name == "chat"
-    assert identified(claims("Bearer sk-1", keys=("sk-1", "sk-1"))).name == "chat"
+    assert identified(claims(keys=("sk-1",))).identity == "ns/acme/chat"
+    assert identified(claims("Bearer sk-1", keys=("sk-1", "sk-1"))).identity == "ns/acme/chat"
     assert refused(claims(keys=("sk-2",))) == (Outcome.UNAUTHENTICATED, "invalid_api_key")
 
 
@@ -110,7 +110,9 @@ def test_two_keys_that_differ_are_refused() -> None:
 
 
 def test_a_key_is_stronger_than_a_header() -> None:
-    assert identified(claims("Bearer sk-1", named=("other",), peer=TRUSTED)).name == "chat"
+    assert (
+        identified(claims("Bearer sk-1", named=("other",), peer=TRUSTED)).identity == "ns/acme/chat"
+    )
 
 
 def test_without_any_api_key_the_authorization_header_is_no_claim() -> None:
