@@ -10,7 +10,7 @@ from typing import Final
 
 import evenkeel_router
 from evenkeel_router.api import errors, responses
-from evenkeel_router.api.errors import ANTHROPIC_TYPE, ERROR_TYPE, STATUS, Outcome
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.request.own_answers import INTERNAL
 from evenkeel_router.transport import client_request
 
@@ -85,7 +85,13 @@ _CONSTANTS: Final = {
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the page."""
     outcomes = [
-        (code(one.value), str(STATUS[one]), code(ERROR_TYPE[one]), code(ANTHROPIC_TYPE[one]), cause)
+        (
+            code(one.value),
+            str(one.status),
+            code(one.error_type),
+            code(one.anthropic_type),
+            cause,
+        )
         for one, cause in _OUTCOMES.items()
     ]
     found = raised()

@@ -20,7 +20,7 @@ from evenkeel_contract.ledgerwire import LEDGER_PATH
 from evenkeel_contract.limitswire import LIMITS_PATH
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, REQUEST_ID_HEADER, TRAFFIC_PORT
 from evenkeel_router.api.endpoints import MODELS, Endpoint
-from evenkeel_router.api.errors import ANTHROPIC_TYPE, ERROR_TYPE, STATUS, Dialect, Outcome
+from evenkeel_router.api.errors import Dialect, Outcome
 from evenkeel_router.request.own_answers import HEALTH
 
 from docs.generate.pages import NOTE, code, page, table
@@ -175,7 +175,7 @@ def _admin() -> Iterator[tuple[str, str, dict[str, Any]]]:
             "requestBody": {"required": True, "content": binary},
             "responses": {
                 "200": {"description": summary, "content": binary},
-                **_refs("unauthenticated"),
+                **_ref(Outcome.UNAUTHENTICATED),
             },
         }
         yield path, summary, {"post": operation} | own
@@ -219,8 +219,8 @@ def _inference(endpoint: Endpoint) -> dict[str, Any]:
         "requestBody": {"required": True, "content": {kind: {"schema": schema}}},
         "responses": {"200": answer}
         | {
-            str(status): {"$ref": _REF.format("responses", f"{anthropic}{one.value}")}
-            for one, status in STATUS.items()
+            str(one.status): {"$ref": _REF.format("responses", f"{anthropic}{one.value}")}
+            for one in Outcome
             if one is not Outcome.CLIENT_GONE  # only logged
         },
     }
@@ -234,12 +234,12 @@ def _get(
     responses: Mapping[str, Any], *, keyed: bool = False, admin: bool = False
 ) -> dict[str, Any]:
     security = _KEYS if keyed else [{"adminToken": []}] if admin else []
-    refused = _refs("unauthenticated") if keyed or admin else {}
+    refused = _ref(Outcome.UNAUTHENTICATED) if keyed or admin else {}
     return {"get": {"security": security, "responses": {**responses, **refused}}}
 
 
-def _refs(*names: str) -> dict[str, Any]:
-    return {str(STATUS[Outcome(name)]): {"$ref": _REF.format("responses", name)} for name in names}
+def _ref(outcome: Outcome) -> dict[str, Any]:
+    return {str(outcome.status): {"$ref": _REF.format("responses", outcome.value)}}
 
 
 def _json(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
@@ -247,18 +247,18 @@ def _json(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
 
 
 def _errors() -> Iterator[tuple[str, dict[str, Any]]]:
-    for outcome, status in STATUS.items():
+    for outcome in Outcome:
         if outcome is Outcome.CLIENT_GONE:
             continue
-        for prefix, schema, kinds in (
-            ("", "Error", ERROR_TYPE),
-            ("anthropic_", "AnthropicError", ANTHROPIC_TYPE),
+        for prefix, schema, kind in (
+            ("", "Error", outcome.error_type),
+            ("anthropic_", "AnthropicError", outcome.anthropic_type),
         ):
             answer = _json(
                 {"$ref": _REF.format("schemas", schema)},
-                f"{HTTPStatus(status).phrase}; type `{kinds[outcome]}`.",
+                f"{HTTPStatus(outcome.status).phrase}; type `{kind}`.",
             )
-            if status in (429, 503):
+            if outcome.status in (429, 503):
                 answer["headers"] = {"retry-after": {"schema": {"type": "integer", "minimum": 1}}}
             yield f"{prefix}{outcome.value}", answer
 

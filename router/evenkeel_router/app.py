@@ -24,7 +24,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
-from evenkeel_router.gate.upkeep import GateUpkeep, http_load
+from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
@@ -210,7 +210,7 @@ def _followers(
     )
     kv_events = KvEvents(settings, replicas, prefixes, health_monitor=health, tokenising=tokenising)
     facts = PromptFactsClient(settings, replicas, prefixes, tokenising)
-    gates = GateUpkeep(settings, replicas, rooms.gates, http_load(session))
+    gates = GateUpkeep(settings, replicas, rooms.gates, session)
     return reports.run(), kv_events.run(), facts.run(), gates.run()
 
 
@@ -244,7 +244,7 @@ def _pipeline(
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=TenantConsole(
-            rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
+            rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
         tracer=tracer,
         sinks=sinks,

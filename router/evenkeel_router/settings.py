@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from evenkeel_contract.routerconfig import RouterConfig
-
-BODY_TIMEOUT_S: Final = 60.0
-KEEP_ALIVE_S: Final = 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +24,8 @@ class Timing:
     compact_interval_s: float = 10.0
     console_tick_s: float = 2.0
     """Between two readings for the console; five of them are the window of its figures."""
-    body_timeout_s: float = BODY_TIMEOUT_S
-    keep_alive_s: float = KEEP_ALIVE_S
+    body_timeout_s: float = 60.0
+    keep_alive_s: float = 75.0
     kv_check_interval_s: float = 2.0
     """Silence of a replica's KV events after which the router asks for a replay."""
     kv_pages_interval_s: float = 30.0

@@ -12,6 +12,7 @@ from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.ledger.replica_account import REQUESTS
+from evenkeel_router.api import identity
 from evenkeel_router.app import Router
 from evenkeel_simulator.server.pooled import DIMENSIONS
 
@@ -91,11 +92,8 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await until(
             lambda: page.clients.cell("ns/acme/chat", REQUESTS) == 2, "both requests in the report"
         )
-    key = decode(
-        router.rooms.intake.directory.declared(router.rooms.settings.config.tenancy.tenants[0])[
-            0
-        ].key
-    )
+    acme = router.rooms.settings.config.tenancy.tenants[0]
+    key = decode(identity.client_of(acme, acme.clients[0].name).key)
     assert (key.tenant_weight, key.client_weight) == (2, 3)
 
 

@@ -12,10 +12,12 @@ from statistics import median
 import pytest
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.ledger import EqualWeights
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.sharing import Sharing
 from evenkeel_router.gate.window import GatedRequest
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
@@ -55,7 +57,8 @@ class Loop:
             kv_tokens=KV_TOKENS, admission=AdmissionRule.RESERVATION, prefill_tokens=100
         )
         self.engine = Engine(config, Fcfs(), PROFILE)
-        self.gate = Gate(Dlpm(rules=DeficitRules(quantum=self.quantum)))
+        policy = Dlpm(rules=DeficitRules(quantum=self.quantum))
+        self.gate = Gate(policy, Sharing("r", EqualWeights()))
         self.rng = Random(self.seed)
 
     def run(self, steps: int) -> float:

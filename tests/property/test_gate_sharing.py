@@ -87,7 +87,7 @@ class World:
             policy = make_policy(self.policy, rules)
             has_accounts = not isinstance(policy, UnchargedPolicy)
             sharing = Sharing(f"r{number}", self.of_weights, has_accounts=has_accounts)
-            self.routers[f"r{number}"] = Router(Gate(policy, sharing if self.shared else None))
+            self.routers[f"r{number}"] = Router(Gate(policy, sharing))
         self.alive = set(self.routers)
 
     def run(self, steps: int) -> dict[str, float]:
@@ -170,7 +170,9 @@ class World:
                 del router.jobs[gated.id]
 
     def exchange(self) -> None:
-        """Every router learns what the others published."""
+        """Every router learns what the others published, if they share."""
+        if not self.shared:
+            return
         at: defaultdict[str, dict[str, ClientAtGate]] = defaultdict(dict)
         for name in self.alive:
             router = self.routers[name]

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from evenkeel_contract.names import GUARDED_FIELDS
+
 from evenkeel_router.api.errors import invalid
-from evenkeel_router.api.inference import Inference, Limits, check_model, is_guarded
+from evenkeel_router.api.inference import Inference, Limits, check_model
 
 TOKENS_PER_S: Final = 50
 """Positions per second of audio, as Whisper's encoder has them (Radford et al., 2022, section 2.2)."""
@@ -62,7 +64,7 @@ def _check(fields: dict[bytes, bytes | None], limits: Limits) -> None:
     check_model(None if model is None else model.decode("utf-8", "replace"), limits)
     for field in fields:
         name = field.decode("utf-8", "replace")
-        if is_guarded(name):
+        if name in GUARDED_FIELDS:
             message = f"{name[:40]} may not be set by a client; leave it out."
             raise invalid(message, code="invalid_value", param=name[:40])
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from enum import Enum
-from http import HTTPStatus
-from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
@@ -39,70 +36,50 @@ class Dialect(Enum):
 
 
 class Outcome(Enum):
-    """The value is the metric label."""
+    """How a request failed: the metric label, the status, and the error types of OpenAI and, if it differs, of Anthropic."""
 
-    INVALID_REQUEST = "invalid_request"  # invalid bytes, fields or headers
-    UNAUTHENTICATED = "unauthenticated"  # no API key, or an unknown one
-    FORBIDDEN = "forbidden"  # a valid identity that may not use this service
-    NOT_FOUND = "not_found"  # another model, or no such endpoint
-    TOO_LARGE = "too_large"  # the body exceeds maxBodySize
-    RATE_LIMITED = "rate_limited"  # the tenant's or client's own limit
-    CLIENT_GONE = "client_gone"  # it disconnected, or stopped reading; the status is only logged
-    REPLICA_FAILED = (
-        "replica_failed"  # garbage, a broken stream, or 5xx at every replica that was tried
-    )
-    UNAVAILABLE = "unavailable"  # no replica is routable, or the router is full or draining
-    TIMEOUT = "timeout"  # a replica accepted it and sent nothing; never tried again
+    INVALID_REQUEST = ("invalid_request", 400, "invalid_request_error")
+    """Invalid bytes, fields or headers."""
+    UNAUTHENTICATED = ("unauthenticated", 401, "authentication_error")
+    """No API key, or an unknown one."""
+    FORBIDDEN = ("forbidden", 403, "permission_error")
+    """A valid identity that may not use this service."""
+    NOT_FOUND = ("not_found", 404, "not_found_error")
+    """Another model, or no such endpoint."""
+    TOO_LARGE = ("too_large", 413, "invalid_request_error", "request_too_large")
+    """The body exceeds maxBodySize."""
+    RATE_LIMITED = ("rate_limited", 429, "rate_limit_error")
+    """The tenant's or client's own limit."""
+    CLIENT_GONE = ("client_gone", 499, "client_gone")
+    """It disconnected, or stopped reading. The status is nginx's number, in logs only."""
+    REPLICA_FAILED = ("replica_failed", 502, "server_error", "api_error")
+    """Garbage, a broken stream, or 5xx at every replica that was tried."""
+    UNAVAILABLE = ("unavailable", 503, "server_error", "overloaded_error")
+    """No replica is routable, or the router is full or draining."""
+    TIMEOUT = ("timeout", 504, "timeout_error")
+    """A replica accepted it and sent nothing; never tried again."""
 
+    status: int
+    error_type: str
+    anthropic_type: str
 
-STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
-    {
-        Outcome.INVALID_REQUEST: 400,
-        Outcome.UNAUTHENTICATED: 401,
-        Outcome.FORBIDDEN: 403,
-        Outcome.NOT_FOUND: 404,
-        Outcome.TOO_LARGE: 413,
-        Outcome.RATE_LIMITED: 429,
-        Outcome.CLIENT_GONE: 499,  # nginx's number, in logs only
-        Outcome.REPLICA_FAILED: 502,
-        Outcome.UNAVAILABLE: 503,
-        Outcome.TIMEOUT: 504,
-    }
-)
+    def __new__(cls, label: str, status: int, error_type: str, anthropic_type: str = "") -> Self:
+        member = object.__new__(cls)
+        member._value_ = label
+        member.status = status
+        member.error_type = error_type
+        member.anthropic_type = anthropic_type or error_type
+        return member
+
 
 OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TIMEOUT})
 """Failures of the service, not of the client."""
 
-ERROR_TYPE: Final = MappingProxyType(
-    {
-        Outcome.INVALID_REQUEST: "invalid_request_error",
-        Outcome.UNAUTHENTICATED: "authentication_error",
-        Outcome.FORBIDDEN: "permission_error",
-        Outcome.NOT_FOUND: "not_found_error",
-        Outcome.TOO_LARGE: "invalid_request_error",
-        Outcome.RATE_LIMITED: "rate_limit_error",
-        Outcome.CLIENT_GONE: "client_gone",
-        Outcome.REPLICA_FAILED: "server_error",
-        Outcome.UNAVAILABLE: "server_error",
-        Outcome.TIMEOUT: "timeout_error",
-    }
-)
-
-
-ANTHROPIC_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
-    ERROR_TYPE
-    | {
-        Outcome.TOO_LARGE: "request_too_large",
-        Outcome.REPLICA_FAILED: "api_error",
-        Outcome.UNAVAILABLE: "overloaded_error",
-    }
-)
-
 
 def of_status(status: int) -> Outcome:
     """The outcome of a replica's 4xx."""
-    for outcome, own in STATUS.items():
-        if own == status:
+    for outcome in Outcome:
+        if outcome.status == status:
             return outcome
     return Outcome.INVALID_REQUEST  # 422 and the like
 
@@ -118,7 +95,7 @@ class Refusal(Exception):
         code: str,
         param: str | None = None,
         retry_after_s: float | None = None,
-        status: HTTPStatus | None = None,
+        status: int | None = None,
     ) -> None:
         """`message` is for people, `code` for programs; `status` replaces that of the outcome."""
         super().__init__(message)
@@ -129,7 +106,7 @@ class Refusal(Exception):
         self.param = param
         """The invalid field or header."""
         self.retry_after_s = retry_after_s
-        self.status: int = STATUS[outcome] if status is None else status
+        self.status = outcome.status if status is None else status
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -189,14 +166,14 @@ def response_error_event(refusal: Refusal, number: int) -> bytes:
 
 
 def _anthropic_error(refusal: Refusal) -> dict[str, object]:
-    kind = ANTHROPIC_TYPE[refusal.outcome]
-    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
+    error = {"type": refusal.outcome.anthropic_type, "message": refusal.message}
+    return {"type": "error", "error": error}
 
 
 def _error(refusal: Refusal) -> dict[str, object]:
     return {
         "message": refusal.message,
-        "type": ERROR_TYPE[refusal.outcome],
+        "type": refusal.outcome.error_type,
         "param": refusal.param,
         "code": refusal.code,
     }
@@ -249,11 +226,4 @@ def rejected_by_replica(status: int, body: bytes) -> Refusal:
     if not code:
         code = CONTEXT_LENGTH_EXCEEDED if _TOO_LONG.search(message) else REJECTED
     param = error.param if isinstance(error.param, str) else None
-    refusal = Refusal(of_status(status), message, code=code, param=param)
-    refusal.status = status
-    return refusal
-
-
-def replica_error_body(status: int, body: bytes, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The body that the client gets for a replica's 4xx."""
-    return error_body(rejected_by_replica(status, body), dialect)
+    return Refusal(of_status(status), message, code=code, param=param, status=status)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -71,7 +71,6 @@ class Client:
     """`namespace/tenant/client`, escaped."""
     tenant_identity: str
     tenant: str
-    name: str
     weight: float
     """The factor of Q^w: the tenant's weight times its own."""
     tenant_weight: float
@@ -108,19 +107,8 @@ class Claims(msgspec.Struct, frozen=True):
     """The address of the other end; empty if it has none."""
 
 
-class Sent(Protocol):
-    """What a request shows of its sender."""
-
-    @property
-    def headers(self) -> CIMultiDict[str]: ...
-
-    @property
-    def remote(self) -> str | None: ...
-
-
-def claims_of(request: Sent) -> Claims:
-    """The headers that identify the sender."""
-    headers = request.headers
+def claims_of(headers: CIMultiDict[str], peer: str) -> Claims:
+    """The headers that identify the sender. `peer`: see `Claims`."""
     authorization = headers.getall(_AUTHORIZATION, ())
     if not any(map(headers.__contains__, _RARE)):
         return Claims(authorization)
@@ -128,11 +116,10 @@ def claims_of(request: Sent) -> Claims:
     for name, key in _IDENTITY:
         if key in headers:
             named.extend((name, value) for value in headers.getall(key))
-    peer = request.remote if named else None  # it matters only where a header names a client
     keys: list[str] = []
     for key_header in filter(headers.__contains__, _KEYS):
         keys += headers.getall(key_header)
-    return Claims(authorization, keys, named, peer or "")
+    return Claims(authorization, keys, named, peer)
 
 
 class Directory:
@@ -173,10 +160,6 @@ class Directory:
         if client is self._anonymous:
             raise _missing_key()
         return client
-
-    def declared(self, tenant: TenantConfig) -> list[Client]:
-        """The clients that a tenant declares."""
-        return [client_of(tenant, client.name) for client in tenant.clients]
 
     def spoofed(self, claims: Claims) -> bool:
         """Whether an untrusted peer sent an identity header."""
@@ -295,7 +278,6 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         identity=key.identity,
         tenant_identity=key.tenant_identity,
         tenant=tenant.name,
-        name=name,
         weight=Weights(tenant.weight, weight).fleet,
         tenant_weight=float(tenant.weight),
         client_weight=float(weight),

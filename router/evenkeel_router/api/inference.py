@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD, GUARDED_FIELDS
@@ -265,11 +265,6 @@ def without_guarded(body: bytes, fields: Guarded) -> tuple[bytes, tuple[str, ...
     return without(body, found), found
 
 
-def is_guarded(field: str) -> bool:
-    """Whether only the router may send this field to an engine."""
-    return field in GUARDED_FIELDS
-
-
 def members_of(of: bytes) -> dict[str, Raw]:
     """An object's members, still encoded; raises `Refusal` if there are too many to encode them again."""
     members = _MEMBERS.decode(of)
@@ -307,12 +302,12 @@ def with_cache_salt(body: bytes, cache_salt: str) -> bytes:
     return splice(body, _SALT_MEMBER % cache_salt.encode("ascii"))
 
 
-def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:
+def prompt_of_messages(messages: list[Message], tools: UnsetType | Raw) -> Prompt:
     """Tools first, as templates put them, then role and content of each message in turn.
 
     Raises `Refusal` if there are so many that reading them would delay other requests.
     """
-    pieces = [tools.decode()] if tools else []
+    pieces = [text_of(tools)]
     parts = len(messages)
     if parts > MAX_PARTS:
         raise _too_many_parts("messages", parts)
@@ -337,23 +332,16 @@ def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:
 
 def prompt_of_turns(tools: UnsetType | Raw, turns: Iterable[tuple[str, Sequence[str]]]) -> Prompt:
     """Tools first, then each turn of a conversation: its role and its pieces."""
-    pieces = [] if tools is UNSET else [bytes(tools).decode()]
+    pieces = [text_of(tools)]
     for role, given in turns:
         pieces += (_START, role, _UNIT, _UNIT.join(given))
     text = "".join(pieces).encode()
     return Prompt(text, len(text), None)
 
 
-class _Turn(Protocol):
-    @property
-    def content(self) -> object: ...
-
-
-def check_parts(field: str, turns: Sequence[_Turn]) -> None:
+def check_parts(field: str, contents: Iterable[object]) -> None:
     """Raises `Refusal` for a conversation of so many parts that reading them would delay other requests."""
-    parts = 0
-    for one in turns:
-        parts += len(one.content) if isinstance(one.content, list) else 1
+    parts = sum(len(content) if isinstance(content, list) else 1 for content in contents)
     if parts > MAX_PARTS:
         raise _too_many_parts(field, parts)
 

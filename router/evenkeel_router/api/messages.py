@@ -90,7 +90,7 @@ def count_tokens(body: bytes, limits: Limits) -> Inference:
 def _prompt(fields: _Counted, limits: Limits) -> Prompt:
     adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     check_not_empty("messages", fields.messages)
-    check_parts("messages", fields.messages)
+    check_parts("messages", (message.content for message in fields.messages))
     return prompt_of_turns(fields.tools, _turns(fields))
 
 

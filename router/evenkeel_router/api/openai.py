@@ -96,9 +96,8 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_output("max_tokens", fields.max_tokens, limits, least=0)
     check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
     check_not_empty("messages", fields.messages)
-    tools = b"" if fields.tools is UNSET else bytes(fields.tools)
     bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt_of_messages(fields.messages, tools)
+    text = prompt_of_messages(fields.messages, fields.tools)
     return _openai(body, fields, text, limits, bound)
 
 

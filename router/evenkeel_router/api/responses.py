@@ -73,7 +73,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
     check_output("max_output_tokens", fields.max_output_tokens, limits)
     _refuse_state(fields)
     if not isinstance(fields.input, str):
-        check_parts("input", fields.input)
+        check_parts("input", (item.content for item in fields.input))
         _refuse_references(fields.input)
     given = prompt_of_turns(fields.tools, _turns(fields))
     body, stripped = without_guarded(body, fields)

@@ -25,7 +25,6 @@ from evenkeel_router.api.inference import (
     input_only,
     prompt_of_input,
     prompt_of_messages,
-    text_of,
 )
 
 
@@ -106,7 +105,7 @@ def tokenize(body: bytes, limits: Limits) -> Inference:
     fields = _TOKENIZE.decode(body)
     adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     if fields.messages is not None:
-        given = prompt_of_messages(fields.messages, text_of(fields.tools).encode())
+        given = prompt_of_messages(fields.messages, fields.tools)
     elif fields.prompt is not None:
         given = prompt_of_input(fields.prompt, "prompt")
     else:

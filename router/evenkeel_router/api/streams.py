@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
@@ -196,11 +196,7 @@ def _of_message(data: bytes) -> Usage | None:
     return of_message(event.usage if event.message is None else event.message.usage)
 
 
-class _NewScan(Protocol):
-    def __call__(self, *, drops_usage: bool) -> EventScan: ...
-
-
-SCANS: Final[Mapping[Dialect, _NewScan]] = {
+SCANS: Final[Mapping[Dialect, type[EventScan]]] = {
     Dialect.OPENAI: EventScan,
     Dialect.AUDIO: EventScan,
     Dialect.SGLANG: GeneratedScan,

@@ -6,7 +6,7 @@ not of the pod or its endpoint: both wait for the gate `evenkeel.dev/InRotation`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -147,41 +147,19 @@ def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tu
 
 def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
     """The first reason to send no new requests to the endpoint; empty if there is none."""
-    return next((why for why, holds in _REASONS if holds(endpoint, target, pod or _NO_POD)), "")
-
-
-_NO_POD: Final = Pod()
-_Rule = Callable[[Endpoint, TargetRef, Pod], bool]
-
-
-def _is_unknown(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    """Slices and pods come from two watches: one may be behind, or a new pod may have the name of an old one."""
-    return pod.metadata.uid != target.uid
-
-
-def _is_terminating(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None or bool(endpoint.conditions.terminating)
-
-
-def _has_ended(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    return pod.status.phase in ("Failed", "Succeeded")
-
-
-def _is_draining(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    return DRAIN_ANNOTATION in (pod.metadata.annotations or {})
-
-
-def _containers_are_not_ready(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    return Condition("ContainersReady", "True") not in (pod.status.conditions or ())
-
-
-_REASONS: Final[Sequence[tuple[str, _Rule]]] = (
-    ("unknown", _is_unknown),  # no other rule can be checked
-    (TERMINATING, _is_terminating),  # never comes back
-    ("ended", _has_ended),  # for example evicted; never comes back either
-    ("draining", _is_draining),  # marked by the operator, otherwise healthy
-    ("starting", _containers_are_not_ready),  # or failing: the kubelet does not distinguish them
-)
+    pod = pod or Pod()
+    # Slices and pods come from two watches: one may be behind, or a new pod may have the name of an old one.
+    if pod.metadata.uid != target.uid:
+        return "unknown"  # nothing else can be checked
+    if pod.metadata.deletion_timestamp is not None or endpoint.conditions.terminating:
+        return TERMINATING  # never comes back
+    if pod.status.phase in ("Failed", "Succeeded"):
+        return "ended"  # for example evicted; never comes back either
+    if DRAIN_ANNOTATION in (pod.metadata.annotations or {}):
+        return "draining"  # marked by the operator, otherwise healthy
+    if Condition("ContainersReady", "True") not in (pod.status.conditions or ()):
+        return "starting"  # or failing: the kubelet does not distinguish them
+    return ""
 
 
 def _of_pods(

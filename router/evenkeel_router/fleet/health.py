@@ -23,8 +23,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
@@ -42,44 +42,26 @@ FOR_GOOD: Final = (TERMINATING, "draining")
 """Why nothing goes to a replica that will not come back; other reasons (`cluster.endpoints`) pass."""
 
 
-class Health(Protocol):
-    """What requests report about replicas."""
-
-    def refused(self, name: str, why: str) -> None:
-        """A request could not connect."""
-
-    def broken(self, name: str, why: str) -> None:
-        """A request broke off."""
-
-    def failed(self, failed: Sequence[Ticket], *, answered_by: str) -> None:
-        """Replicas failed a request that another one answered."""
-
-
+@dataclass(slots=True, eq=False)
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = (
-        "inactive", "kick", "probed", "replica", "reported", "silent", "sized", "started_s", "task",
-        "unknown_since_s",
-    )  # fmt: skip
-
-    def __init__(self, replica: ReplicaConfig) -> None:
-        self.replica = replica
-        self.kick = asyncio.Event()
-        self.probed = False
-        """Whether a probe has shown if it takes requests."""
-        self.silent = 0
-        self.reported = False
-        """Whether a report named the process that is there now."""
-        self.inactive = False
-        """Whether that report says that its policy is inactive, so that it makes no other reports."""
-        self.sized = False
-        """Whether the process was asked how large it is."""
-        self.started_s: float | None = None
-        """Of a replica without reports: when its process started, if it reports that."""
-        self.unknown_since_s: float | None = None
-        """Since when it has been ready without joining, because no report came."""
-        self.task: asyncio.Task[None] | None = None
+    replica: ReplicaConfig
+    kick: asyncio.Event = field(default_factory=asyncio.Event)
+    probed: bool = False
+    """Whether a probe has shown if it takes requests."""
+    silent: int = 0
+    reported: bool = False
+    """Whether a report named the process that is there now."""
+    inactive: bool = False
+    """Whether that report says that its policy is inactive, so that it makes no other reports."""
+    sized: bool = False
+    """Whether the process was asked how large it is."""
+    started_s: float | None = None
+    """Of a replica without reports: when its process started, if it reports that."""
+    unknown_since_s: float | None = None
+    """Since when it has been ready without joining, because no report came."""
+    task: asyncio.Task[None] | None = None
 
 
 class HealthMonitor:
@@ -284,13 +266,18 @@ class HealthMonitor:
             watch.reported, watch.inactive = active, not active
             watch.kick.set()
 
-    def refused(self, name: str, why: str) -> None:
-        """It refuses connections: lost until a probe succeeds."""
-        self._lose(name, why)
+    def lost(self, name: str, why: str) -> None:
+        """Its process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
+        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
+        if member is not None and watch is not None and member.joined:
+            _log.warning("replica %s is lost: %s", name, why)
+            self._end_life(watch, member)
+            self._notice()
+            watch.kick.set()
 
     def replaced(self, name: str) -> None:
         """Its reports or its metrics come from another process than before."""
-        self._lose(name, "a new process answers in its place")
+        self.lost(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:
         """A connection broke: nothing goes there until a probe, right now, succeeds."""
@@ -319,14 +306,6 @@ class HealthMonitor:
             self._replicas.totals[member.name].backoffs += 1
             self._replicas.fleet.unready(member)
             self._notice()
-
-    def _lose(self, name: str, why: str) -> None:
-        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
-        if member is not None and watch is not None and member.joined:
-            _log.warning("replica %s is lost: %s", name, why)
-            self._end_life(watch, member)
-            self._notice()
-            watch.kick.set()
 
 
 def _same_place(one: ReplicaConfig, other: ReplicaConfig) -> bool:

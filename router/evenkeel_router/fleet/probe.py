@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from enum import Enum
 from typing import Annotated, Final, Protocol
 
@@ -136,9 +136,7 @@ def prober_session() -> aiohttp.ClientSession:
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
     """Wait for an event or a time, whichever is first; clears the event."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        return
-    event.clear()
+        event.clear()

@@ -24,6 +24,7 @@ FAILURES: Final = 3  # a single failure may be chance, and two may come from a p
 LONGEST_S: Final = 30.0  # bounds how late the router notices that the replica works again
 
 
+@dataclass(slots=True, eq=False)
 class Backoff:
     """A replica that reports ready, but fails requests that other replicas answer, gets no requests for a while.
 
@@ -35,13 +36,10 @@ class Backoff:
     requests, and looks busy.
     """
 
-    __slots__ = ("_failures", "_first_s", "_until_s")
-
-    def __init__(self, first_s: float) -> None:
-        """`first_s`: the first backoff, seconds."""
-        self._first_s = first_s
-        self._failures = 0
-        self._until_s = 0.0
+    _first_s: float
+    """The first backoff, seconds."""
+    _failures: int = 0
+    _until_s: float = 0.0
 
     def answered(self) -> None:
         """It answered a request."""

@@ -1,7 +1,7 @@
 """Where requests wait while no replica is routable.
 
 It delays no request while any replica is routable: requests queue at replicas, where fairness is kept (R1, R2).
-Requests for a service at zero wait here too (`fleet.activation`). `limits.maxConcurrent` bounds it.
+Requests for a service at zero wait here too (`Activation`). `limits.maxConcurrent` bounds it.
 
 The order is fair per client (R2), by start-time fair queueing (Goyal, Vin, Cheng 1996, section 2): a request starts where its
 client's previous one finished, in virtual time, or now if the client was idle; it costs its input tokens divided by the client's

@@ -22,6 +22,7 @@ never cuts a limit by more than a quarter.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 QUEUE: Final = 2.0
@@ -73,18 +74,16 @@ def read_load(page: bytes) -> EngineLoad | None:
     return EngineLoad(sums[b"running"], sums[b"waiting"], usage) if found else None
 
 
+@dataclass(slots=True, eq=False)
 class EngineLimit:
     """How many requests of all routers may be at one process of an engine."""
 
-    __slots__ = ("_slow_start", "limit", "load", "unanswered")
-
-    def __init__(self) -> None:
-        self.limit = 0.0
-        """0 before the first reading."""
-        self.unanswered = QUEUE
-        self.load: EngineLoad | None = None
-        """The last reading; None: there is none, or it is too old."""
-        self._slow_start = True
+    limit: float = 0.0
+    """0 before the first reading."""
+    unanswered: float = QUEUE
+    load: EngineLoad | None = None
+    """The last reading; None: there is none, or it is too old."""
+    _slow_start: bool = True
 
     def lost(self) -> None:
         """The engine does not answer any more: until it does, latency alone shows how busy it is."""

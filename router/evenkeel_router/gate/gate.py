@@ -43,8 +43,8 @@ NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 class Gate:
     """Deterministic; times are passed in, seconds of one clock."""
 
-    def __init__(self, policy: ReplicaPolicy, sharing: Sharing | None = None) -> None:
-        """`sharing`: with other routers; None: each uses the replica as if it were alone."""
+    def __init__(self, policy: ReplicaPolicy, sharing: Sharing) -> None:
+        """`sharing`: with other routers. Until it has news of them, this router uses the replica as if it were alone."""
         self.policy = policy
         self.sharing = sharing
         self.streamed = Window(STREAMED)
@@ -87,9 +87,8 @@ class Gate:
 
     def would_send(self, request: GatedRequest) -> bool:
         """Whether the request could go to the replica at once if it came here, where nothing waits."""
-        if self.sharing is not None and self.sharing.holds([request.client]):
-            return False
-        return self.engine_has_room and self._takes(request)
+        held = self.sharing.holds([request.client])
+        return not held and self.engine_has_room and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
@@ -101,7 +100,7 @@ class Gate:
     @property
     def is_held(self) -> bool:
         """Whether a client that waits at another router goes before all that wait here."""
-        return self.sharing is not None and self.sharing.holds(self.clients)
+        return self.sharing.holds(self.clients)
 
     def worth_s(self, request: GatedRequest) -> float:
         """How long its cached prefix would take to compute, as far as is known of this replica."""
@@ -121,21 +120,17 @@ class Gate:
 
     def share(self, at: AtGates, weights: Weights) -> None:
         """Take news of all gates of this replica."""
-        if self.sharing is None:
-            return
         elsewhere = self.sharing.update(at, weights, quantum=self.policy.quantum)
         for client, service in elsewhere.items():
             self.policy.served_elsewhere(client, tenant_of(client), service)
         self._use_part()
 
     def _waits_alone(self, request: GatedRequest) -> None:
-        if self.sharing is not None:
-            self.sharing.divide({request.client: 1.0})
-            self._use_part()
+        self.sharing.divide({request.client: 1.0})
+        self._use_part()
 
     def _use_part(self) -> None:
-        if self.sharing is not None:
-            self.streamed.part = self.whole.part = self.sharing.part
+        self.streamed.part = self.whole.part = self.sharing.part
 
     def enter(self, request: GatedRequest, now_s: float) -> bool:
         """A request comes. Whether it goes to the replica at once; otherwise it waits here."""

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
@@ -26,6 +25,7 @@ from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
+from evenkeel_router.api.openai import EventScan
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Member, Ticket
 from evenkeel_router.gate.engine_load import EngineLoad
@@ -35,14 +35,6 @@ from evenkeel_router.gate.window import GatedRequest
 from evenkeel_router.ledger.accounting import SEEDED_POLICY
 from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.settings import Settings
-
-
-class Produced(Protocol):
-    """The scan of a stream."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Events with content so far, which is about the number of output tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,21 +53,19 @@ class _Place:
     """Of the rows published last."""
 
 
+@dataclass(slots=True, eq=False)
 class Turn:
     """One request at one gate, from its selection to its end there."""
 
-    __slots__ = ("_gates", "admitted", "invited", "place", "produced", "request")
-
-    def __init__(self, gates: Gates, place: _Place, request: GatedRequest) -> None:
-        self._gates = gates
-        self.place = place
-        self.request = request
-        self.admitted: asyncio.Future[bool] | None = None
-        """True: go to the replica. False: select another one. None: it did not wait."""
-        self.invited: ReplicaSet = EMPTY
-        """Where to go instead, if anywhere in particular."""
-        self.produced: Produced | None = None
-        """Set while the answer is streamed."""
+    _gates: Gates
+    place: _Place
+    request: GatedRequest
+    admitted: asyncio.Future[bool] | None = None
+    """True: go to the replica. False: select another one. None: it did not wait."""
+    invited: ReplicaSet = EMPTY
+    """Where to go instead, if anywhere in particular."""
+    produced: EventScan | None = None
+    """Set while the answer is streamed."""
 
     @property
     def waits(self) -> bool:
@@ -290,17 +280,16 @@ class Gates:
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
-            gate = Gate(policy, self._sharing(policy, incarnation))
-            place = self._places[name] = _Place(gate, slot, incarnation)
+            place = self._places[name] = _Place(self._gate_of(policy), slot, incarnation)
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
         return place
 
-    def _sharing(self, policy: ReplicaPolicy, incarnation: str) -> Sharing | None:
-        if not incarnation:
-            return None
+    def _gate_of(self, policy: ReplicaPolicy) -> Gate:
         ledger = self._service_ledger
         has_accounts = not isinstance(policy, UnchargedPolicy)
-        return Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        return Gate(
+            policy, Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        )
 
     def _charge_output(self, place: _Place) -> None:
         for request in place.gate.sent:

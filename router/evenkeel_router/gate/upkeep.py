@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 import aiohttp
 from evenkeel_contract.routerconfig import ReplicaConfig
@@ -21,33 +19,21 @@ from evenkeel_router.gate.engine_load import EngineLoad, read_load
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.settings import Settings
 
-ReadLoad: TypeAlias = Callable[[ReplicaConfig], Awaitable[EngineLoad | None]]
-"""The load of an engine; None if it does not give any."""
-
-
-def http_load(session: aiohttp.ClientSession) -> ReadLoad:
-    """Reads `GET /metrics`."""
-
-    async def read(replica: ReplicaConfig) -> EngineLoad | None:
-        try:
-            async with ask(session, replica, "/metrics") as response:
-                return read_load(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return None
-
-    return read
-
 
 class GateUpkeep:
     """Of one router."""
 
     def __init__(
-        self, settings: Settings, replicas: Replicas, gates: Gates, read_load: ReadLoad
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        gates: Gates,
+        session: aiohttp.ClientSession,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._gates = gates
-        self._read_load = read_load
+        self._session = session
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -83,6 +69,14 @@ class GateUpkeep:
 
     async def _take(self, name: str) -> None:
         gate = self._gates.gate(name)
-        load = await self._read_load(self._replicas.configured[name])
+        load = await self._load(self._replicas.configured[name])
         if gate is not None and gate is self._gates.gate(name):  # else of the process before
             self._gates.read(name, load)
+
+    async def _load(self, replica: ReplicaConfig) -> EngineLoad | None:
+        """By `GET /metrics`; None if the engine does not give any."""
+        try:
+            async with ask(self._session, replica, "/metrics") as response:
+                return read_load(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None

@@ -35,7 +35,7 @@ the cause of slower paces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -85,41 +85,30 @@ class GatedRequest(Request):
     """Whether its answer comes as events, so that its beginning is seen."""
 
 
+@dataclass(slots=True, eq=False)
 class Window:
     """The window of one process of a replica, for one kind of answer. Times are seconds of one clock."""
 
-    __slots__ = (
-        "_cut_s",
-        "_free_places",
-        "_overtakes",
-        "_prefers_matches",
-        "_sent",
-        "_slow_start",
-        "_tokens",
-        "best_pace",
-        "limit",
-        "part",
-        "rules",
-    )
+    rules: WindowRules
+    limit: float = field(init=False)
+    part: float = 1.0
+    """Of the replica that this router may use, from 0 to 1."""
+    best_pace: float = inf
+    """Seconds per token of work; infinite before the first request has begun."""
+    _sent: dict[GatedRequest, tuple[float, int]] = field(default_factory=dict)
+    """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
+    _tokens: int = 0
+    _free_places: int = 0
+    """Streams that ended, less those that began since."""
+    _overtakes: int = 0
+    """Requests that began while the oldest one of `_sent` had not."""
+    _prefers_matches: bool = False
+    """Whether the engine has passed over a request `most_overtakes` times."""
+    _slow_start: bool = True
+    _cut_s: float = -inf
 
-    def __init__(self, rules: WindowRules) -> None:
-        self.rules = rules
-        self.limit = float(rules.floor)
-        self.part = 1.0
-        """Of the replica that this router may use, from 0 to 1."""
-        self._sent: dict[GatedRequest, tuple[float, int]] = {}
-        """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
-        self._tokens = 0
-        self._free_places = 0
-        """Streams that ended, less those that began since."""
-        self._overtakes = 0
-        """Requests that began while the oldest one of `_sent` had not."""
-        self._prefers_matches = False
-        """Whether the engine has passed over a request `most_overtakes` times."""
-        self.best_pace = inf
-        """Seconds per token of work; infinite before the first request has begun."""
-        self._slow_start = True
-        self._cut_s = -inf
+    def __post_init__(self) -> None:
+        self.limit = float(self.rules.floor)
 
     def __len__(self) -> int:
         return len(self._sent)

@@ -206,7 +206,7 @@ class LimitExchange:
                 await self._gather(lacking)
         now_s = self._now()
         for name, need in self._lacking(batch).items():
-            wait_s = need.limit.wait_s(1.0, now_s) or BUSY_PAUSE_S
+            wait_s = need.limit.wait_s(now_s) or BUSY_PAUSE_S
             self._paused_until_s[name] = now_s + min(PAUSE_S, max(wait_s, RETRIES_S[0]))
 
     async def _gather(self, batch: Mapping[str, _Need]) -> None:

@@ -30,7 +30,7 @@ NO_DEMAND: Final = 0.02
 
 
 class LimitPart:
-    """One limit at this router. With `fill_s` 0 it does not refill: `put` gives back what was taken."""
+    """One limit at this router. With `fill_s` 0 it does not refill: what was taken is given back."""
 
     __slots__ = ("_demand", "_demand_s", "_level", "_updated_s", "fill_s", "name", "part", "size")
 
@@ -82,9 +82,9 @@ class LimitPart:
         if self.fill_s:
             self._level = min(self._most(), self._level)
 
-    def wait_s(self, amount: float, now_s: float) -> float:
-        """Seconds until the whole limit has `amount` free, if other routers have nothing free now."""
-        missing = amount / self.size - self.level(now_s)
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the whole limit has one request or token free, if other routers have nothing free now."""
+        missing = 1.0 / self.size - self.level(now_s)
         return max(0.0, missing * self.fill_s)
 
     def asked(self, amount: float, now_s: float) -> None:
@@ -253,15 +253,13 @@ class LimitParts:
                     gifts.append(gift)
         return LimitsAnswer(router=self.router, epoch=self.epoch, held=held, gifts=tuple(gifts))
 
-    def receive(self, answer: LimitsAnswer, now_s: float) -> bool:
-        """Take the gifts of an answer; False if it comes from another epoch and its gifts are lost."""
+    def receive(self, answer: LimitsAnswer, now_s: float) -> None:
+        """Take the gifts of an answer; those of another epoch are lost."""
         self._see(answer.epoch)
-        if answer.epoch != self.epoch:
-            return False
-        for gift in answer.gifts:
-            if gift.limit in self._limits:
-                self._limits[gift.limit].receive(gift, now_s)
-        return True
+        if answer.epoch == self.epoch:
+            for gift in answer.gifts:
+                if gift.limit in self._limits:
+                    self._limits[gift.limit].receive(gift, now_s)
 
     def _give(self, want: LimitWant, demand_of_others: float, now_s: float) -> LimitGift | None:
         known = want.limit in self._limits or want.limit in self._unused

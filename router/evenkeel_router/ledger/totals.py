@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from evenkeel_fairshare.cost import FIRST_COST, Cost
@@ -109,39 +109,37 @@ class Distributions:
         )  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
 class ClientTotals:
     """One client since the router started."""
 
-    __slots__ = (
-        "answers", "cached_tokens", "client", "distributions", "errors", "identity", "in_flight", "input_tokens",
-        "itl_s", "itl_tokens", "output_tokens", "qoe", "qoe_streams", "relocations", "requests", "retries", "tenant",
-        "ttft_s",
-    )  # fmt: skip
+    identity: str
+    distributions: Distributions
+    tenant: str = field(init=False)
+    client: str = field(init=False)
+    in_flight: int = 0
+    requests: int = 0
+    retries: int = 0
+    relocations: int = 0
+    errors: Counter[Outcome] = field(default_factory=Counter)
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    answers: int = 0
+    """Requests whose first token came."""
+    ttft_s: float = 0.0
+    """The sum over these."""
+    itl_tokens: int = 0
+    """Output tokens after the first one of each stream."""
+    itl_s: float = 0.0
+    """Seconds between these."""
+    qoe_streams: int = 0
+    """Streams whose quality of experience was measured."""
+    qoe: float = 0.0
+    """The sum over these."""
 
-    def __init__(self, identity: str, distributions: Distributions) -> None:
-        self.identity = identity
-        self.tenant, self.client = names_of(identity)
-        self.distributions = distributions
-        self.in_flight = 0
-        self.requests = 0
-        self.retries = 0
-        self.relocations = 0
-        self.errors: Counter[Outcome] = Counter()
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
-        self.answers = 0
-        """Requests whose first token came."""
-        self.ttft_s = 0.0
-        """The sum over these."""
-        self.itl_tokens = 0
-        """Output tokens after the first one of each stream."""
-        self.itl_s = 0.0
-        """Seconds between these."""
-        self.qoe_streams = 0
-        """Streams whose quality of experience was measured."""
-        self.qoe = 0.0
-        """The sum over these."""
+    def __post_init__(self) -> None:
+        self.tenant, self.client = names_of(self.identity)
 
     def streamed(self, seconds: float, output_tokens: int) -> None:
         """A stream ended `seconds` after its first event."""
@@ -176,32 +174,26 @@ class ClientTotals:
         distributions.output_tokens.observe(output_tokens)
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaTotals:
     """One replica since the router knows it."""
 
-    __slots__ = (
-        "backoffs", "cached_tokens", "failures", "input_tokens", "output_tokens", "requests",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.backoffs = 0
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
+    requests: int = 0
+    failures: int = 0
+    backoffs: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class PredictionTotals:
     """Cached tokens: those that the router expected when it chose a replica, and those that the replica found."""
 
-    __slots__ = ("error_tokens", "predicted_tokens", "reported_tokens")
-
-    def __init__(self) -> None:
-        self.predicted_tokens = 0
-        self.reported_tokens = 0
-        self.error_tokens = Histogram(ERROR_TOKENS)
-        """The absolute difference for each request."""
+    predicted_tokens: int = 0
+    reported_tokens: int = 0
+    error_tokens: Histogram = field(default_factory=lambda: Histogram(ERROR_TOKENS))
+    """The absolute difference for each request."""
 
 
 class TokenRatio:
@@ -331,16 +323,12 @@ class DemandMeter:
     """Measures the requested service of each client at one router, per second (design §6).
 
     Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do
-    not lower the rate. Every router publishes its own part and exports the sum of all parts: aggregate it over routers
-    by maximum.
+    not lower the rate. Until a client's first request has finished, its requests count `FIRST_COST` each. Every router
+    publishes its own part and exports the sum of all parts: aggregate it over routers by maximum.
     """
 
-    def __init__(self, *, window_s: float = 60.0, first_cost: float = FIRST_COST) -> None:
-        """`first_cost`: assumed weighted tokens per request until the client's first request has finished."""
-        if not (window_s > 0 and first_cost > 0):
-            raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")
+    def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
-        self._first_cost = first_cost
         self._clients: dict[str, _Requested] = {}
 
     def __len__(self) -> int:
@@ -377,7 +365,7 @@ class DemandMeter:
                     rates[client] = 0.0
                 known.silent = True
                 continue
-            mean = known.cost / known.finished if known.finished > 0.01 else self._first_cost
+            mean = known.cost / known.finished if known.finished > 0.01 else FIRST_COST
             rates[client] = known.arrivals / self._window_s * mean
         return rates
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from evenkeel_contract.key import ClientKey
-from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
+from evenkeel_contract.routerconfig import TenancyConfig
 from evenkeel_fairshare.ledger import tenant_of
+
+from evenkeel_router.api.identity import tenant_identity
 
 
 class ConfiguredWeights:
@@ -17,7 +19,12 @@ class ConfiguredWeights:
         self._defaults: dict[str, float] = {}
         self._clients: dict[str, float] = {}
         for tenant in tenancy.tenants:
-            self._add(tenant)
+            name = tenant_identity(tenant)
+            self._tenants[name] = float(tenant.weight)
+            self._defaults[name] = float(tenant.default_client_weight)
+            for client in tenant.clients:
+                key = ClientKey(tenant.namespace, tenant.name, client.name)
+                self._clients[key.identity] = float(client.weight)
 
     @property
     def declared(self) -> Collection[str]:
@@ -32,11 +39,3 @@ class ConfiguredWeights:
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
         return self._tenants.get(tenant, 1.0)
-
-    def _add(self, tenant: TenantConfig) -> None:
-        for client in tenant.clients:
-            key = ClientKey(tenant.namespace, tenant.name, client.name)
-            self._clients[key.identity] = float(client.weight)
-        name = ClientKey(tenant.namespace, tenant.name, "-").tenant_identity
-        self._tenants[name] = float(tenant.weight)
-        self._defaults[name] = float(tenant.default_client_weight)

@@ -199,7 +199,7 @@ class KvEvents:
             if name not in self._tasks:
                 self._begin(replica, _Slot(replicas.fleet, member, index))
             follower, slot = prefixes.followers[name], self._tasks[name][0][1]
-            follower.look_for(self._tokenising.page_tokens)
+            follower.look_for(self._tokenising.pages.tokens)
             if slot.crowded:
                 follower.forgot("the router keeps no more blocks: prefix.maxBlocks is too small")
 

@@ -21,6 +21,7 @@ from evenkeel_fairshare.prefix.index import sglang_blocks, vllm_blocks
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference
+from evenkeel_router.fleet.selection import Pages
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
     ModelTokenizer,
@@ -72,11 +73,6 @@ class Tokenisation:
 
     def __exit__(self, *exception: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def page_tokens(self) -> int:
-        """Tokens of the pages that prompts are cut into."""
-        return self.pages.tokens
 
     @property
     def pages(self) -> PageKind:
@@ -200,9 +196,7 @@ class Tokenisation:
         pages = self.pages
         return Tokenised(
             tokens=sum(map(len, prompts)),
-            hashes=_hashes(prompts[0], pages, cache_salt),
-            page_tokens=pages.tokens,
-            first_tokens=len(prompts[0]),
+            first=Pages(_hashes(prompts[0], pages, cache_salt), pages.tokens, len(prompts[0])),
             kind=kind,
         )
 

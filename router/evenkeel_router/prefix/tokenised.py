@@ -11,9 +11,11 @@ and flag, than a fixed list could name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
+
+from evenkeel_router.fleet.selection import Pages
 
 WRONG_IN_A_ROW: Final = 3
 
@@ -56,11 +58,8 @@ class Tokenised(NamedTuple):
 
     tokens: int
     """Of all prompts together."""
-    hashes: Sequence[int]
-    """Of the whole pages of the first prompt (`sglang_blocks`, `vllm_blocks`)."""
-    page_tokens: int
-    first_tokens: int
-    """Of the first prompt."""
+    first: Pages
+    """The first prompt (`sglang_blocks`, `vllm_blocks`)."""
     kind: str
     """What it was tokenised as, for the check: `prompt`, `chat`, `tools`, `messages chat` …"""
 

@@ -16,6 +16,7 @@ burst is served now and then, not refused forever.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
@@ -41,15 +42,14 @@ def may_hold_more(held: int, free: int) -> bool:
     return held <= SHARE_FACTOR * free
 
 
+@dataclass(slots=True, eq=False)
 class BodyMemory:
     """Bytes of bodies in memory, with one limit for all of them. No tenant can use all of it."""
 
-    __slots__ = ("_tenants", "limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._tenants: dict[str, TenantMemory] = {}  # as many as the configuration names
+    limit_bytes: int
+    used_bytes: int = 0
+    _tenants: dict[str, TenantMemory] = field(default_factory=dict)
+    """As many as the configuration names."""
 
     def of(self, tenant: str) -> TenantMemory:
         """What one tenant holds of it."""
@@ -59,14 +59,12 @@ class BodyMemory:
         return memory
 
 
+@dataclass(slots=True, eq=False)
 class TenantMemory:
     """The body memory, for one tenant."""
 
-    __slots__ = ("_all", "_held_bytes")
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._all = memory
-        self._held_bytes = 0
+    _all: BodyMemory
+    _held_bytes: int = 0
 
     def reserve(self, size_bytes: int) -> None:
         """Use some of it; raises `Refusal`."""
@@ -102,25 +100,21 @@ class PartUsedUp(Refusal):
         """What the request needs of the limit."""
 
 
+@dataclass(slots=True, eq=False)
 class _Tenant:
     """One tenant's requests here, and the parts of its limits. A part that was used once is counted ever after."""
 
-    __slots__ = (
-        "_name", "_parts", "is_limited", "limits", "requests", "running", "slots", "tokens",
-    )  # fmt: skip
-
-    def __init__(self, name: str, parts: LimitParts) -> None:
-        self._name = name
-        self._parts = parts
-        self.limits: TenantLimits | None = None
-        """As configured at the last `update`."""
-        self.is_limited = False
-        """Whether it has, or ever had, a limit here."""
-        self.running = 0
-        self.requests: LimitPart | None = None
-        self.tokens: LimitPart | None = None
-        self.slots: LimitPart | None = None
-        """Concurrent requests."""
+    _name: str
+    _parts: LimitParts
+    limits: TenantLimits | None = None
+    """As configured at the last `update`."""
+    is_limited: bool = False
+    """Whether it has, or ever had, a limit here."""
+    running: int = 0
+    requests: LimitPart | None = None
+    tokens: LimitPart | None = None
+    slots: LimitPart | None = None
+    """Concurrent requests."""
 
     def update(self, limits: TenantLimits, now_s: float) -> None:
         """Follow a changed configuration."""
@@ -183,7 +177,7 @@ class _Tenant:
     def _used_up(
         self, limit: LimitPart, message: str, *, code: str, amount: float, now_s: float
     ) -> PartUsedUp:
-        wait_s = limit.wait_s(1.0, now_s) or _BUSY_RETRY_S
+        wait_s = limit.wait_s(now_s) or _BUSY_RETRY_S
         if not self._parts.has_entered:
             message = "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
             wait_s = _NO_PART_RETRY_S
@@ -264,10 +258,6 @@ class Admission:
         else:
             del self._clients[client.identity]
         self.running -= 1
-
-    def running_of(self, identity: str) -> int:
-        """Requests of a client in flight."""
-        return self._clients.get(identity, 0)
 
     def _updated(self, client: Client, now_s: float) -> _Tenant:
         """The client's tenant, new or with changed limits."""

@@ -21,20 +21,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
 from evenkeel_router.api.answers import GarbageError, of_reply
-from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
+from evenkeel_router.api.errors import Outcome, Refusal, error_body, rejected_by_replica
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.streams import SCANS
-from evenkeel_router.fleet.health import Health
+from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
-from evenkeel_router.ledger.held_work import RelocationVerdict
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
@@ -45,6 +44,9 @@ from evenkeel_router.transport.upstream import (
     Reply,
     SilenceError,
 )
+
+if TYPE_CHECKING:
+    from evenkeel_router.request.relocation import PendingVerdict
 
 
 class State(Enum):
@@ -60,13 +62,6 @@ class State(Enum):
 _SELECTED, _DISPATCHED, _RELOCATING, _ENDED = State
 
 
-class Verdict(Protocol):
-    """The answer to come for a request that the router took back from a draining replica."""
-
-    async def verdict(self) -> RelocationVerdict | None:
-        """Which requests had begun there; None if no report showed it."""
-
-
 class Attempt(Struct, eq=False):
     """From selection to one ending."""
 
@@ -80,7 +75,7 @@ class Attempt(Struct, eq=False):
     booking: Booking | None = None
     turn: Turn | None = None
     """Where the router orders the replica's queue."""
-    taken_back: Verdict | None = None
+    taken_back: PendingVerdict | None = None
     """Set when the router takes the request back from a replica that drains."""
 
     @property
@@ -251,7 +246,7 @@ class Relay:
         return self.stream
 
 
-async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer:
+async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) -> Answer:
     """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
     state, scan, stream = relay.request_state, relay.scan, relay.stream
     stream.when_full(relay.reply.hold)
@@ -294,7 +289,7 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
     return None if scan.broken is None else BrokenError(scan.broken)
 
 
-def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) -> Answer:
+def _break_off(relay: Relay, error: BrokenError | SilenceError, health: HealthMonitor) -> Answer:
     """The replica failed in the middle of a stream."""
     if isinstance(error, BrokenError):
         health.broken(relay.request_state.replica, str(error))
@@ -334,9 +329,10 @@ def relay_whole(
     api = admitted.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
     if 400 <= status < 500 and status not in (401, 403) and body is not None:
-        request_state.outcome = of_status(status)
+        rejected = rejected_by_replica(status, body)
+        request_state.outcome = rejected.outcome
         request_state.usage = NOTHING
-        body, content_type = replica_error_body(status, body, api.dialect), JSON
+        body, content_type = error_body(rejected, api.dialect), JSON
     elif status == 200 and body is not None and not inference.stream:
         try:
             reported = of_reply(admitted.endpoint, body, content_type)

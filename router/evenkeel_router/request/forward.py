@@ -29,7 +29,7 @@ from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from msgspec import Struct
 
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.fleet.health import Health
+from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.gates import Gates
@@ -97,7 +97,7 @@ class Forwarder:
         gates: Gates,
         *,
         upstream: Upstream,
-        health: Health,
+        health: HealthMonitor,
         is_draining: Callable[[], bool],
     ) -> None:
         self._settings = settings
@@ -231,7 +231,7 @@ class Forwarder:
         except ConnectError as error:
             request_state.attempt_failed("unreachable")
             attempt.refused()
-            self._health.refused(attempt.replica, str(error))
+            self._health.lost(attempt.replica, str(error))
             return None
         except ConnectionLimitError as error:
             attempt.refused()

@@ -24,9 +24,6 @@ class Intake:
     """One router's intake. A changed configuration does not touch requests in flight."""
 
     def __init__(self, config: RouterConfig, limit_parts: LimitParts) -> None:
-        self.directory = _directory(config)
-        self.limits = _limits(config)
-        self.cors = _cors(config)
         self.limit_parts = limit_parts
         self.admission = Admission(config.limits, limit_parts)
         self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
@@ -37,6 +34,7 @@ class Intake:
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
+        self.apply(config)
 
     def let_in(self, request: Request) -> None:
         """While the router ends, its answers close connections; raises `Refusal` where one was opened late."""
@@ -45,29 +43,17 @@ class Intake:
             raise own_answers.shutting_down()
 
     def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration."""
-        self.directory = _directory(config)
-        self.limits = _limits(config)
-        self.cors = _cors(config)
+        """Use a configuration."""
+        # All routers of a service have the same admin token, so they derive the same salts.
+        self.directory = Directory(
+            config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
+        )
+        self.limits = Limits(
+            config.model,
+            config.limits.max_output_tokens,
+            frozenset(config.adapters),
+            frozenset(config.model_aliases),
+        )
+        self.cors = Cors(config.cors_origins) if config.cors_origins else None
+        """None if no origin is allowed."""
         self.admission.limits = config.limits
-
-
-def _directory(config: RouterConfig) -> Directory:
-    """All routers of a service have the same admin token, so they derive the same salts."""
-    return Directory(
-        config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
-    )
-
-
-def _cors(config: RouterConfig) -> Cors | None:
-    """None if no origin is allowed."""
-    return Cors(config.cors_origins) if config.cors_origins else None
-
-
-def _limits(config: RouterConfig) -> Limits:
-    return Limits(
-        config.model,
-        config.limits.max_output_tokens,
-        frozenset(config.adapters),
-        frozenset(config.model_aliases),
-    )

@@ -149,7 +149,7 @@ class Pipeline:
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
             )
         if self._console.serves(request, path):
-            return await self._console.handle(request, path, claims_of(request))
+            return await self._console.handle(request, path)
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
@@ -167,7 +167,7 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request)
+        claims = claims_of(request.headers, request.connection.peer)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
         client = self._intake.directory.identify(claims)
@@ -244,7 +244,7 @@ class Pipeline:
         beyond = tokenised.tokens - request_state.estimate_tokens
         self._intake.admission.correct(client, beyond, self._now())
         request_state.estimate_tokens = tokenised.tokens
-        return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
+        return tokenised.first
 
     async def _forward(
         self,
@@ -327,7 +327,7 @@ class Pipeline:
             right = self._prefixes.untokenised.check(
                 tokenised.kind, tokens=tokenised.tokens, reported=usage.input_tokens
             )
-            if not right or usage.input_tokens != tokenised.first_tokens:
+            if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
@@ -366,12 +366,12 @@ class Pipeline:
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
-        if totals is not None and request_state.usage not in (None, NOTHING):
+        usage = request_state.usage
+        if totals is not None and usage is not None and usage != NOTHING:
             first_s = request_state.first_byte_s
             ttft_s = None if first_s is None else first_s - request_state.started_s
             totals.ended(duration_s, ttft_s)
-            usage = request_state.usage
-            if ttft_s is not None and usage is not None and request_state.stream:
+            if ttft_s is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -108,11 +109,9 @@ class PendingVerdict:
 
     async def verdict(self) -> RelocationVerdict | None:
         """Which requests had begun; None if no report showed it."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 await self._noticed.wait()
-        except TimeoutError:
-            pass
         return self._verdict
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
-from evenkeel_router.api.identity import Claims
+from evenkeel_router.api.identity import claims_of
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
 from evenkeel_router.request.intake import Intake
@@ -47,7 +47,7 @@ class TenantConsole:
         """Whether this is a request for the console."""
         return request.method in _READS and (path.startswith(PAGE_PATH) or path in _PATHS)
 
-    async def handle(self, request: Request, path: str, claims: Claims) -> Answer:
+    async def handle(self, request: Request, path: str) -> Answer:
         """The page, or figures of the tenant whose key the request has."""
         if (file := self._files.get(path)) is not None:
             return CompleteReply(
@@ -62,6 +62,7 @@ class TenantConsole:
                 raise Refusal(
                     Outcome.NOT_FOUND, "The console has no such file.", code="unknown_url"
                 )
+            claims = claims_of(request.headers, request.connection.peer)
             client = self._intake.directory.identify_named(claims)
             name = requested_client(request.target.partition("?")[2])
             body = await self._answer(path, client.tenant_identity, name)

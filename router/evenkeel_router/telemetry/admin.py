@@ -47,6 +47,7 @@ from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
+from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
@@ -142,7 +143,8 @@ async def _replicas(request: web.Request) -> web.Response:
 
 
 async def _console(request: web.Request) -> web.StreamResponse:
-    body = await request.app[CONSOLE].of_service(request.path, request.query.get("client", ""))
+    client = request.query.get("client", "")
+    body = await request.app[CONSOLE].answer(request.path, WHOLE_SERVICE, client)
     return await send_pieces(request, cut(body), JSON, DATA_HEADERS)
 
 

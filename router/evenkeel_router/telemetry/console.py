@@ -55,15 +55,8 @@ class Console:
         """Sample, until cancelled."""
         await sample(self._rooms, self._history)
 
-    async def of_service(self, path: str, client: str) -> bytes:
-        """The answer for administrators. `path`: `NOW_PATH` or `HOUR_PATH`."""
-        return await self._answer(path, WHOLE_SERVICE, client)
-
-    async def of_tenant(self, path: str, tenant: str, client: str) -> bytes:
-        """The answer for a tenant: figures of its own clients only."""
-        return await self._answer(path, tenant, client)
-
-    async def _answer(self, path: str, tenant: str, client: str) -> bytes:
+    async def answer(self, path: str, tenant: str, client: str) -> bytes:
+        """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH` or `HOUR_PATH`."""
         async with self._building:
             if (now_s := asyncio.get_running_loop().time()) >= self._fresh_until_s:
                 self._built.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import queue
-import sys
 from typing import IO, Any
 
 import msgspec
@@ -28,8 +27,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(level: str, output: IO[str] | None = None) -> logging.handlers.QueueListener:
-    """Send all records through a queue to one thread, which the caller stops at the end."""
-    handler = logging.StreamHandler(output if output is not None else sys.stderr)
+    """Send all records through a queue to one thread, which the caller stops at the end. By default to standard error."""
+    handler = logging.StreamHandler(output)
     handler.setFormatter(JsonFormatter())
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     root = logging.getLogger()

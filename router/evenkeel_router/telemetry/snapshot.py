@@ -24,7 +24,7 @@ from evenkeel_fairshare.ledger.replica_account import (
 )
 from evenkeel_fairshare.verdict import verdict
 
-from evenkeel_router.api.identity import names_of, tenant_identity
+from evenkeel_router.api.identity import client_of, names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.ledger.totals import ClientTotals, Distributions
@@ -164,8 +164,9 @@ def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
     tenants = []
     for tenant in rooms.settings.config.tenancy.tenants:
         mine = served.pop(tenant_identity(tenant), {})
-        for client in rooms.intake.directory.declared(tenant):
-            mine.setdefault(client.identity, ClientTotals(client.identity, unused))
+        for client in tenant.clients:
+            identity = client_of(tenant, client.name).identity
+            mine.setdefault(identity, ClientTotals(identity, unused))
         tenants.append((yield from _tenant(rooms, tenant, list(mine.values()))))
     for clients in served.values():
         some = next(iter(clients.values()))

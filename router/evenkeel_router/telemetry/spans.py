@@ -208,12 +208,10 @@ class SpanTrace:
         self.step(Step.IDENTIFY)
 
     def step(self, step: Step) -> None:
-        """The step before ends, and this one begins."""
         if self._sampled:
             self._begin(step.value)
 
     def forward(self, admitted: AdmittedRequest, *, replica: str, url: str) -> None:
-        """Step `FORWARD` begins, to the replica at `url`."""
         if not self._sampled:
             return
         endpoint, inference = admitted.endpoint, admitted.inference
@@ -236,29 +234,24 @@ class SpanTrace:
         self._forward, self._forward_began_ns = self._step, time.time_ns()
 
     def failed(self, why: str) -> None:
-        """The attempt failed, and step `SELECT` begins again."""
         _mark(self._step, why, is_ours=True)
         self._forward = None
         self.step(Step.SELECT)
 
     def answered(self) -> None:
-        """The client is being sent the first of its answer."""
         if self._forward is not None:
             waited_s = (time.time_ns() - self._forward_began_ns) / 1e9
             self._forward.set_attribute("gen_ai.response.time_to_first_chunk", waited_s)
 
     def headers(self) -> Sequence[tuple[str, str]]:
-        """W3C trace context: spans of the replica become children of the current step."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, set_span_in_context(self._step))
         return tuple(carrier.items())
 
     def log_id(self) -> str:
-        """The trace id in hexadecimal digits; empty if the trace is not sampled."""
         return format_trace_id(self._root.get_span_context().trace_id) if self._sampled else ""
 
     def ended(self, state: RequestState) -> None:
-        """The request is over."""
         if not self._sampled:
             return
         if self._step is not self._forward:

@@ -43,7 +43,8 @@ class ClientConnection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
-        self.peer: str | None = None
+        self.peer = ""
+        """The client's address; empty if its socket has none."""
         self.opened_s = self._loop.time()
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = False

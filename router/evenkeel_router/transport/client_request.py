@@ -137,11 +137,6 @@ class Request(Struct, eq=False):
         """The target without its query."""
         return self.target.partition("?")[0]
 
-    @property
-    def remote(self) -> str | None:
-        """The client's address; None if its socket has none."""
-        return self.connection.peer
-
     @classmethod
     def unreadable(cls, connection: ClientConnection, error: HttpSyntaxError) -> Request:
         """Bytes that are no request."""

@@ -121,7 +121,7 @@ class Connections:
                 del self._idle[connection.url]  # the replica may be gone for good
 
     def closed(self, connection: ReplicaConnection) -> None:
-        """Either side closed the connection."""
+        """Either side closed the connection. May be called twice."""
         self._open.discard(connection)
 
     def _make_room(self) -> None:

@@ -10,7 +10,7 @@ and after that read it is between two chunks.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
@@ -24,6 +24,9 @@ from evenkeel_router.transport.upstream import (
     UnansweredError,
     UpstreamError,
 )
+
+if TYPE_CHECKING:
+    from evenkeel_router.transport.connections import Connections
 
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -45,19 +48,6 @@ _NO_CLIENT: Final = _NoClient()
 def _pass_nothing(_: bytes) -> bool:
     """Pass no chunk."""
     return False
-
-
-class ConnectionPool(Protocol):
-    """The pool, as a connection sees it."""
-
-    def give_back(self, connection: ReplicaConnection) -> None:
-        """A connection is free for another request."""
-
-    def lost(self, connection: ReplicaConnection) -> None:
-        """The replica closed an idle connection."""
-
-    def closed(self, connection: ReplicaConnection) -> None:
-        """Either side closed the connection. May be called twice."""
 
 
 class SilenceTimer:
@@ -98,7 +88,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_waiter", "answered", "content_type", "idle_since_s", "on_body", "reused", "status", "url",
     )  # fmt: skip
 
-    def __init__(self, pool: ConnectionPool, timer: SilenceTimer, url: str) -> None:
+    def __init__(self, pool: Connections, timer: SilenceTimer, url: str) -> None:
         self.url = url
         self.reused = False
         self.idle_since_s = 0.0

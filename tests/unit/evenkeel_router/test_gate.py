@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.ledger import EqualWeights
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_router.gate.engine_load import QUEUE, EngineLoad
 from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.sharing import Sharing
 from evenkeel_router.gate.window import STREAMED, GatedRequest, Window, WindowRules
 
 
@@ -27,8 +30,13 @@ def request(number: int, *, client: str = "a", **fields: Any) -> GatedRequest:
     )
 
 
+def gate_of(policy: ReplicaPolicy) -> Gate:
+    """Of a router that is alone."""
+    return Gate(policy, Sharing("r", EqualWeights()))
+
+
 def dlpm_gate(quantum: float = 100.0) -> Gate:
-    return Gate(Dlpm(rules=DeficitRules(quantum=quantum)))
+    return gate_of(Dlpm(rules=DeficitRules(quantum=quantum)))
 
 
 def deficit(gate: Gate, client: str = "a") -> float:
@@ -44,7 +52,7 @@ def arrive(gate: Gate, *requests: GatedRequest) -> None:
 
 
 def test_no_more_is_sent_than_the_window_takes() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     requests = [request(n) for n in range(5)]
     arrive(gate, *requests)
     assert gate.admit(0.0) == requests[: STREAMED.floor]
@@ -53,7 +61,7 @@ def test_no_more_is_sent_than_the_window_takes() -> None:
 
 
 def test_a_request_that_begins_or_ends_makes_room() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     requests = [request(n) for n in range(5)]
     arrive(gate, *requests)
     first, second = gate.admit(0.0)
@@ -65,7 +73,7 @@ def test_a_request_that_begins_or_ends_makes_room() -> None:
 
 
 def test_whole_answers_have_a_window_of_their_own_until_they_end() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     arrive(gate, *[request(n, streams=False) for n in range(9)])
     sent = gate.admit(0.0)
     assert len(sent) == gate.whole.rules.floor
@@ -248,7 +256,7 @@ def ended_together(gate: Gate) -> int:
 
 
 def test_streams_that_end_together_are_replaced_at_once() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     places = ended_together(gate)
     queue = gate.unanswered
     assert len(gate.admit(1.0)) == places
@@ -257,14 +265,14 @@ def test_streams_that_end_together_are_replaced_at_once() -> None:
 
 
 def test_a_long_queue_in_the_engine_shows_that_no_place_is_free() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     ended_together(gate)
     gate.read(EngineLoad(running=6, waiting=QUEUE + 1, usage=0.5))
     assert gate.admit(1.0) == []
 
 
 def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_begins() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     overtaken, *others = [request(n) for n in range(12)]
     for one in (overtaken, *others):
         gate.arrive(one, 0.0)
@@ -283,7 +291,7 @@ def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_
 
 
 def test_then_a_request_waits_while_one_with_a_shorter_match_has_not_begun() -> None:
-    gate = Gate(Fcfs())
+    gate = gate_of(Fcfs())
     cold, *warm = [request(n, matched_tokens=80 if n else 10) for n in range(9)]
     arrive(gate, cold, *warm)
     queue = gate.admit(0.0)

@@ -157,7 +157,7 @@ async def test_reports_of_an_unknown_replica_are_ignored(
         lives = [member.lives for member in router.rooms.replicas.fleet]
         rooms = router.rooms
         tower = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
-        for tell in (tower.refused, tower.broken):
+        for tell in (tower.lost, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")
         assert [member.lives for member in router.rooms.replicas.fleet] == lives

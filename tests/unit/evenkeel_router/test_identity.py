@@ -98,8 +98,8 @@ def test_an_unknown_key_is_refused_even_with_anonymous_access(value: str) -> Non
 
 
 def test_a_key_counts_in_each_of_its_headers() -> None:
-    assert identified(claims(keys=("sk-1",))).name == "chat"
-    assert identified(claims("Bearer sk-1", keys=("sk-1", "sk-1"))).name == "chat"
+    assert identified(claims(keys=("sk-1",))).identity == "ns/acme/chat"
+    assert identified(claims("Bearer sk-1", keys=("sk-1", "sk-1"))).identity == "ns/acme/chat"
     assert refused(claims(keys=("sk-2",))) == (Outcome.UNAUTHENTICATED, "invalid_api_key")
 
 
@@ -110,7 +110,9 @@ def test_two_keys_that_differ_are_refused() -> None:
 
 
 def test_a_key_is_stronger_than_a_header() -> None:
-    assert identified(claims("Bearer sk-1", named=("other",), peer=TRUSTED)).name == "chat"
+    assert (
+        identified(claims("Bearer sk-1", named=("other",), peer=TRUSTED)).identity == "ns/acme/chat"
+    )
 
 
 def test_without_any_api_key_the_authorization_header_is_no_claim() -> None:
@@ -210,10 +212,8 @@ def test_what_proxies_name_is_remembered_within_bounds(monkeypatch: pytest.Monke
     assert again is not first
 
 
-def test_declared_clients_are_listed_with_their_tenant() -> None:
-    acme = TenantConfig(namespace="n s", name="a/b", clients=(ClientConfig(name="c"),))
-    assert tenant_identity(acme) == "n%20s/a%2Fb"
-    assert [client.name for client in directory().declared(acme)] == ["c"]
+def test_the_identity_of_a_tenant_is_escaped() -> None:
+    assert tenant_identity(TenantConfig(namespace="n s", name="a/b")) == "n%20s/a%2Fb"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import json
 
 import pytest
 from evenkeel_router.api.errors import (
-    ERROR_TYPE,
-    STATUS,
     Outcome,
     Refusal,
     error_body,
@@ -15,9 +13,8 @@ from evenkeel_router.api.errors import (
 )
 
 
-def test_every_outcome_has_a_status_of_its_own_and_a_type() -> None:
-    assert set(STATUS) == set(ERROR_TYPE) == set(Outcome)
-    assert len(set(STATUS.values())) == len(Outcome) <= 10
+def test_every_outcome_has_a_status_of_its_own() -> None:
+    assert len({one.status for one in Outcome}) == len(Outcome) <= 10
 
 
 def test_a_status_that_a_replica_answers_has_an_outcome() -> None:

@@ -13,6 +13,7 @@ from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, Pr
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference, Limits
+from evenkeel_router.fleet.selection import Pages
 from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer, SimulatedTokenizer
@@ -51,17 +52,15 @@ async def test_a_prompt_is_tokenised_short_or_long(tmp_path: Path) -> None:
             ids = tokenizer.prompt(text)
             assert await of.of(*inference(prompt=text)) == Tokenised(
                 tokens=len(ids),
-                hashes=sglang_blocks(ids, page_tokens=4),
-                page_tokens=4,
-                first_tokens=len(ids),
+                first=Pages(sglang_blocks(ids, page_tokens=4), 4, len(ids)),
                 kind="prompt",
             )
         several = await of.of(*inference(prompt=["The engine", "The"]))
         assert several is not None
-        assert several.tokens > several.first_tokens == len(tokenizer.prompt("The engine"))
+        assert several.tokens > several.first.tokens == len(tokenizer.prompt("The engine"))
         given = await of.of(*inference(prompt=list(range(8))))
         assert given is not None
-        assert given.hashes == sglang_blocks(range(8), page_tokens=4)
+        assert given.first.hashes == sglang_blocks(range(8), page_tokens=4)
 
 
 async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> None:
