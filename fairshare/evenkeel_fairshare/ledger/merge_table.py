@@ -180,10 +180,6 @@ class MergeTable:
                 kept.extend(self._cells[start : start + self.width])
         self._slots, self._cells = slots, kept
 
-    def size_bytes(self) -> int:
-        """Memory of slots and cells, without the names, which all tables share."""
-        return sys.getsizeof(self._slots) + sys.getsizeof(self._cells)
-
     def _join(self, name: str, cells: array[float], at: int) -> bool:
         new = cells[at : at + self.width]
         start = self._slots.get(name)

@@ -239,14 +239,6 @@ class EngineTime:
         """Whether it is in the batch and its prefill is not complete."""
         return request in self._prefilling
 
-    def figures(self) -> dict[str, tuple[float, float]]:
-        """(lead, lag) in seconds of each client with an open request. The lead is its tenant's if that is larger."""
-        return {
-            name: (max(client.lead_s, tenant.lead_s), client.lag_s)
-            for tenant in self._tenants.active.values()
-            for name, client in tenant.children.active.items()
-        }
-
     def client(self, request: Request) -> Member:
         """The client of an open request."""
         return self._tenants.active[request.tenant].children.active[request.client]
