@@ -10,8 +10,7 @@ requests that are not chosen are preempted and keep their output. Otherwise requ
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -65,12 +64,12 @@ class Andes(UnchargedPolicy):
             raise ValueError(f"quantum_s is {quantum_s}, must be above 0")
         if not preemption_cap >= 0:
             raise ValueError(f"preemption_cap is {preemption_cap}, must be at least 0")
+        super().__init__()
         self._profile = profile
         self._capacity = HIGH_WATERMARK * (kv_tokens or profile.kv_tokens)
         self._expectation = expectation or Expectation()
         self._quantum_s = quantum_s
         self._cap = preemption_cap
-        self._queue: OrderedDict[Request, None] = OrderedDict()
         self._running: dict[Request, Delivery] = {}
         self._deliveries: dict[Request, Delivery] = {}
         self._seen_tokens: dict[Request, int] = {}
@@ -84,10 +83,9 @@ class Andes(UnchargedPolicy):
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         self._arrived += 1
-        self._queue[request] = None
         self._deliveries[request] = Delivery(request.arrival_s, self._expectation)
         self._seen_tokens[request] = request.output_tokens
-        return Arrival.QUEUED
+        return super().arrive(request, now_s)
 
     def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Notes new tokens, makes the choice if it is due, and returns what it excludes, as far as the cap allows."""
@@ -129,22 +127,15 @@ class Andes(UnchargedPolicy):
     def requeue(self, request: Request, now_s: float) -> None:
         self._note_tokens(request, now_s)
         del self._running[request]
-        self._queue[request] = None
-        self._queue.move_to_end(request, last=False)
+        super().requeue(request, now_s)
 
     def leave(self, request: Request, now_s: float) -> None:
         if self._running.pop(request, None) is not None:
             self._ended += 1
             self._ended_s += now_s - request.arrival_s
-        self._queue.pop(request, None)
+        super().leave(request, now_s)
         self._is_short = self._is_short and bool(self._queue)
         del self._deliveries[request], self._seen_tokens[request]
-
-    def waiting(self) -> Collection[Request]:
-        return self._queue.keys()
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def _note_tokens(self, request: Request, now_s: float) -> None:
         """The engine looks here before every step, so new tokens were made now."""

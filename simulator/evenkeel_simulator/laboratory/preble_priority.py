@@ -5,10 +5,10 @@ Cached requests go first as in LPM, but a group with fewer hits has its turn too
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request, UnchargedPolicy
 
 GROUPS: Final = 10
 REQUESTS_PER_LEVEL: Final = 10
@@ -26,15 +26,11 @@ class PreblePriority(UnchargedPolicy):
     matches_prefix: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._queue: dict[Request, None] = {}
+        super().__init__()
         self._group = GROUPS - 1
         """The group that has the next turn, if it has requests; else the next lower one that has."""
         self._left = 0
         """What its turn may still admit, if memory ended it before; else 0."""
-
-    def arrive(self, request: Request, now_s: float) -> Arrival:
-        self._queue[request] = None
-        return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         groups: dict[int, list[Request]] = {}
@@ -56,18 +52,6 @@ class PreblePriority(UnchargedPolicy):
             if not left:
                 break
         self._group, self._left = (turn - 1) % GROUPS, 0
-
-    def requeue(self, request: Request, now_s: float) -> None:
-        self._queue = {request: None, **self._queue}  # it arrived before its equals
-
-    def leave(self, request: Request, now_s: float) -> None:
-        self._queue.pop(request, None)
-
-    def waiting(self) -> Collection[Request]:
-        return self._queue.keys()
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
 
 def group_of(request: Request) -> int:

@@ -5,11 +5,10 @@ Every request has turns of equal length, in a cycle over all requests, whatever 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request, UnchargedPolicy
 
 from evenkeel_simulator.laboratory.vtc_preempt import most_tokens
 
@@ -31,18 +30,14 @@ class PreemptiveRoundRobin(UnchargedPolicy):
         """Raises `ValueError` if `turn_tokens` is below 1."""
         if turn_tokens < 1:
             raise ValueError(f"turn_tokens is {turn_tokens}, must be at least 1")
+        super().__init__()
         self._turn_tokens = turn_tokens
-        self._queue: OrderedDict[Request, None] = OrderedDict()
         self._running: dict[Request, int] = {}
         """Output tokens of each running request when its turn began, in order of admission."""
         self._ended: set[Request] = set()
         """Preempted requests until they are queued again."""
         self._blocked = False
         """The last pass ended for lack of memory, and no running request has left since."""
-
-    def arrive(self, request: Request, now_s: float) -> Arrival:
-        self._queue[request] = None
-        return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         self._blocked = False
@@ -73,20 +68,14 @@ class PreemptiveRoundRobin(UnchargedPolicy):
     def requeue(self, request: Request, now_s: float) -> None:
         self._blocked = False
         del self._running[request]
-        self._queue[request] = None
         if request in self._ended:
             self._ended.remove(request)
+            self._queue[request] = None
         else:  # its turn has not ended: the engine was out of memory
-            self._queue.move_to_end(request, last=False)
+            super().requeue(request, now_s)
 
     def leave(self, request: Request, now_s: float) -> None:
         if self._running.pop(request, None) is None:
             self._queue.pop(request, None)
         else:
             self._blocked = False
-
-    def waiting(self) -> Collection[Request]:
-        return self._queue.keys()
-
-    def __len__(self) -> int:
-        return len(self._queue)
