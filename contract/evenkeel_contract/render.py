@@ -14,7 +14,6 @@ import msgspec
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
-    PAGE_TOKENS,
     ApiKeyConfig,
     AtZero,
     ClientConfig,
@@ -223,9 +222,6 @@ def _burst(limits: TenantRateLimits, per_minute: int) -> int | None:
 
 # The module, not the `sglang` script: the module loads plug-ins before it parses its arguments.
 SGLANG_MODULE: Final = "sglang.launch_server"
-
-# Tokens of a page; routers hash whole pages.
-PAGE_SIZE: Final = PAGE_TOKENS
 
 COMMON_FLAGS: Final = (
     "--enable-metrics",

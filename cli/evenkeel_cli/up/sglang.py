@@ -20,7 +20,6 @@ from evenkeel_contract.render import (
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     OFFLINE_ENVIRONMENT,
-    PAGE_SIZE,
     SGLANG_MODULE,
     adapter_flags,
     engine_environment,
@@ -29,6 +28,7 @@ from evenkeel_contract.render import (
     kv_events_flag,
     sglang_flags,
 )
+from evenkeel_contract.routerconfig import PAGE_TOKENS
 from evenkeel_contract.spec.parts import Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 from evenkeel_contract.vllm import VLLM_MODULE, vllm_kv_events_flag
@@ -165,7 +165,7 @@ def real_replica(
         interpreter=interpreter,
         arguments=(
             *sglang_flags(spec, model=model, tensor_parallel=gpus_each),
-            f"--page-size={PAGE_SIZE}",
+            f"--page-size={PAGE_TOKENS}",
             *((*CPU_FLAGS, _CPU_POOL) if on_cpu else ()),
             *((CPU_ADAPTER_FLAG,) if on_cpu and spec.model.adapters else ()),
             *adapter_flags(spec.model, paths=adapter_paths(spec.model)),
