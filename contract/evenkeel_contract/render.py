@@ -273,22 +273,15 @@ def adapter_flags(model: Model, *, paths: Mapping[str, str]) -> Iterator[str]:
             yield f"{adapter.name}={paths[adapter.name]}"
 
 
-def kv_events_flag(
-    *, host: str, port: int, replay_port: int, kept_batches: int | None = None
-) -> str:
-    """SGLang's flag for publishing and replaying KV events; host `*` means all interfaces.
-
-    `kept_batches`: batches kept for replay; None means SGLang's default of 10 000.
-    """
-    events: dict[str, str | bool | int] = {
+def kv_events_flag(*, host: str, port: int, replay_port: int) -> str:
+    """SGLang's flag for publishing and replaying KV events; host `*` means all interfaces."""
+    events: dict[str, str | bool] = {
         "publisher": "zmq",
         "endpoint": f"tcp://{to_bind(host)}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
     if host != "*":  # otherwise SGLang connects instead of binding
         events["bind"] = True
-    if kept_batches is not None:
-        events["buffer_steps"] = kept_batches
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
 
 

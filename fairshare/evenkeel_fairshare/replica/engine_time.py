@@ -143,7 +143,10 @@ class EngineTime:
         for request, tokens in prefilled.items():
             client = self.client(request)
             prefills[client] = prefills.get(client, 0) + tokens
-        decode_s = self._decode_part(seconds) if decoded else 0.0
+        decode_s = 0.0
+        if decoded:
+            step_s = self._step_times.predict(len(self._decoding), self._context_tokens)
+            decode_s = min(seconds, step_s)
         second_per_token = (seconds - decode_s) / sum(prefills.values()) if prefills else 0.0
         progress = {client: tokens * second_per_token for client, tokens in prefills.items()}
         for client, used_s in progress.items():
@@ -289,10 +292,6 @@ class EngineTime:
         context_tokens = client.context_tokens + client.decoding * self._steps
         size = step_size(client.running, context_tokens)
         return (fixed_s + slope * size) / self._isolation
-
-    def _decode_part(self, seconds: float) -> float:
-        """Seconds of an iteration with a prefill that its decode step took."""
-        return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
 
     def _changed(self) -> None:
         self._lagging = None
