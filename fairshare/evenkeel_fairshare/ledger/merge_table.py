@@ -59,16 +59,6 @@ class MergeTable:
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)
 
-    def __eq__(self, other: object) -> bool:
-        """Equal content; the order of change does not count."""
-        if not isinstance(other, MergeTable):
-            return NotImplemented
-        return self._slots.keys() == other._slots.keys() and all(
-            self[name] == other[name] for name in self._slots
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __getitem__(self, name: str) -> array[float]:
         """A copy of the row; raises `KeyError`."""
         start = self._slots[name]
