@@ -63,7 +63,6 @@ class QuantumSetting(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         if data == cls.PATTERN:
             return cls(cls.PATTERN, None)
         if isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 2**31:
@@ -82,7 +81,6 @@ class IsolationSetting(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         match = re.fullmatch(cls.PATTERN, data) if isinstance(data, str) else None
         if match is None:
             raise ValueError(f"must be Off or a percentage from 0% to 200%, not {show(data)}")
