@@ -92,16 +92,16 @@ def is_scalar(hint: Any) -> bool:
     return hasattr(hint, "from_plain")
 
 
-def decode(cls: type[_T], data: object, path: str = "") -> tuple[_T | None, tuple[Fault, ...]]:
+def decode(cls: type[_T], data: object) -> tuple[_T | None, tuple[Fault, ...]]:
     """Decode `data` as a `cls`: a value and no faults, or None and at least one fault."""
-    value, faults = salvage(cls, data, path)
+    value, faults = salvage(cls, data)
     return (None if faults else value), faults
 
 
-def salvage(cls: type[_T], data: object, path: str = "") -> tuple[_T, tuple[Fault, ...]]:
+def salvage(cls: type[_T], data: object) -> tuple[_T, tuple[Fault, ...]]:
     """Like `decode`, but always returns a value: defaults or neutral values replace invalid fields."""
     decoder = _Decoder()
-    value = cast(_T, decoder.value(cls, data, path))
+    value = cast(_T, decoder.value(cls, data, ""))
     return value, tuple(decoder.faults)
 
 

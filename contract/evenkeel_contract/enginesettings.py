@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
+from evenkeel_fairshare.replica.deficit import Rejoin
+
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, RequestOrder
 
 QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
@@ -37,7 +39,7 @@ AUTO: Final = "Auto"
 LOOPBACK: Final = "127.0.0.1"
 WARMUP_S: Final = 3.0
 """Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
-REJOINS: Final = ("KeepDebt", "Paper")
+REJOINS: Final = tuple(one.value for one in Rejoin)
 _UPSTREAM: Final = frozenset({"fcfs", "lpm", "hrrn"})
 """Names of SGLang's own policies."""
 

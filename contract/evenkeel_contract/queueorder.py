@@ -26,13 +26,6 @@ class ReplicaPolicyName(Enum):
     FCFS = "FCFS"
 
 
-class Rejoin(Enum):
-    """Deficit of a client that returns to a replica after being idle (design R4)."""
-
-    KEEP_DEBT = "KeepDebt"  # a negative deficit is kept
-    PAPER = "Paper"  # the deficit is set to zero, as in the paper; a client can exploit this
-
-
 class RequestOrder(Enum):
     """Which of the requests that DLPM may admit goes first (docs/design/0007)."""
 
@@ -60,7 +53,7 @@ class OnMismatch(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantumSetting:
+class QuantumSetting(Spelled):
     """A positive whole number of weighted tokens (`8000`), or `Auto`."""
 
     EXAMPLE: ClassVar[str] = "Auto"
@@ -70,16 +63,11 @@ class QuantumSetting:
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         if data == cls.PATTERN:
-            return cls(None)
+            return cls(cls.PATTERN, None)
         if isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 2**31:
-            return cls(data)
+            return cls(data, data)
         raise ValueError(f"must be Auto or a whole number from 1 to {2**31 - 1}, not {show(data)}")
-
-    def to_plain(self) -> str | int:
-        """The text or the number that was read."""
-        return self.PATTERN if self.tokens is None else self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +81,6 @@ class IsolationSetting(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         match = re.fullmatch(cls.PATTERN, data) if isinstance(data, str) else None
         if match is None:
             raise ValueError(f"must be Off or a percentage from 0% to 200%, not {show(data)}")

@@ -14,7 +14,6 @@ import msgspec
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
-    PAGE_TOKENS,
     ApiKeyConfig,
     AtZero,
     ClientConfig,
@@ -224,9 +223,6 @@ def _burst(limits: TenantRateLimits, per_minute: int) -> int | None:
 # The module, not the `sglang` script: the module loads plug-ins before it parses its arguments.
 SGLANG_MODULE: Final = "sglang.launch_server"
 
-# Tokens of a page; routers hash whole pages.
-PAGE_SIZE: Final = PAGE_TOKENS
-
 COMMON_FLAGS: Final = (
     "--enable-metrics",
     "--enable-cache-report",
@@ -277,22 +273,15 @@ def adapter_flags(model: Model, *, paths: Mapping[str, str]) -> Iterator[str]:
             yield f"{adapter.name}={paths[adapter.name]}"
 
 
-def kv_events_flag(
-    *, host: str, port: int, replay_port: int, kept_batches: int | None = None
-) -> str:
-    """SGLang's flag for publishing and replaying KV events; host `*` means all interfaces.
-
-    `kept_batches`: batches kept for replay; None means SGLang's default of 10 000.
-    """
-    events: dict[str, str | bool | int] = {
+def kv_events_flag(*, host: str, port: int, replay_port: int) -> str:
+    """SGLang's flag for publishing and replaying KV events; host `*` means all interfaces."""
+    events: dict[str, str | bool] = {
         "publisher": "zmq",
         "endpoint": f"tcp://{to_bind(host)}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
     if host != "*":  # otherwise SGLang connects instead of binding
         events["bind"] = True
-    if kept_batches is not None:
-        events["buffer_steps"] = kept_batches
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
 
 

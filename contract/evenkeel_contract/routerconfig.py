@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Final
 
+from evenkeel_fairshare.replica.deficit import Rejoin
+
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
-from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName, RequestOrder
+from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
 from evenkeel_contract.values import (
     DNS_NAME,
     ORIGIN,

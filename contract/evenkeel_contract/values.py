@@ -138,7 +138,6 @@ class Duration(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         match = isinstance(data, str) and len(data) <= MAX_TEXT and _DURATION.fullmatch(data)
         if not isinstance(data, str) or not match:
             raise ValueError(f"must be a duration such as 120s, 1500ms or 5m, not {show(data)}")
@@ -160,7 +159,6 @@ class Quantity(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         number = isinstance(data, int) and not isinstance(data, bool) and data.bit_length() < 64
         match = _QUANTITY.fullmatch(str(data)) if number or isinstance(data, str) else None
         if not isinstance(data, str | int) or match is None:
@@ -190,7 +188,6 @@ class CountOrPercent(Spelled):
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError`."""
         if isinstance(data, int) and not isinstance(data, bool) and 0 <= data < 2**31:
             return cls(data, data, None)
         match = _PERCENT.fullmatch(data) if isinstance(data, str) else None

@@ -20,12 +20,9 @@ from typing import Any
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.names import ADAPTER_HEADER, CACHE_SALT_HEADER, CLIENT_KEY_HEADER
-from evenkeel_contract.reportbook import Accounts, ReportBook
-from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.order import ORDERS
-from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
+from evenkeel_fairshare.replica.registry import POLICIES
 
 from evenkeel_sglang import modes, seams
 from evenkeel_sglang.chunks import refusal_beside, waits
@@ -40,6 +37,7 @@ from evenkeel_sglang.engine import (
     restore,
 )
 from evenkeel_sglang.matching import AdapterLoads
+from evenkeel_sglang.policy import policy_of
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling
@@ -320,11 +318,9 @@ def _announce(
 
 def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
     """The policy `name` in charge of a scheduler's queue."""
-    cost = LinearCost(settings.input_token_weight, settings.output_token_weight, settings.kv_time)
     ranks = scheduler.server_args.tp_size * scheduler.server_args.pp_size
     global _rank_clock
     _rank_clock = RankClock() if ranks > 1 else None
-    deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
     match = seams.matcher()
     tree_cache = scheduler.tree_cache
 
@@ -332,18 +328,10 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         match(request, tree_cache)
         return request.num_matched_prefix_tokens
 
-    policy = make_policy(
-        name,
-        ReplicaPolicyConfig(
-            cost=cost,
-            deficits=deficits,
-            warmup_s=settings.warmup_s,
-            order=ORDERS[settings.order.value],
-        ),
-    )
+    policy, accounts = policy_of(name, settings)
     return Scheduling(
         policy,
-        Accounts(cost),
+        accounts,
         match=matched_tokens,
         clock=_rank_clock or monotonic,
         adapters=AdapterLoads(

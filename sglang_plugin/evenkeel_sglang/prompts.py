@@ -29,18 +29,20 @@ def prompt_facts(server_args: Any) -> PromptFacts:
 
 
 def _files(source: str, server_args: Any) -> dict[str, bytes]:
-    found = {}
-    for name in FILES:
-        path = file_path(source, name, server_args.revision)
-        if path is not None:
-            found[name] = path.read_bytes()
+    found = tokenizer_files(source, server_args.revision)
     template = server_args.chat_template
     if template and Path(template).is_file():
         found[TEMPLATE_FILE] = Path(template).read_bytes()
     return found
 
 
-def file_path(source: str, name: str, revision: str | None) -> Path | None:
+def tokenizer_files(source: str, revision: str | None) -> dict[str, bytes]:
+    """Content by name of the files of a folder, or of a repository in Hugging Face's cache."""
+    paths = {name: _file_path(source, name, revision) for name in FILES}
+    return {name: path.read_bytes() for name, path in paths.items() if path is not None}
+
+
+def _file_path(source: str, name: str, revision: str | None) -> Path | None:
     folder = Path(source)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None

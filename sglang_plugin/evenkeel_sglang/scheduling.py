@@ -249,9 +249,6 @@ class Scheduling:
         """Whether a request waits or runs."""
         return bool(self._waiting or self._running)
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def _account_time(self, running: Sequence[Scheduled], seconds: float) -> None:
         if self._time is None or not running:
             return

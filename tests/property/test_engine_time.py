@@ -18,6 +18,8 @@ from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.engine_figures import figures
+
 LONGEST_S = 0.2
 STEP_S = 0.02
 VICTIM = "ns/victim/victim"
@@ -142,10 +144,10 @@ def test_a_run_of_decode_steps_is_the_same_at_once_and_step_by_step(
             _decode(once, single, batch, steps=rng.randint(1, 40))
             if rng.random() < 0.5:
                 _end(pair, batch.pop(rng.randrange(len(batch))))
-        left, right = once.figures(), single.figures()
+        left, right = figures(once), figures(single)
         assert left.keys() == right.keys()
-        for name, figures in left.items():
-            assert figures == pytest.approx(right[name], abs=STEP_S / 10), name
+        for name, found in left.items():
+            assert found == pytest.approx(right[name], abs=STEP_S / 10), name
 
 
 @given(seed=st.integers(0, 10**6), isolation=st.sampled_from([0.0, 0.3, 0.5, 3.0]))
@@ -177,7 +179,7 @@ def _answers(seed: int, isolation: float) -> list[object]:
             if rng.random() < 0.5:
                 _end((time,), batch.pop(rng.randrange(len(batch))))
         turns = [(time.must_wait(one), time.should_wait(one)) for one in batch]
-        answers += [time.figures(), turns]
+        answers += [figures(time), turns]
     return answers
 
 

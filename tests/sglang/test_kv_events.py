@@ -103,7 +103,9 @@ def served(
 ) -> Served:
     """An engine that publishes, and how a router is told of it."""
     events, replay = unused_port(), unused_port()
-    told = kv_events_flag(host="127.0.0.1", port=events, replay_port=replay, kept_batches=kept)
+    told = kv_events_flag(host="127.0.0.1", port=events, replay_port=replay)
+    if kept is not None:  # batches for replay
+        told = told.removesuffix("}") + f',"buffer_steps":{kept}}}'
     size = ("--page-size", str(page_tokens), "--max-total-tokens", str(POOL_TOKENS))
     engine = start(*size, told, *flags, **options)
     replica = ReplicaConfig(

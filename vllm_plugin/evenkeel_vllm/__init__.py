@@ -6,7 +6,7 @@ vLLM loads `scheduler.FairScheduler` by `--scheduler-cls`, in the engine's proce
     waiting_queue   the queue that vLLM's scheduler asks for the next request: a pass of the policy
     engine_request  vLLM's request, with the attributes that `evenkeel_sglang.scheduling` reads
     metrics         the metrics of the scheduler's process on the page of vLLM's HTTP server
-    evenkeel_sglang scheduling, matching, reports, metrics, stock: the parts of the plug-in for SGLang that need no SGLang
+    evenkeel_sglang scheduling, matching, policy, prompts, reports, metrics, stock: the parts that need no SGLang
 
 Nothing of vLLM is patched: the class inherits from vLLM's scheduler and replaces its queue.
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from evenkeel_contract.kvevents import PageHash
-from evenkeel_contract.promptfacts import FILES, PromptFacts, facts_of
-from evenkeel_sglang.prompts import file_path
+from evenkeel_contract.promptfacts import PromptFacts, facts_of
+from evenkeel_sglang.prompts import tokenizer_files
 
 HASH: Final = "sha256_cbor"
 """`--prefix-caching-hash-algo`: the function that routers compute too."""
@@ -21,10 +20,7 @@ def prompt_facts(config: Any) -> PromptFacts:
         page_tokens = int(config.cache_config.block_size)
         model = config.model_config
         trouble = _trouble(config)
-        for name in FILES:
-            path = file_path(model.tokenizer, name, model.tokenizer_revision)
-            if path is not None:
-                files[name] = Path(path).read_bytes()
+        files = tokenizer_files(model.tokenizer, model.tokenizer_revision)
         if not files:
             trouble = trouble or f"{model.tokenizer} has no tokenizer's files here"
     except (AttributeError, ImportError, OSError, TypeError, ValueError) as error:

@@ -15,12 +15,9 @@ from typing import Any
 from evenkeel_contract.enginesettings import POLICY_VARIABLE, EngineSettings
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.queueorder import OnMismatch
-from evenkeel_contract.reportbook import Accounts, ReportBook
-from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
-from evenkeel_fairshare.replica.order import ORDERS
-from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_contract.reportbook import ReportBook
 from evenkeel_sglang import stock
+from evenkeel_sglang.policy import policy_of
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -80,22 +77,8 @@ class FairScheduler(AsyncScheduler):
         return finished
 
     def _scheduling(self, policy: str, settings: EngineSettings) -> Scheduling:
-        cost = LinearCost(
-            settings.input_token_weight, settings.output_token_weight, settings.kv_time
-        )
-        deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
-        config = ReplicaPolicyConfig(
-            cost=cost,
-            deficits=deficits,
-            warmup_s=settings.warmup_s,
-            order=ORDERS[settings.order.value],
-        )
-        found = Scheduling(
-            make_policy(policy, config),
-            Accounts(cost),
-            match=self._cached_tokens,
-            refused=_refused,
-        )
+        ordering, accounts = policy_of(policy, settings)
+        found = Scheduling(ordering, accounts, match=self._cached_tokens, refused=_refused)
         found.bypassed = _bypassed
         return found
 

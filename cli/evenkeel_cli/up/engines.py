@@ -21,7 +21,6 @@ from evenkeel_contract.render import (
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     OFFLINE_ENVIRONMENT,
-    PAGE_SIZE,
     SGLANG_MODULE,
     adapter_flags,
     engine_environment,
@@ -30,6 +29,7 @@ from evenkeel_contract.render import (
     kv_events_flag,
     sglang_flags,
 )
+from evenkeel_contract.routerconfig import PAGE_TOKENS
 from evenkeel_contract.spec.parts import Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 
@@ -192,7 +192,7 @@ def _sglang_flags(
     spec: ServiceSpec, *, model: str, tensor_parallel: int, on_cpu: bool
 ) -> Iterator[str]:
     yield from sglang_flags(spec, model=model, tensor_parallel=tensor_parallel)
-    yield f"--page-size={PAGE_SIZE}"
+    yield f"--page-size={PAGE_TOKENS}"
     if on_cpu:
         yield from (*CPU_FLAGS, _CPU_POOL)
         if spec.model.adapters:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, ClassVar, Final
 
-from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.routerconfig import (
@@ -34,12 +33,9 @@ MAX_RESOURCE_NAME: Final = (
     40  # generated objects append suffixes, and Kubernetes allows 63 characters
 )
 
-Weight = Annotated[int, Range(1, MAX_WEIGHT)]
-OptionalWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**31 - 1)]
 Positive = Annotated[int, Range(1, 2**31 - 1)]
 Percent = Annotated[int, Range(1, 100)]
-ClientName = Annotated[str, Length(1, MAX_NAME_BYTES), PRINTABLE]
 DnsName = Annotated[str, DNS_NAME, Length(1, 253)]
 Text = Annotated[str, Length(1, 1024), PRINTABLE]
 ApiVersion = Annotated[str, Pattern(API_VERSION.replace(".", r"\."), API_VERSION)]

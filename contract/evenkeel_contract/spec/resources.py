@@ -11,32 +11,37 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Final
 
+from evenkeel_fairshare.replica.deficit import Rejoin
+
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import (
     DEFAULT_ORDER,
     IsolationSetting,
     QuantumSetting,
     QueueOwner,
-    Rejoin,
     ReplicaPolicyName,
     RequestOrder,
 )
-from evenkeel_contract.routerconfig import Anonymous, CacheSharing, FleetPolicyName
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    CacheSharing,
+    FleetPolicyName,
+    Name,
+    OptionalWeight,
+    Weight,
+)
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
     ApiVersion,
-    ClientName,
     Count,
     DnsName,
     Engine,
     Metadata,
     Model,
-    OptionalWeight,
     Router,
     SecretKeyRef,
     Slo,
-    Weight,
 )
 from evenkeel_contract.values import (
     Cidr,
@@ -202,7 +207,7 @@ class FairInferenceService:
 class Client:
     """A client of the tenant that has its own weight."""
 
-    name: ClientName
+    name: Name
     """Name of the client, unique within the tenant."""
     weight: Weight = 1
     """Share of the client relative to other clients of the tenant."""
@@ -212,9 +217,9 @@ class Client:
 class ApiKey:
     """A key that identifies a client."""
 
-    name: ClientName
+    name: Name
     """Name of the key, used in logs and for key rotation. It is not the key itself."""
-    client: ClientName
+    client: Name
     """Name of the client that the key identifies. It must be one of `spec.clients`."""
     secret_ref: SecretKeyRef
     """Secret entry that holds the key."""

@@ -42,12 +42,13 @@ RECENT_REQUESTS: Final = 20
 
 
 class _OpenWork:
-    """What one client has sent to one replica and what has not ended yet."""
+    """What one client, or all clients together, have sent to one replica and what has not ended yet."""
 
     __slots__ = ("input_cost", "requests", "weight")
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float = 0.0) -> None:
         self.weight = weight
+        """The client's; of all clients, the sum over those with open work."""
         self.requests = 0
         self.input_cost = 0.0
 
@@ -88,18 +89,6 @@ class _Account:
         self.busy &= ~(1 << slot)
 
 
-class _Load:
-    """The open work of all clients at one replica."""
-
-    __slots__ = ("input_cost", "requests", "weight")
-
-    def __init__(self) -> None:
-        self.input_cost = 0.0
-        self.requests = 0
-        self.weight = 0.0
-        """Sum over the clients with open work."""
-
-
 class AutoD2lpm(FleetPolicy):
     """Algorithm 2 with a quantum for each request. Each replica runs its own fair scheduler."""
 
@@ -118,8 +107,8 @@ class AutoD2lpm(FleetPolicy):
         self._patience = patience
         self._max_clients = max_clients
         self._live = EMPTY
-        self._loads: list[_Load] = []
-        """By slot."""
+        self._loads: list[_OpenWork] = []
+        """Of all clients together, by slot."""
         self._output = _MeanOutput()
         """Of all clients."""
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
@@ -193,8 +182,8 @@ class AutoD2lpm(FleetPolicy):
 
     def joined(self, slot: int) -> None:
         while len(self._loads) <= slot:
-            self._loads.append(_Load())
-        self._loads[slot] = _Load()
+            self._loads.append(_OpenWork())
+        self._loads[slot] = _OpenWork()
         self._live = ReplicaSet(self._live | 1 << slot)
 
     def left(self, slot: int) -> None:

@@ -11,7 +11,7 @@ true number, so no debt is lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -173,11 +173,9 @@ def _known_of_drained(account: ReplicaAccount) -> _Known | None:
     return None
 
 
-class _Weight(Protocol):
-    def __call__(self, name: str, /) -> float: ...
-
-
-def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> dict[str, float]:
+def _owed(
+    members: Mapping[str, _Last], rules: CarryRules, weight: Callable[[str], float]
+) -> dict[str, float]:
     """Seed minus final deficit of each member of one level."""
     quanta = max(
         (

@@ -59,16 +59,6 @@ class MergeTable:
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)
 
-    def __eq__(self, other: object) -> bool:
-        """Equal content; the order of change does not count."""
-        if not isinstance(other, MergeTable):
-            return NotImplemented
-        return self._slots.keys() == other._slots.keys() and all(
-            self[name] == other[name] for name in self._slots
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __getitem__(self, name: str) -> array[float]:
         """A copy of the row; raises `KeyError`."""
         start = self._slots[name]
@@ -179,10 +169,6 @@ class MergeTable:
                 slots[name] = len(kept)
                 kept.extend(self._cells[start : start + self.width])
         self._slots, self._cells = slots, kept
-
-    def size_bytes(self) -> int:
-        """Memory of slots and cells, without the names, which all tables share."""
-        return sys.getsizeof(self._slots) + sys.getsizeof(self._cells)
 
     def _join(self, name: str, cells: array[float], at: int) -> bool:
         new = cells[at : at + self.width]

@@ -11,7 +11,7 @@ for the next request.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -225,7 +225,29 @@ class ReplicaPolicy(ABC):
 
 
 class UnchargedPolicy(ReplicaPolicy):
-    """A policy without accounts: output is charged to no client. Charging is abstract elsewhere, so that no fair policy omits it."""
+    """A policy without accounts: one queue in order of arrival, and output is charged to no client. Charging is abstract elsewhere,
+    so that no fair policy omits it."""
+
+    def __init__(self) -> None:
+        # An OrderedDict, because repeated removal of the first item of a long dict is quadratic.
+        self._queue: OrderedDict[Request, None] = OrderedDict()
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._queue[request] = None
+        return Arrival.QUEUED
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._queue[request] = None
+        self._queue.move_to_end(request, last=False)  # it arrived before all that wait
+
+    def leave(self, request: Request, now_s: float) -> None:
+        self._queue.pop(request, None)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)
 
     def progress(self, request: Request, tokens: int) -> None:
         pass

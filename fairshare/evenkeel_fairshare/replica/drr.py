@@ -10,9 +10,8 @@ The policy does not walk the ring. A charge determines how many turns a client s
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost
@@ -23,12 +22,11 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.lowest import Lowest, Ranked
-from evenkeel_fairshare.replica.metered import MeteredPolicy
+from evenkeel_fairshare.replica.metered import ClientAccount, MeteredPolicy
 
 
 @dataclass(slots=True, eq=False)
-class Seat(Ranked):
+class Seat(ClientAccount):
     """A client's place in the ring (`tie`); its `rank` is the round in which it is served next."""
 
     step: float = 0.0
@@ -36,14 +34,6 @@ class Seat(Ranked):
     balance: float = 0.0
     """C_i after its turn in round `turned`, weighted tokens, without later turns."""
     turned: int = 0
-    running: int = 0
-    """Requests in the batch."""
-    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has no waiting and no running request."""
-        return not (self.waiting or self.running)
 
     @property
     def quanta_wanted(self) -> int:
@@ -66,11 +56,8 @@ class Drr(MeteredPolicy[Seat]):
     def __init__(self, *, rules: DeficitRules | None = None, cost: Cost | None = None) -> None:
         super().__init__(cost)
         self._rules = rules or DeficitRules()
-        self._seats: dict[str, Seat] = {}
         self._away: dict[str, Seat] = {}
-        """The idle clients of `_seats`, which have debts."""
-        self._queued: Lowest[Seat] = Lowest()
-        self._waiting = 0
+        """The idle clients in the ring, which have debts."""
         self._joined = 0
         self._round = 0
         self._place = 0
@@ -90,40 +77,18 @@ class Drr(MeteredPolicy[Seat]):
             request = next(iter(seat.queue))
             if (yield request) is not AdmissionResult.ADMITTED:
                 return
-            self._charge(seat, self._input_cost(request))
-            self._running[request] = seat
-            seat.running += 1
-            self._dequeue(request, seat)
-
-    def requeue(self, request: Request, now_s: float) -> None:
-        seat = self._running.pop(request)
-        seat.running -= 1
-        self._settle(seat)
-        self._enqueue(request, seat)
-        seat.queue.move_to_end(request, last=False)  # it arrived before all that wait
-        request.charge_input = True  # it is computed again here (R11)
+            self._admit(request, seat)
 
     def leave(self, request: Request, now_s: float) -> None:
-        seat = self._running.pop(request, None)
-        if seat is not None:
-            seat.running -= 1
-        else:
-            seat = self._seats[request.client]
-            self._dequeue(request, seat)
+        super().leave(request, now_s)
+        seat = self._accounts[request.client]
         if seat.is_idle:
             self._go(request.client, seat)
-
-    def waiting(self) -> Iterator[Request]:
-        for seat in self._seats.values():
-            yield from seat.queue
-
-    def __len__(self) -> int:
-        return self._waiting
 
     def clients(self) -> Mapping[str, ClientState]:
         """Every client in the ring."""
         states = {}
-        for client, seat in self._seats.items():
+        for client, seat in self._accounts.items():
             self._settle(seat)
             if not seat.is_idle or seat.balance < 0:
                 states[client] = ClientState(seat.balance, 0.0, seat.waiting)
@@ -131,7 +96,7 @@ class Drr(MeteredPolicy[Seat]):
 
     def _sit(self, client: str) -> Seat:
         """The client's seat; a new one at the end of the ring if it has none or its debt is paid off."""
-        seat = self._seats.get(client)
+        seat = self._accounts.get(client)
         if self._away.pop(client, None) is not None and seat is not None:
             self._settle(seat)
             if seat.balance >= 0:
@@ -139,13 +104,13 @@ class Drr(MeteredPolicy[Seat]):
         if seat is None:
             self._joined += 1
             seat = Seat(tie=self._joined, turned=self._round - 1)
-            self._seats[client] = seat
+            self._accounts[client] = seat
         return seat
 
     def _go(self, client: str, seat: Seat) -> None:
         self._settle(seat)
         if seat.balance >= 0:
-            del self._seats[client]
+            del self._accounts[client]
             return
         self._away[client] = seat
         if len(self._away) > self._rules.remembered:
@@ -157,7 +122,7 @@ class Drr(MeteredPolicy[Seat]):
             self._settle(seat)
         by_debt = sorted(self._away, key=lambda client: self._away[client].balance, reverse=True)
         for client in by_debt[: len(by_debt) // 2]:
-            del self._away[client], self._seats[client]
+            del self._away[client], self._accounts[client]
 
     def _settle(self, seat: Seat) -> None:
         """Update the balance to the current turn; needed before any change of the quantum."""
@@ -165,10 +130,6 @@ class Drr(MeteredPolicy[Seat]):
         if turned > seat.turned:
             seat.balance += seat.step * min(turned - seat.turned, seat.quanta_wanted)
             seat.turned = turned
-
-    def _account(self, client: str) -> Seat | None:
-        seat = self._seats.get(client)
-        return None if seat is None or seat.is_idle else seat
 
     def _charge(self, account: Seat, cost: float) -> None:
         self._settle(account)
@@ -180,15 +141,16 @@ class Drr(MeteredPolicy[Seat]):
         its_turn = seat.tie == self._place
         seat.rank = seat.turned + (seat.quanta_wanted or (0 if its_turn else 1))
 
-    def _enqueue(self, request: Request, seat: Seat) -> None:
-        seat.queue[request] = None
-        seat.waiting += 1
+    def _enqueue(self, request: Request, account: Seat) -> None:
+        self._settle(account)
+        account.queue[request] = None
+        account.waiting += 1
         self._waiting += 1
-        self._rank(seat)
-        self._queued.add(seat)
+        self._rank(account)
+        self._queued.add(account)
 
-    def _dequeue(self, request: Request, seat: Seat) -> None:
-        self._settle(seat)
-        del seat.queue[request]
-        seat.waiting -= 1
+    def _dequeue(self, request: Request, account: Seat) -> None:
+        self._settle(account)
+        del account.queue[request]
+        account.waiting -= 1
         self._waiting -= 1

@@ -143,7 +143,10 @@ class EngineTime:
         for request, tokens in prefilled.items():
             client = self.client(request)
             prefills[client] = prefills.get(client, 0) + tokens
-        decode_s = self._decode_part(seconds) if decoded else 0.0
+        decode_s = 0.0
+        if decoded:
+            step_s = self._step_times.predict(len(self._decoding), self._context_tokens)
+            decode_s = min(seconds, step_s)
         second_per_token = (seconds - decode_s) / sum(prefills.values()) if prefills else 0.0
         progress = {client: tokens * second_per_token for client, tokens in prefills.items()}
         for client, used_s in progress.items():
@@ -239,14 +242,6 @@ class EngineTime:
         """Whether it is in the batch and its prefill is not complete."""
         return request in self._prefilling
 
-    def figures(self) -> dict[str, tuple[float, float]]:
-        """(lead, lag) in seconds of each client with an open request. The lead is its tenant's if that is larger."""
-        return {
-            name: (max(client.lead_s, tenant.lead_s), client.lag_s)
-            for tenant in self._tenants.active.values()
-            for name, client in tenant.children.active.items()
-        }
-
     def client(self, request: Request) -> Member:
         """The client of an open request."""
         return self._tenants.active[request.tenant].children.active[request.client]
@@ -297,10 +292,6 @@ class EngineTime:
         context_tokens = client.context_tokens + client.decoding * self._steps
         size = step_size(client.running, context_tokens)
         return (fixed_s + slope * size) / self._isolation
-
-    def _decode_part(self, seconds: float) -> float:
-        """Seconds of an iteration with a prefill that its decode step took."""
-        return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
 
     def _changed(self) -> None:
         self._lagging = None

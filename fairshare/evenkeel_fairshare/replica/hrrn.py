@@ -8,7 +8,7 @@ SGLang changes to FCFS beyond 128 waiting requests; this version has the same or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from math import inf
 from typing import ClassVar
 
@@ -25,41 +25,31 @@ class Hrrn(UnchargedPolicy):
     matches_prefix: ClassVar[bool] = True
 
     def __init__(self, *, skip_misfit: bool = False) -> None:
+        super().__init__()
         self._skip_misfit = skip_misfit
-        self._queue: dict[Request, int] = {}
-        """Waiting requests, with the work done when each arrived."""
-        self._running: dict[Request, int] = {}
         self._work = 0
         """Input tokens computed so far."""
+        self._work_before: dict[Request, int] = {}
+        """The same when each request arrived that waits or runs."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
-        self._queue[request] = self._work
-        return Arrival.QUEUED
+        self._work_before[request] = self._work
+        return super().arrive(request, now_s)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         for request in sorted(self._queue, key=self._response_ratio, reverse=True):
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
-                self._running[request] = self._queue.pop(request)
+                del self._queue[request]
                 self._work += request.extend_tokens
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
 
-    def requeue(self, request: Request, now_s: float) -> None:
-        # First among equals, and it has waited since it arrived.
-        self._queue = {request: self._running.pop(request), **self._queue}
-
     def leave(self, request: Request, now_s: float) -> None:
-        if self._queue.pop(request, None) is None:
-            self._running.pop(request, None)
-
-    def waiting(self) -> Collection[Request]:
-        return self._queue.keys()
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        super().leave(request, now_s)
+        del self._work_before[request]
 
     def _response_ratio(self, request: Request) -> float:
         """Above 1 by this much; infinite for a request whose whole input is cached."""
         uncached = request.uncached_tokens
-        return (self._work - self._queue[request]) / uncached if uncached > 1 else inf
+        return (self._work - self._work_before[request]) / uncached if uncached > 1 else inf

@@ -5,11 +5,11 @@ A cold request starves while warm ones keep arriving.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable
 from operator import attrgetter
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request, UnchargedPolicy
 
 _matched_tokens = attrgetter("matched_tokens")
 
@@ -29,12 +29,8 @@ class Lpm(UnchargedPolicy):
     matches_prefix: ClassVar[bool] = True
 
     def __init__(self, *, skip_misfit: bool = False) -> None:
+        super().__init__()
         self._skip_misfit = skip_misfit
-        self._queue: dict[Request, None] = {}
-
-    def arrive(self, request: Request, now_s: float) -> Arrival:
-        self._queue[request] = None
-        return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         for request in by_prefix(self._queue):
@@ -43,15 +39,3 @@ class Lpm(UnchargedPolicy):
                 del self._queue[request]
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
-
-    def requeue(self, request: Request, now_s: float) -> None:
-        self._queue = {request: None, **self._queue}  # first among equals: it arrived before them
-
-    def leave(self, request: Request, now_s: float) -> None:
-        self._queue.pop(request, None)
-
-    def waiting(self) -> Collection[Request]:
-        return self._queue.keys()
-
-    def __len__(self) -> int:
-        return len(self._queue)

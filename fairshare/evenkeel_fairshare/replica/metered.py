@@ -1,4 +1,4 @@
-"""The common base of VTC and DRR: one account per client, which pays for all input, cached or not.
+"""The common base of VTC and DRR: one account per client, with its queue, which pays for all input, cached or not.
 
 Charging is the largest cost of a decode step, so equal prices are charged once per client.
 """
@@ -7,13 +7,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter as Tally
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
+from evenkeel_fairshare.replica.lowest import Lowest, Ranked
 
-_Account = TypeVar("_Account")
+
+@dataclass(slots=True, eq=False)
+class ClientAccount(Ranked):
+    """The account of one client, and its requests."""
+
+    running: int = 0
+    """Requests in the batch."""
+    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no waiting and no running request."""
+        return not (self.waiting or self.running)
+
+
+_Account = TypeVar("_Account", bound=ClientAccount)
 
 
 class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
@@ -24,7 +42,31 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
     def __init__(self, cost: Cost | None) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
+        self._accounts: dict[str, _Account] = {}
         self._running: dict[Request, _Account] = {}
+        self._queued: Lowest[_Account] = Lowest()
+        self._waiting = 0
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        account = self._running.pop(request)
+        account.running -= 1
+        self._enqueue(request, account)
+        account.queue.move_to_end(request, last=False)  # it arrived before all that wait
+        request.charge_input = True  # it is computed again here (R11)
+
+    def leave(self, request: Request, now_s: float) -> None:
+        account = self._running.pop(request, None)
+        if account is not None:
+            account.running -= 1
+        else:
+            self._dequeue(request, self._accounts[request.client])
+
+    def waiting(self) -> Iterator[Request]:
+        for account in self._accounts.values():
+            yield from account.queue
+
+    def __len__(self) -> int:
+        return self._waiting
 
     def progress(self, request: Request, tokens: int) -> None:
         """VTC's line 30, and Algorithm 4, line 22."""
@@ -42,17 +84,28 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
             self._charge(account, price * count)
 
     def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
-        account = self._account(client)
-        if account is not None:
+        account = self._accounts.get(client)
+        if account is not None and not account.is_idle:
             self._charge(account, service)
 
     @abstractmethod
-    def _account(self, client: str) -> _Account | None:
-        """The account of a client with requests here."""
+    def _enqueue(self, request: Request, account: _Account) -> None:
+        """The request waits, the last of its client."""
+
+    @abstractmethod
+    def _dequeue(self, request: Request, account: _Account) -> None:
+        """It waits no longer."""
 
     @abstractmethod
     def _charge(self, account: _Account, cost: float) -> None:
         """Weighted tokens, before any division by weights."""
+
+    def _admit(self, request: Request, account: _Account) -> None:
+        """VTC's lines 24 and 25."""
+        self._charge(account, self._input_cost(request))
+        self._running[request] = account
+        account.running += 1
+        self._dequeue(request, account)
 
     def _input_cost(self, request: Request) -> float:
         """VTC's line 24. After a retraction the output so far is computed again, so it is charged as input."""

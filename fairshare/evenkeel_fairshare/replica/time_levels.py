@@ -167,12 +167,6 @@ class Member:
         return own if self.parent is None else own * self.parent.share
 
     @property
-    def lead_s(self) -> float:
-        """Engine time that it used beyond its share, from 0 to `MAX_LAG_S`."""
-        ahead_s = (self.used_until_s - self.level.virtual_s) * self.weight
-        return min(ahead_s, MAX_LAG_S) if ahead_s > 0.0 else 0.0
-
-    @property
     def lag_s(self) -> float:
         """Progress that it lacks, from 0 to `MAX_LAG_S`; it has an open request."""
         return min((self.level.virtual_s - self.progress_until_s) * self.weight, MAX_LAG_S)

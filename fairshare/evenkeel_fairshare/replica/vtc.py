@@ -7,9 +7,8 @@ Memory is bounded without a change to any schedule: after the lift a removed cli
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost
@@ -19,18 +18,14 @@ from evenkeel_fairshare.replica.contract import (
     ClientState,
     Request,
 )
-from evenkeel_fairshare.replica.lowest import Lowest, Ranked
-from evenkeel_fairshare.replica.metered import MeteredPolicy
+from evenkeel_fairshare.replica.metered import ClientAccount, MeteredPolicy
 
 
 @dataclass(slots=True, eq=False)
-class Counter(Ranked):
+class Counter(ClientAccount):
     """c_i of one client: its `rank` is its service in weighted tokens, divided by its weight."""
 
     weight: float = 1.0
-    running: int = 0
-    """Requests in the batch."""
-    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
 
 
 class Vtc(MeteredPolicy[Counter]):
@@ -44,20 +39,17 @@ class Vtc(MeteredPolicy[Counter]):
 
     def __init__(self, *, cost: Cost | None = None, sweep_above: int = 1024) -> None:
         super().__init__(cost)
-        self._counters: dict[str, Counter] = {}
-        self._queued: Lowest[Counter] = Lowest()
-        self._waiting = 0
         self._last: Counter | None = None
         """The client that left the queue last (line 9)."""
         self._sweep_above = self._sweep_next = sweep_above
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Lines 6 to 14."""
-        counter = self._counters.get(request.client)
+        counter = self._accounts.get(request.client)
         if counter is None:
             self._forget()
             counter = Counter(tie=self._tie(request.client))
-            self._counters[request.client] = counter
+            self._accounts[request.client] = counter
         counter.weight = request.tenant_weight * request.client_weight
         self._enqueue(request, counter)
         return Arrival.QUEUED
@@ -70,49 +62,16 @@ class Vtc(MeteredPolicy[Counter]):
                 return
             self._admit(request, counter)
 
-    def requeue(self, request: Request, now_s: float) -> None:
-        counter = self._running.pop(request)
-        counter.running -= 1
-        # A client without waiting requests is lifted, also after a retraction: Lemma A.1 needs it.
-        self._enqueue(request, counter)
-        counter.queue.move_to_end(request, last=False)  # it arrived before all that wait
-        request.charge_input = True  # it is computed again here (R11)
-
-    def leave(self, request: Request, now_s: float) -> None:
-        counter = self._running.pop(request, None)
-        if counter is not None:
-            counter.running -= 1
-        else:
-            self._dequeue(request, self._counters[request.client])
-
-    def waiting(self) -> Iterator[Request]:
-        for counter in self._counters.values():
-            yield from counter.queue
-
-    def __len__(self) -> int:
-        return self._waiting
-
     def clients(self) -> Mapping[str, ClientState]:
         """Minus the counter, for remembered clients."""
         return {
             client: ClientState(-counter.rank, 0.0, counter.waiting)
-            for client, counter in self._counters.items()
+            for client, counter in self._accounts.items()
         }
-
-    def _admit(self, request: Request, counter: Counter) -> None:
-        """Lines 24 and 25."""
-        self._charge(counter, self._input_cost(request))
-        self._running[request] = counter
-        counter.running += 1
-        self._dequeue(request, counter)
 
     def _tie(self, client: str) -> Any:
         """Order among equal counters: the lowest goes first."""
         return client
-
-    def _account(self, client: str) -> Counter | None:
-        counter = self._counters.get(client)
-        return counter if counter is not None and (counter.waiting or counter.running) else None
 
     def _charge(self, account: Counter, cost: float) -> None:
         account.rank += cost / account.weight
@@ -123,21 +82,22 @@ class Vtc(MeteredPolicy[Counter]):
         if least is not None:
             counter.rank = max(counter.rank, least.rank)
 
-    def _enqueue(self, request: Request, counter: Counter) -> None:
-        if not counter.waiting:
-            self._lift(counter)
-        counter.queue[request] = None
-        counter.waiting += 1
+    def _enqueue(self, request: Request, account: Counter) -> None:
+        # A client without waiting requests is lifted, also after a retraction: Lemma A.1 needs it.
+        if not account.waiting:
+            self._lift(account)
+        account.queue[request] = None
+        account.waiting += 1
         self._waiting += 1
-        if counter.waiting == 1:
-            self._queued.add(counter)
+        if account.waiting == 1:
+            self._queued.add(account)
 
-    def _dequeue(self, request: Request, counter: Counter) -> None:
-        del counter.queue[request]
-        counter.waiting -= 1
+    def _dequeue(self, request: Request, account: Counter) -> None:
+        del account.queue[request]
+        account.waiting -= 1
         self._waiting -= 1
-        if not counter.waiting:
-            self._last = counter
+        if not account.waiting:
+            self._last = account
 
     def _forget(self) -> None:
         """Bound the memory without a change to any schedule.
@@ -146,11 +106,11 @@ class Vtc(MeteredPolicy[Counter]):
         same counter as a new one.
         """
         least = self._queued.find() or self._last
-        if least is None or len(self._counters) < self._sweep_next:
+        if least is None or len(self._accounts) < self._sweep_next:
             return
-        self._counters = {
+        self._accounts = {
             client: counter
-            for client, counter in self._counters.items()
-            if counter.waiting or counter.running or counter.rank > least.rank
+            for client, counter in self._accounts.items()
+            if not counter.is_idle or counter.rank > least.rank
         }
-        self._sweep_next = max(self._sweep_above, 2 * len(self._counters))
+        self._sweep_next = max(self._sweep_above, 2 * len(self._accounts))

@@ -21,19 +21,16 @@ from evenkeel_fairshare.replica.vtc import Counter, Vtc
 class PredictedVtc(Vtc):
     """Algorithm 3. A finished request pays the same as under VTC, whatever the prediction.
 
-    The prediction is the mean length of the client's last five, or 0 before the first has ended. `remembered`: number of clients
-    whose lengths are kept.
+    The prediction is the mean length of the client's last five, or 0 before the first has ended.
     """
 
     name: ClassVar[str] = "VTCPredict"
 
-    def __init__(
-        self, *, cost: Cost | None = None, sweep_above: int = 1024, remembered: int = 65_536
-    ) -> None:
+    def __init__(self, *, cost: Cost | None = None, sweep_above: int = 1024) -> None:
         super().__init__(cost=cost, sweep_above=sweep_above)
         self._prepaid: dict[Request, int] = {}
         """Prepaid output tokens of each running request, produced or not."""
-        self._lengths = OutputLengths(remembered=remembered)
+        self._lengths = OutputLengths()
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 30 for output beyond the prediction."""

@@ -26,7 +26,6 @@ from evenkeel_contract.names import (
     engine_name,
 )
 from evenkeel_contract.render import (
-    PAGE_SIZE,
     SGLANG_MODULE,
     adapter_flags,
     engine_environment,
@@ -36,6 +35,7 @@ from evenkeel_contract.render import (
     sglang_flags,
     simulator_flags,
 )
+from evenkeel_contract.routerconfig import PAGE_TOKENS
 from evenkeel_contract.spec.parts import AccessMode, Adapter, Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 from evenkeel_contract.vllm import (
@@ -262,7 +262,7 @@ def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({KEY_ENV})"
     if runtime is not Runtime.VLLM:
-        yield f"--page-size={PAGE_SIZE}"
+        yield f"--page-size={PAGE_TOKENS}"
     # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
     yield from spec.engine.args
 

@@ -20,7 +20,7 @@ from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, UnchargedPolicy
-from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
@@ -334,9 +334,7 @@ def _send_away(place: _Place) -> None:
 
 def policy_of(scheduling: SchedulingConfig) -> ReplicaPolicy:
     """The policy of a gate, from zero."""
-    deficits = DeficitRules(
-        quantum=scheduling.client_quantum, rejoin=Rejoin(scheduling.rejoin.value)
-    )
+    deficits = DeficitRules(quantum=scheduling.client_quantum, rejoin=scheduling.rejoin)
     order = ORDERS[(scheduling.order or DEFAULT_ORDER).value]
     config = ReplicaPolicyConfig(cost=cost_of(scheduling), deficits=deficits, order=order)
     return make_policy(scheduling.replica_policy.value, config)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.qoe import Delivery, Expectation
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request
-from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -45,10 +44,11 @@ class Choice:
     chosen: frozenset[Request]
 
 
-class Andes(Fcfs):
+class Andes(UnchargedPolicy):
     """QoE-aware, with preemption; O(n log n) per quantum and batch size."""
 
     name: ClassVar[str] = "Andes"
+    matches_prefix: ClassVar[bool] = False
 
     def __init__(
         self,

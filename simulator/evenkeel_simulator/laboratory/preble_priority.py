@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Request
-from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request, UnchargedPolicy
 
 GROUPS: Final = 10
 REQUESTS_PER_LEVEL: Final = 10
 """A turn of group g admits at most this many times g + 1."""
 
 
-class PreblePriority(Lpm):
+class PreblePriority(UnchargedPolicy):
     """One group per pass, from the highest hit rate to the lowest and again; O(n) per pass.
 
     Groups without waiting requests have no turn. A turn that memory ends continues with what is left of it, so that an empty batch always
@@ -24,6 +23,7 @@ class PreblePriority(Lpm):
     """
 
     name: ClassVar[str] = "PreblePriority"
+    matches_prefix: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Request
-from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request, UnchargedPolicy
 
 from evenkeel_simulator.laboratory.vtc_preempt import most_tokens
 
@@ -17,7 +16,7 @@ TURN_TOKENS: Final = 50
 """Output tokens of a turn: the interval of 50 decode steps of the public Andes paper."""
 
 
-class PreemptiveRoundRobin(Fcfs):
+class PreemptiveRoundRobin(UnchargedPolicy):
     """FCFS, and before a pass: requests that have had their turn make room for those that wait; O(batch) per step.
 
     Only after a pass that memory ended. They leave in the order in which they were admitted, as many as hold the tokens of all
@@ -25,12 +24,13 @@ class PreemptiveRoundRobin(Fcfs):
     """
 
     name: ClassVar[str] = "PreemptiveRoundRobin"
+    matches_prefix: ClassVar[bool] = False
 
     def __init__(self, *, turn_tokens: int = TURN_TOKENS) -> None:
         """Raises `ValueError` if `turn_tokens` is below 1."""
-        super().__init__()
         if turn_tokens < 1:
             raise ValueError(f"turn_tokens is {turn_tokens}, must be at least 1")
+        super().__init__()
         self._turn_tokens = turn_tokens
         self._running: dict[Request, int] = {}
         """Output tokens of each running request when its turn began, in order of admission."""
@@ -76,6 +76,6 @@ class PreemptiveRoundRobin(Fcfs):
 
     def leave(self, request: Request, now_s: float) -> None:
         if self._running.pop(request, None) is None:
-            super().leave(request, now_s)
+            self._queue.pop(request, None)
         else:
             self._blocked = False

@@ -52,7 +52,7 @@ class ArtifactVtc(Vtc):
         return self._output_cost(request, number - 1, number)
 
     def _tie(self, client: str) -> int:
-        return len(self._counters)
+        return len(self._accounts)
 
     def _lift(self, counter: Counter) -> None:
         least = self._queued.find()

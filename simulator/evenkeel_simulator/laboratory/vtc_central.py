@@ -45,7 +45,7 @@ class CentralVtc(Vtc):
 
     def counter(self, client: str) -> Counter | None:
         """The client's counter here; None if it has sent no request here."""
-        return self._counters.get(client)
+        return self._accounts.get(client)
 
     def least(self) -> Counter | None:
         """The least served client that waits here."""

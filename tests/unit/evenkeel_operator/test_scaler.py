@@ -34,7 +34,7 @@ def scaling(**changes: Any) -> Autoscaling:
         "targets": {"utilizationPercent": 100, "servicePerReplica": 1000},
         **changes,
     }
-    found, faults = decode(Autoscaling, plain, "autoscaling")
+    found, faults = decode(Autoscaling, plain)
     assert found is not None, [str(fault) for fault in faults]
     return found
 

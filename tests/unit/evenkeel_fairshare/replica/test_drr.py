@@ -157,7 +157,7 @@ def test_a_debt_worked_off_to_the_last_token_is_reported_no_more():
 def test_who_leaves_with_neither_debt_nor_credit_gives_up_its_seat():
     policy = drr()
     leave_in_debt(policy, "a", 0)
-    assert policy._seats == policy._away == {}
+    assert policy._accounts == policy._away == {}
 
 
 def test_reports_have_balances_and_waiting_requests():
@@ -184,7 +184,7 @@ def test_a_debt_worked_off_to_the_last_token_makes_room_too():
     arrive(policy, *requests("b", 2))
     assert admit(policy, room=1) == ["b0"]
     arrive(policy, request("a1", "a"))
-    assert policy._seats["a"].tie > policy._seats["b"].tie, (
+    assert policy._accounts["a"].tie > policy._accounts["b"].tie, (
         "the last in the ring, no more the first"
     )
     assert admit(policy) == ["b1", "a1"]

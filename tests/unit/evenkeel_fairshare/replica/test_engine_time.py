@@ -14,6 +14,8 @@ from evenkeel_fairshare.replica.time_levels import (
     TimeLevel,
 )
 
+from tests.support.engine_figures import figures
+
 
 def request(client: str, *, weight: float = 1.0, tenant: str = "", input_tokens: int = 100):
     owner = f"ns/{tenant or client}"
@@ -58,7 +60,7 @@ def test_a_prefill_makes_a_lead_and_a_lag_that_equal_decode_time_works_off():
     assert not time.must_wait(rival)
     time.starts(rival)
     prefill(time, rival, 0.4)
-    assert time.figures() == {
+    assert figures(time) == {
         victim.client: (0.0, pytest.approx(0.2)),
         rival.client: (pytest.approx(0.2), pytest.approx(0.2 - 0.2, abs=1e-9)),
     }
@@ -168,7 +170,7 @@ def test_a_lag_outlives_the_time_between_two_requests_and_does_not_grow_in_it():
     prefill(time, rival, 10.0)
     again = request("victim", input_tokens=50)
     opened(time, again)
-    assert time.figures()[victim.client][1] == pytest.approx(0.2)
+    assert figures(time)[victim.client][1] == pytest.approx(0.2)
 
 
 def test_a_lag_and_a_lead_have_a_limit():
@@ -179,8 +181,8 @@ def test_a_lag_and_a_lead_have_a_limit():
     time.starts(rival)
     for _ in range(100):
         prefill(time, rival, 1.0)
-    assert time.figures()[victim.client] == (0.0, MAX_LAG_S)
-    assert time.figures()[rival.client][0] <= MAX_LAG_S
+    assert figures(time)[victim.client] == (0.0, MAX_LAG_S)
+    assert figures(time)[rival.client][0] <= MAX_LAG_S
 
 
 def test_a_mixed_iteration_counts_as_a_decode_step_and_a_prefill():
@@ -191,7 +193,7 @@ def test_a_mixed_iteration_counts_as_a_decode_step_and_a_prefill():
     decode(time, 0.1)
     time.starts(rival)
     time.elapsed(0.5, prefilled={rival: 100}, decoded=True)
-    lead, lag = time.figures()[rival.client][0], time.figures()[victim.client][1]
+    lead, lag = figures(time)[rival.client][0], figures(time)[victim.client][1]
     assert lead == pytest.approx(0.4 - 0.25)
     assert lag == pytest.approx(0.25 - 0.1)
 
@@ -276,8 +278,8 @@ def test_beside_a_chunk_that_waits_no_client_yields_to_its_owner(third_lags: boo
     time.stops(first)
     opened(time, victim, other)
     time.close(first)
-    figures = time.figures()
-    assert all(figures[one.client][0] > 0 and figures[one.client][1] > 0 for one in (chunk, victim))
+    found = figures(time)
+    assert all(found[one.client][0] > 0 and found[one.client][1] > 0 for one in (chunk, victim))
     turns = PassTurns(time)
     turns.begin(chunk=chunk)
     assert turns.must_wait(victim) == third_lags
