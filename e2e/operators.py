@@ -190,7 +190,8 @@ def writes_since(position: int) -> list[str]:
             entry = json.loads(line)
             what = entry.get("objectRef", {})
             reads = entry["verb"] in ("get", "list", "watch")
-            if entry["user"]["username"] == USER and not reads and what["resource"] != "leases":
+            user = entry["user"].get("username")  # none: the request was refused before it had one
+            if user == USER and not reads and what["resource"] != "leases":
                 name = f"{what['resource']}/{what.get('name', '')}"
                 sub = what.get("subresource")
                 found.append(f"{entry['verb']} {name}{f'/{sub}' if sub else ''}")
