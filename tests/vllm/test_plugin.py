@@ -214,9 +214,9 @@ async def test_service_is_quanta_given_less_what_is_left_at_both_levels(
 ) -> None:
     rng = random.Random(2)
     asks = [
-        *queue_of(rng, "chat", 160, tenant="big", weights=(4, 3)),
-        *queue_of(rng, "batch", 160, tenant="big", weights=(4, 1)),
-        *queue_of(rng, "solo", 160, tenant="small"),
+        *queue_of(rng, "chat", 480, tenant="big", weights=(4, 3)),
+        *queue_of(rng, "batch", 480, tenant="big", weights=(4, 1)),
+        *queue_of(rng, "solo", 480, tenant="small"),
     ]
     rng.shuffle(asks)
     with engine(environment, tmp_path) as found:
