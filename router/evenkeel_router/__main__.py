@@ -8,7 +8,6 @@ through the API, and waits until it is valid.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
 from contextlib import AsyncExitStack
@@ -54,19 +53,19 @@ async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
     except CredentialsError as error:
         _log.error("%s", error)
         return 2
-    arriving, failed = signals(), asyncio.Event()
+    arriving = signals()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(connected(access))
         source = SecretSource(api, namespace, arguments.config_secret, rng=Random())
-        await stack.enter_async_context(background(source.run(), failed))
+        await stack.enter_async_context(background(source.run()))
         # As process 1 of a container there is no default action: a signal must end the waiting, too.
-        config = await first_of(source.first(), first_of(arriving.get(), failed.wait()))
+        config = await first_of(source.first(), arriving.get())
         if isinstance(config, RouterConfig):
             router = await stack.enter_async_context(
-                running(config, source=source, api=api, log_output=output, failed=failed)
+                running(config, source=source, api=api, log_output=output)
             )
-            return await until_signalled(router, arriving)
-    return int(failed.is_set())
+            await until_signalled(router, arriving)
+    return 0
 
 
 def argument_parser() -> argparse.ArgumentParser:

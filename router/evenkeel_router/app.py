@@ -65,18 +65,10 @@ FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before re
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(
-        self,
-        rooms: Rooms,
-        discovery: Discovery,
-        tokenising: Tokenisation,
-        failed: asyncio.Event,
-    ) -> None:
+    def __init__(self, rooms: Rooms, discovery: Discovery, tokenising: Tokenisation) -> None:
         self.rooms = rooms
         self.tokenising = tokenising
         self.discovery = discovery
-        self.failed = failed
-        """Set when one of its background tasks has failed."""
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -103,7 +95,6 @@ async def running(
     prober: Prober | None = None,
     log_output: IO[str] | None = None,
     timing: Timing | None = None,
-    failed: asyncio.Event | None = None,
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
@@ -113,10 +104,10 @@ async def running(
     rooms = Rooms.make(config, timing=timing)
     tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
     discovery = _discovery(config, rooms.service_ledger, api)
-    router = Router(rooms, discovery, tokenising, failed or asyncio.Event())
+    router = Router(rooms, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
-        await _read_store(stack, rooms, router.failed)
+        await _read_store(stack, rooms)
         # 2. The way to replicas.
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
         stack.enter_context(tokenising)
@@ -136,7 +127,7 @@ async def running(
         if source is not None:
             works.append(_watch_config(rooms, discovery, source, tokenising, tracing))
         for work in (*works, *_ledger_work(rooms, peers)):
-            await stack.enter_async_context(background(work, router.failed))
+            await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
@@ -251,7 +242,7 @@ def _pipeline(
     )
 
 
-async def _read_store(stack: AsyncExitStack, rooms: Rooms, failed: asyncio.Event) -> None:
+async def _read_store(stack: AsyncExitStack, rooms: Rooms) -> None:
     """Read the ledger and keep it. A store that does not answer delays the start by a few seconds only."""
     settings, now = rooms.settings, asyncio.get_running_loop().time
     if (store := store_of(settings.config, now)) is None:
@@ -262,7 +253,7 @@ async def _read_store(stack: AsyncExitStack, rooms: Rooms, failed: asyncio.Event
         interval_s=lambda: settings.config.state.save_interval_s,
         now=now,
     )
-    await stack.enter_async_context(background(persistence.run(), failed))
+    await stack.enter_async_context(background(persistence.run()))
     with suppress(TimeoutError):
         await asyncio.wait_for(persistence.loaded.wait(), FIRST_READING_S)
 
@@ -378,21 +369,17 @@ async def _watch_config(
 
 
 @asynccontextmanager
-async def background(
-    work: Coroutine[Any, Any, None], failed: asyncio.Event | None = None
-) -> AsyncIterator[None]:
-    """A task for the time of the context. If it fails, which is a fault of this program, that is logged and `failed` set."""
-
-    def done(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            _log.critical("a background task failed", exc_info=task.exception())
-            if failed is not None:
-                failed.set()
-
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A task for the time of the context. One that fails is a fault of this program, and is logged."""
     task = asyncio.create_task(work)
-    task.add_done_callback(done)
+    task.add_done_callback(_report_failure)
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.critical("a background task failed", exc_info=task.exception())

@@ -39,10 +39,11 @@ def run(serving: Coroutine[Any, Any, int], *, log_level: str = "info") -> int:
 async def serve(
     config: RouterConfig, source: ConfigSource | None, *, log_output: IO[str] | None
 ) -> int:
-    """Run a router outside a cluster until a signal; returns the exit code. `log_output` takes one line for each request."""
+    """Run a router outside a cluster until a signal; exit code 0. `log_output` takes one line for each request."""
     arriving = signals()
     async with running(config, source=source, log_output=log_output) as router:
-        return await until_signalled(router, arriving)
+        await until_signalled(router, arriving)
+    return 0
 
 
 _First = TypeVar("_First")
@@ -73,17 +74,13 @@ def signals() -> asyncio.Queue[signal.Signals]:
     return arriving
 
 
-async def until_signalled(router: Router, arriving: asyncio.Queue[signal.Signals]) -> int:
-    """The first signal drains, a second one ends at once; returns exit code 0.
-
-    A router of which a background task has failed drains too, and the code is 1: a new process has all its parts.
-    """
+async def until_signalled(router: Router, arriving: asyncio.Queue[signal.Signals]) -> None:
+    """The first signal drains, a second one ends at once."""
     _relax_garbage_collection()
     max_concurrent = router.rooms.settings.config.limits.max_concurrent
     _allow_files(max_concurrent + connections_for(max_concurrent) + _OTHER_FILES)
-    await first_of(arriving.get(), router.failed.wait())
+    await arriving.get()
     await first_of(router.drain(), arriving.get())
-    return int(router.failed.is_set())
 
 
 def _allow_files(needed: int) -> None:
