@@ -80,7 +80,7 @@ class Queue(Protocol):
         """All its entries in this pass, each once, the best first."""
 
     def begin(self) -> Next:
-        """At the start of a pass."""
+        """The function that gives its entries of a pass one by one; called at the start of the pass."""
 
 
 class ClientQueue(OrderedDict[Request, Entry]):
@@ -158,7 +158,7 @@ class TenantQueue(dict[Account, ClientQueue]):
         self._order = order
 
     def of(self, client: Account) -> ClientQueue:
-        """The queue of a client, which puts a request there next."""
+        """The queue of a client; a new one if it had no request waiting."""
         queue = self.get(client)
         if queue is None:
             queue = self[client] = ClientQueue(client, self._order)
@@ -257,7 +257,7 @@ def _heaps(
 
 
 def _after_refusal(queue: Queue, following: Next) -> Next:
-    """Most members need no line of entries: it begins once an entry was refused, as `first` would give that one again."""
+    """The function for the entries after a refused one: `first` would give that one again. Most members have none refused."""
     if following != queue.first:
         return following
     line = queue.proposals()
