@@ -11,6 +11,7 @@ FOLDERS = (
     "contract",
     "kube",
     "simulator",
+    "laboratory",
     "router",
     "operator",
     "sglang_plugin",

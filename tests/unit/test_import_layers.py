@@ -19,6 +19,7 @@ FOLDERS = (
     "contract",
     "kube",
     "simulator",
+    "laboratory",
     "router",
     "operator",
     "sglang_plugin",
@@ -72,6 +73,31 @@ CASES = (
         "the engine model imports a server",
         [("evenkeel_simulator.engine.model", "evenkeel_simulator.server.app")],
         "simulator-layers",
+    ),
+    Case(
+        "the engine model imports the form of traffic",
+        [("evenkeel_simulator.engine.model", "evenkeel_simulator.traffic.workload")],
+        "simulator-layers",
+    ),
+    Case(
+        "a simulated replica imports what its image leaves out",
+        [("evenkeel_simulator.server.app", "evenkeel_simulator.traffic.records")],
+        "images-without-traffic",
+    ),
+    Case(
+        "the command line imports the laboratory",
+        [("evenkeel_cli.replay.report", "evenkeel_laboratory.experiments.setup")],
+        "fleet-without-laboratory",
+    ),
+    Case(
+        "an experiment imports a verb's module",
+        [("evenkeel_laboratory.experiments.setup", "evenkeel_laboratory.commands.scalers")],
+        "laboratory-rooms",
+    ),
+    Case(
+        "an experiment imports the operator",
+        [("evenkeel_laboratory.experiments.scaling", "evenkeel_operator.core.scaling")],
+        "laboratory-parts",
     ),
     Case(
         "the operator's core imports what reads the cluster",

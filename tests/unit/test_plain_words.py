@@ -38,7 +38,7 @@ from tests.support.plain_words import (
 
 PYTHON: Final = tuple(
     f"{folder}/**/*.py"
-    for folder in ("bench", "chaos", "cli", "contract", "crds", "docs", "e2e", "fairshare", "kube", "monitoring", "operator", "release", "router",
+    for folder in ("bench", "chaos", "cli", "contract", "crds", "docs", "e2e", "fairshare", "kube", "laboratory", "monitoring", "operator", "release", "router",
                    "sglang_plugin", "simulator", "vllm_plugin")
 )  # fmt: skip
 DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")
