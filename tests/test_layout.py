@@ -14,8 +14,9 @@ FOLDERS = (
     "laboratory",
     "router",
     "operator",
-    "sglang_plugin",
-    "vllm_plugin",
+    "plugins/common",
+    "plugins/sglang",
+    "plugins/vllm",
     "cli",
 )
 PACKAGES = [
@@ -49,7 +50,7 @@ def test_every_package_is_typed_shipped_and_importable_when_installed_editable()
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     want = {str(package.relative_to(ROOT)) for package in PACKAGES}
     assert set(hatch["targets"]["wheel"]["packages"]) == want
-    assert {f"{folder}" for folder in hatch["dev-mode-dirs"]} == {p.split("/")[0] for p in want}
+    assert set(hatch["dev-mode-dirs"]) == {str(Path(package).parent) for package in want}
     assert all((package / "py.typed").exists() for package in PACKAGES)
 
 

@@ -23,7 +23,7 @@ MODEL_PATH: Final = "/models/tiny"
 _BASE: Final = f"{REGISTRY}/sglang-base"
 _PYTHON: Final = "python3.11"  # of Debian, and so of the base
 _RECIPE: Final = ("images/sglang.Dockerfile", "images/project.py", ".dockerignore", "pyproject.toml")  # fmt: skip
-_FOLDERS: Final = ("fairshare", "contract", "sglang_plugin")
+_FOLDERS: Final = ("fairshare", "contract", "plugins/common", "plugins/sglang")
 # The plug-in is what the recipe brings. Without a GPU, nothing ever loads the others: CUDA's compilers and the kernels
 # that cuDNN and cuSOLVER look up as they are called for, a gigabyte of them.
 _LEFT_OUT: Final = """\

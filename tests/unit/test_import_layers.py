@@ -22,8 +22,9 @@ FOLDERS = (
     "laboratory",
     "router",
     "operator",
-    "sglang_plugin",
-    "vllm_plugin",
+    "plugins/common",
+    "plugins/sglang",
+    "plugins/vllm",
     "cli",
 )
 
@@ -83,6 +84,16 @@ CASES = (
         "a simulated replica imports what its image leaves out",
         [("evenkeel_simulator.server.app", "evenkeel_simulator.traffic.records")],
         "images-without-traffic",
+    ),
+    Case(
+        "vLLM's plug-in imports SGLang's",
+        [("evenkeel_vllm.prompts", "evenkeel_sglang.prompts")],
+        "layers",
+    ),
+    Case(
+        "what the plug-ins share imports one of them",
+        [("evenkeel_plugin.scheduling", "evenkeel_sglang.seams")],
+        "layers",
     ),
     Case(
         "the command line imports the laboratory",

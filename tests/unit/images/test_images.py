@@ -145,7 +145,7 @@ def test_programs_in_an_image_know_their_version(tmp_path: Path) -> None:
 
 
 def test_sglang_finds_the_plug_in_of_its_image(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "sglang_plugin" / "evenkeel_sglang", tmp_path / "evenkeel_sglang")
+    shutil.copytree(ROOT / "plugins/sglang/evenkeel_sglang", tmp_path / "evenkeel_sglang")
     script = [sys.executable, ROOT / "images" / "project.py", "metadata", tmp_path]
     subprocess.run(script, cwd=ROOT, check=True)
     (found,) = entry_points_of(tmp_path)
@@ -159,8 +159,9 @@ def test_the_plug_ins_image_copies_what_its_context_holds(engine: str) -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
     for sources in re.findall(r"^COPY (.+) \S+$", recipe, re.MULTILINE):
         assert set(sources.split()) <= allowed
-    for package in {"fairshare", "contract", "sglang_plugin", f"{engine}_plugin"}:
+    for package in ("fairshare", "contract", "plugins/common", f"plugins/{engine}"):
         assert f"COPY {package}/evenkeel_" in recipe
+    assert recipe.count("/evenkeel_") == 4
 
 
 def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from evenkeel_contract.heldpages import HeldPages, PagesPart, decode_part
 from evenkeel_contract.kvevents import AllBlocksCleared, BlockStored
 from evenkeel_contract.promptfacts import facts_of
 from evenkeel_contract.reportbook import ReportBook
-from evenkeel_sglang.reports import ReportServer
+from evenkeel_plugin.reports import ReportServer
 
 PAGES = 40
 

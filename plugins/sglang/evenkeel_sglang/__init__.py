@@ -4,10 +4,9 @@ SGLang loads `plugin.register` through its entry point `sglang.srt.plugins`, in 
 in every scheduler process. A step of a scheduler, file by file:
 
     hooks       calc_priority → begin_pass    add_one_req → tried    process_batch_result → processed
-    scheduling  the policy's view of the queue, its pass, and what each request produced
-    engine      SGLang's requests and its scheduler's process, as the plug-in sees them
+    plugin      scheduling, request, matching: the policy's view of the queue (`evenkeel_plugin`)
+    engine      SGLang's scheduler process, as the plug-in sees it
     chunks      a prompt in chunks that waits, and what may enter meanwhile
-    matching    how much of each waiting request is cached
     fairshare   replica/contract: the pass as a conversation    replica/dlpm, deficit: order and charges
     contract    reportbook: what each client was served, for reports
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_sglang.engine import EngineRequest
-from evenkeel_sglang.scheduling import WaitingQueue
+from evenkeel_plugin.request import EngineRequest
+from evenkeel_plugin.scheduling import WaitingQueue
 
-from tests.unit.evenkeel_sglang.test_scheduling import Loop, Req, req
+from tests.unit.evenkeel_plugin.test_scheduling import Loop, Req, req
 
 
 def rids(queue: list[EngineRequest]) -> list[str]:

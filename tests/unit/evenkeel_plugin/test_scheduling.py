@@ -15,8 +15,8 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_sglang.engine import EngineRequest, is_probe
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.request import EngineRequest, is_probe
+from evenkeel_plugin.scheduling import Scheduling
 
 from tests.support.replica import SHORTEST_FIRST
 

@@ -16,10 +16,10 @@ from evenkeel_contract.enginesettings import POLICY_VARIABLE, EngineSettings
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.reportbook import ReportBook
-from evenkeel_sglang import stock
-from evenkeel_sglang.policy import policy_of
-from evenkeel_sglang.reports import ReportServer
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.inactive import serve
+from evenkeel_plugin.policy import policy_of
+from evenkeel_plugin.reports import ReportServer
+from evenkeel_plugin.scheduling import Scheduling
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from evenkeel_vllm import seams
@@ -106,7 +106,7 @@ class FairScheduler(AsyncScheduler):
 def _stock(reason: str, settings: EngineSettings, *args: Any, **kwargs: Any) -> AsyncScheduler:
     """vLLM's own scheduler; reports and metrics have the reason."""
     scheduler = AsyncScheduler(*args, **kwargs)
-    server = stock.serve(reason, settings, host=settings.reports_host)
+    server = serve(reason, settings, host=settings.reports_host)
     metrics.inactive(reason)
     logger.error(
         "evenkeel: this vLLM (%s) does not fit the plug-in: %s. The engine schedules in vLLM's own order; "

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 from evenkeel_fairshare.prefix.index import token_blocks
 from xxhash import xxh3_64_intdigest
 
-from evenkeel_sglang.engine import EngineRequest, cache_namespace
+from evenkeel_plugin.request import EngineRequest, cache_namespace
 
 GROUPS: Final = 8
 """Groups of which a pass matches a request again at most though nothing is known to have changed."""

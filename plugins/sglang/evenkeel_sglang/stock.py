@@ -9,16 +9,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
-import uuid
 from collections.abc import Sequence
 from typing import Final
 
 from evenkeel_contract.enginesettings import EngineSettings
-from evenkeel_contract.heldpages import HeldPages
-from evenkeel_contract.promptfacts import PromptFacts, facts_of
-from evenkeel_contract.reportbook import ReportBook
+from evenkeel_plugin.inactive import serve
 
-from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.seams import installed
 
 logger = logging.getLogger(__name__)
@@ -31,7 +27,7 @@ _DEFAULT_HOST: Final = "127.0.0.1"
 def start(reason: str, settings: EngineSettings) -> None:
     """Let this process of the engine run without the policy. `reason`: what does not fit."""
     if multiprocessing.parent_process() is not None:
-        from evenkeel_sglang import metrics
+        from evenkeel_plugin import metrics
 
         metrics.inactive(reason)
         return
@@ -44,27 +40,6 @@ def start(reason: str, settings: EngineSettings) -> None:
         installed(),
         reason,
         server.port,
-    )
-
-
-def serve(reason: str, settings: EngineSettings, *, host: str) -> ReportServer:
-    """Answer every question of routers with the reason."""
-    book = ReportBook(
-        incarnation=settings.incarnation or uuid.uuid4().hex, policy="", inactive=reason
-    )
-    pages = HeldPages()
-    pages.trouble = reason
-
-    def prompts() -> PromptFacts:
-        return facts_of({}, page_tokens=1, trouble=reason)
-
-    return ReportServer(
-        book,
-        lambda: ({}, {}, 0.0),
-        prompts=prompts,
-        pages=pages,
-        host=host,
-        port=settings.reports_port or 0,
     )
 
 

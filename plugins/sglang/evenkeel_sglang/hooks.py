@@ -23,24 +23,22 @@ from evenkeel_contract.names import ADAPTER_HEADER, CACHE_SALT_HEADER, CLIENT_KE
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import POLICIES
-
-from evenkeel_sglang import modes, seams
-from evenkeel_sglang.chunks import refusal_beside, waits
-from evenkeel_sglang.engine import (
+from evenkeel_plugin.matching import AdapterLoads
+from evenkeel_plugin.policy import policy_of
+from evenkeel_plugin.reports import ReportServer
+from evenkeel_plugin.request import (
     CLIENT_PARAMETER,
-    Collector,
     EngineRequest,
-    RankClock,
-    StepClock,
     context_tokens,
     prefix_tokens,
     restore,
 )
-from evenkeel_sglang.matching import AdapterLoads
-from evenkeel_sglang.policy import policy_of
+from evenkeel_plugin.scheduling import Scheduling
+
+from evenkeel_sglang import modes, seams
+from evenkeel_sglang.chunks import refusal_beside, waits
+from evenkeel_sglang.engine import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
-from evenkeel_sglang.reports import ReportServer
-from evenkeel_sglang.scheduling import Scheduling
 
 logger = logging.getLogger(__name__)
 
@@ -296,7 +294,7 @@ def _announce(
 ) -> None:
     """Start reports and metrics, and log the policy."""
     # Not at the top: SGLang decides first where samples go.
-    from evenkeel_sglang import metrics
+    from evenkeel_plugin import metrics
 
     metrics.active(name)
     scheduling.refused = metrics.refused

@@ -1,4 +1,4 @@
-"""The plug-in's metrics on vLLM's `/metrics`: those of the plug-in for SGLang, by the same names (`evenkeel_sglang.metrics`).
+"""The plug-in's metrics on vLLM's `/metrics`: those of both plug-ins (`evenkeel_plugin.metrics`).
 
 vLLM's scheduler runs in a process of its own, and its HTTP server shows only the metrics of the server's process. So the first
 process makes a folder, in which the scheduler's process writes its values. With several HTTP servers vLLM makes such a folder
@@ -40,6 +40,6 @@ def of_scheduler() -> ModuleType:
         os.environ[_OF_VLLM] = folder
         # prometheus_client looks at the variable at its import only, which came earlier.
         values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
-    from evenkeel_sglang import metrics
+    from evenkeel_plugin import metrics
 
     return metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenkeel_sglang.matching import (
+from evenkeel_plugin.matching import (
     BLOCK_TOKENS,
     GROUPS,
     MATCHES,

@@ -22,7 +22,8 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
-from evenkeel_sglang.engine import (
+from evenkeel_plugin.matching import AdapterLoads, Matching
+from evenkeel_plugin.request import (
     EngineRequest,
     Reservations,
     Scheduled,
@@ -32,7 +33,6 @@ from evenkeel_sglang.engine import (
     scheduled_of,
     was_aborted,
 )
-from evenkeel_sglang.matching import AdapterLoads, Matching
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.scheduling import Scheduling
 from vllm.v1.core.sched.request_queue import RequestQueue
 
 from evenkeel_vllm.engine_request import VllmRequest

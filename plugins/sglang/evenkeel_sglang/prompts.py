@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evenkeel_contract.promptfacts import FILES, TEMPLATE_FILE, PromptFacts, facts_of
+from evenkeel_contract.promptfacts import TEMPLATE_FILE, PromptFacts, facts_of
+from evenkeel_plugin.tokenizer import tokenizer_files
 
 
 def prompt_facts(server_args: Any) -> PromptFacts:
@@ -34,22 +35,6 @@ def _files(source: str, server_args: Any) -> dict[str, bytes]:
     if template and Path(template).is_file():
         found[TEMPLATE_FILE] = Path(template).read_bytes()
     return found
-
-
-def tokenizer_files(source: str, revision: str | None) -> dict[str, bytes]:
-    """Content by name of the files of a folder, or of a repository in Hugging Face's cache."""
-    paths = {name: _file_path(source, name, revision) for name in FILES}
-    return {name: path.read_bytes() for name, path in paths.items() if path is not None}
-
-
-def _file_path(source: str, name: str, revision: str | None) -> Path | None:
-    folder = Path(source)
-    if folder.is_dir():
-        return folder / name if (folder / name).is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(source, name, revision=revision)
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _trouble(server_args: Any, files: dict[str, bytes]) -> str:

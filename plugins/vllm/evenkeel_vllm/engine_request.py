@@ -1,4 +1,4 @@
-"""vLLM's request, as the shared part of the plug-ins reads requests (`evenkeel_sglang.engine.EngineRequest`)."""
+"""vLLM's request, as the shared part of the plug-ins reads requests (`evenkeel_plugin.request.EngineRequest`)."""
 
 from __future__ import annotations
 

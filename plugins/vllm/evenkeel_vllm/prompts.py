@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.promptfacts import PromptFacts, facts_of
-from evenkeel_sglang.prompts import tokenizer_files
+from evenkeel_plugin.tokenizer import tokenizer_files
 
 HASH: Final = "sha256_cbor"
 """`--prefix-caching-hash-algo`: the function that routers compute too."""

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from evenkeel_fairshare.replica.contract import AdmissionResult
-
-from evenkeel_sglang.engine import EngineRequest, context_tokens, prefix_tokens
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.request import EngineRequest, context_tokens, prefix_tokens
+from evenkeel_plugin.scheduling import Scheduling
 
 WHOLE: Final = 1 << 40
 """As the alignment of chunks: more tokens than any prompt has, so SGLang cuts none."""
