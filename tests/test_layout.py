@@ -62,3 +62,13 @@ def test_every_module_says_what_it_is() -> None:
 def test_files_stay_readable_at_a_sitting() -> None:
     long = [str(p.relative_to(ROOT)) for p in python_files() if p.read_text().count("\n") > 455]
     assert long == []
+
+
+def test_the_release_imports_nothing_of_the_test_rig() -> None:
+    files = [path for folder in ("release", "images") for path in (ROOT / folder).glob("*.py")]
+    assert len(files) > 10
+    assert [
+        path.name
+        for path in files
+        if re.search(r"^(from|import) (e2e|tests)\b", path.read_text(), re.MULTILINE)
+    ] == []

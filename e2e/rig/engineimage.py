@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from e2e.rig import base
 from e2e.rig.errors import NotHereError
 from e2e.rig.images import REGISTRY, TAG, archive, digest
 from e2e.rig.layout import REPOSITORY
-from e2e.rig.processes import run, succeeds
+from e2e.rig.processes import succeeds
+from images import base
+from images.commands import run
 
 IMAGE: Final = f"{REGISTRY}/sglang:{TAG}"
 MODEL_PATH: Final = "/models/tiny"

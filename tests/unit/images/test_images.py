@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.rig.images import ARCHITECTURE, PRODUCTS
+from images.recipe import ARCHITECTURE, PRODUCTS
 
 ROOT = Path(__file__).parents[3]
 SGLANG = (ROOT / "images" / "sglang.Dockerfile").read_text()

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from e2e.rig.layout import REPOSITORY
-from e2e.rig.processes import run
+from images.commands import run
 
+BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 _PYTHON: Final = (
     "python3-minimal",
     "libpython3-stdlib",
@@ -66,7 +66,7 @@ def build(base: Base) -> str:
         folder = Path(temporary)
         apt = _apt(folder, base.architecture)
         listed = run(*apt, "--print-uris", "-qq", *base.packages)
-        recipe = Path(__file__).read_text() + (REPOSITORY / "images" / "bytecode.py").read_text()
+        recipe = Path(__file__).read_text() + BYTECODE.read_text()
         key = hashlib.sha256((listed + recipe).encode()).hexdigest()[:16]
         tagged = f"{base.name}-{key}"
         if not run("buildah", "images", "--quiet", "--filter", f"reference={tagged}").strip():
@@ -144,10 +144,9 @@ def _compile(root: Path, *, foreign: bool) -> None:
     library = "/usr/lib/python3.11"
     if foreign:  # its Python cannot run here, and that of this machine writes the same bytecode
         if sys.version_info[:2] == (3, 11):
-            bytecode = REPOSITORY / "images" / "bytecode.py"
-            run("env", "PYTHONHASHSEED=0", sys.executable, bytecode, f"{root}{library}", library)
+            run("env", "PYTHONHASHSEED=0", sys.executable, BYTECODE, f"{root}{library}", library)
         return
-    shutil.copyfile(REPOSITORY / "images" / "bytecode.py", root / "bytecode.py")
+    shutil.copyfile(BYTECODE, root / "bytecode.py")
     run(
         "env",
         "PYTHONHASHSEED=0",

@@ -1,4 +1,4 @@
-"""The rig's programs: what is built is said, and kept for each version."""
+"""Programs from Go modules: what is built is said, and kept for each version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.rig.components import Component, build
-from e2e.rig.errors import RigError
+from images.errors import BuildError
+from images.programs import MODULES, Component, build
 
-PAUSE = Component("pause")
+PAUSE = Component("pause", MODULES / "pause")
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_a_build_says_what_it_builds_and_keeps_the_program_of_each_version(
     assert "building 1 programs, 1 at a time: pause" in said
     assert "pause: built in" in said
     first = (tmp_path / "pause").resolve()
-    build([Component("pause", flags="-X main.version=2")], tmp_path)
+    build([Component("pause", MODULES / "pause", flags="-X main.version=2")], tmp_path)
     assert (tmp_path / "pause").resolve() != first
     capfd.readouterr()
     build([PAUSE], tmp_path)  # back to the first version: it is there
@@ -36,5 +36,5 @@ def test_a_build_says_what_it_builds_and_keeps_the_program_of_each_version(
 
 
 def test_a_build_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(RigError, match=r"building pause failed:[^$]*no-such-folder"):
-        build([Component("pause", package="./no-such-folder")], tmp_path)
+    with pytest.raises(BuildError, match=r"building pause failed:[^$]*no-such-folder"):
+        build([Component("pause", MODULES / "pause", package="./no-such-folder")], tmp_path)
