@@ -249,7 +249,8 @@ def paths_of(copy: Path, imports: Sequence[tuple[str, str]]) -> list[Path]:
     found = []
     for module, _ in imports:
         package, _, rest = module.partition(".")
-        folder = next(path for path in copy.glob(f"*/{package}") if path.is_dir())
+        folders = (copy / name / package for name in FOLDERS)
+        folder = next(path for path in folders if path.is_dir())
         found.append(folder / f"{rest.replace('.', '/')}.py")
     return found
 
