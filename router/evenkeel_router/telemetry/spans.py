@@ -46,8 +46,7 @@ from opentelemetry.util.types import AttributeValue
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import OURS, Outcome
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.request.request_trace import RequestTrace, Step
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState, RequestTrace, Step
 
 MAX_WAITING: Final = 8192
 """Spans in memory; further ones replace the oldest, which the SDK logs."""
