@@ -47,7 +47,7 @@ class ReportServer:
             prompts=cache(prompts),
             pages=pages,
         )
-        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IPV6, ":" in host)
