@@ -14,8 +14,8 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
-from types import CodeType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
@@ -41,6 +41,7 @@ from evenkeel_sglang.engine import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
 """`--schedule-policy` → replica policy."""
@@ -141,7 +142,7 @@ def calc_priority(
 
 def _calling_function() -> CodeType | None:
     """The function of SGLang's scheduler that led to this hook; functions that call hooks are in between."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and not frame.f_globals["__name__"].startswith(seams.SCHEDULER_MODULE):
         frame = frame.f_back
     return None if frame is None else frame.f_code
@@ -190,8 +191,8 @@ def reserve_all(original: Callable[..., float], reqs: Sequence[Any]) -> float:
 
 
 def _with_expected_output(
-    requests: Iterable[Any], original: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+    requests: Iterable[Any], original: Callable[..., Result], *args: Any, **kwargs: Any
+) -> Result:
     if _scheduling is None:
         return original(*args, **kwargs)
     limits = _scheduling.reservations.lower(requests)

@@ -172,7 +172,7 @@ def _raise(message: str) -> None:
 
 
 def _now(form: str) -> str:
-    return datetime.now().strftime(form)
+    return datetime.now().strftime(form)  # noqa: DTZ005, TID251 (local time, as transformers has it)
 
 
 def _iterates_parts(source: str, environment: Environment) -> bool:

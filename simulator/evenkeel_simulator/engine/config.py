@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from evenkeel_contract.enginesettings import ISOLATION
 
-if TYPE_CHECKING:
-    from evenkeel_simulator.engine.admission import Admission
+from evenkeel_simulator.engine.admission import Admission
 
 
 class AdmissionRule(Enum):
@@ -21,7 +19,7 @@ class AdmissionRule(Enum):
     HISTORY = "history"
 
 
-AdmissionMaker = Callable[[int], "Admission"]
+AdmissionMaker = Callable[[int], Admission]
 """Creates a rule for a KV pool of this size, in tokens."""
 
 
