@@ -201,6 +201,7 @@ test-sglang-core: env sglang  ## The tests with SGLang for every change (about 1
 lint: env  ## Run ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLR0917 .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -70,7 +70,7 @@ def _simulated(
         *(f"--host={HOST}", f"--port={port}", f"--speed={SPEED}"),
         *(f"--replica-policy={setup.policy.upper()}", f"--max-running-requests={RUNNING}"),
     )
-    return running_process(command, os.environ, f"http://{HOST}:{port}", "/ready", log)
+    return running_process(command, os.environ, f"http://{HOST}:{port}", "/ready", log=log)
 
 
 SIMULATED: Final = Kind(_simulated, sglang_queue, SGLANG.setups)

@@ -203,7 +203,7 @@ def routers(
             path.write_text(json.dumps(to_plain(config)))
             command = (sys.executable, "-m", "evenkeel_router", "--config", str(path))
             ready, log = f"http://{HOST}:{listen.probe_port}", folder / f"router-{number}.log"
-            stack.enter_context(running_process(command, os.environ, ready, "/readyz", log))
+            stack.enter_context(running_process(command, os.environ, ready, "/readyz", log=log))
         yield [
             Addresses(f"http://{HOST}:{one.traffic_port}", f"http://{HOST}:{one.admin_port}")
             for one in listens
@@ -274,7 +274,7 @@ def prompt(tenant: str, rng: Random, prefix_words: int, own_words: int) -> str:
 
 
 async def flood(
-    http: aiohttp.ClientSession, tenant: str, name: str, traffic: Traffic, seen: Seen
+    http: aiohttp.ClientSession, tenant: str, name: str, *, traffic: Traffic, seen: Seen
 ) -> None:
     """One request after the other; `name` is unique to the stream."""
     rng = Random(name)
@@ -303,7 +303,7 @@ async def look(engine: str, seen: Seen, queue: Queue) -> None:
 
 @asynccontextmanager
 async def load(
-    urls: Sequence[str], engine: str, seen: Seen, queue: Queue, traffic: Traffic
+    urls: Sequence[str], engine: str, *, seen: Seen, queue: Queue, traffic: Traffic
 ) -> AsyncIterator[None]:
     """All of these while the context is open. The first failure ends it, with an `ExceptionGroup`."""
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
@@ -316,7 +316,9 @@ async def load(
         ]
         group = await stack.enter_async_context(asyncio.TaskGroup())
         tasks = [
-            group.create_task(flood(http, tenant, f"{tenant} {place}.{number}", traffic, seen))
+            group.create_task(
+                flood(http, tenant, f"{tenant} {place}.{number}", traffic=traffic, seen=seen)
+            )
             for tenant, counts in traffic.streams.items()
             for place, (http, count) in enumerate(zip(sessions, counts, strict=True))
             for number in range(count)
@@ -343,7 +345,7 @@ async def observe(
     A busy machine gets more time, for the warm-up too; `RuntimeError` if it needs more than `LIMIT_S`.
     """
     seen = Seen()
-    async with load(urls, engine, seen, queue, traffic):
+    async with load(urls, engine, seen=seen, queue=queue, traffic=traffic):
         await asyncio.sleep(warmup_s)
         await _answers(seen, traffic, requests=sum(map(sum, traffic.streams.values())))
         seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []

@@ -51,5 +51,5 @@ def running_vllm(
     variables = {**os.environ, **COMMON_ENVIRONMENT, **CPU_ENVIRONMENT, **OFFLINE_ENVIRONMENT}
     variables.pop("PYTHONPATH", None)  # this interpreter's, not that one's
     variables.update(settings)
-    with running_process(command, variables, f"http://{HOST}:{port}", "/health", log) as url:
+    with running_process(command, variables, f"http://{HOST}:{port}", "/health", log=log) as url:
         yield url

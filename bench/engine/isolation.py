@@ -75,6 +75,7 @@ async def send(
     http: httpx.AsyncClient,
     client: LoopClient,
     figures: LoopFigures,
+    *,
     until_s: float,
     began_s: float,
     rng: random.Random,
@@ -111,7 +112,14 @@ async def played(
         began_s = time.perf_counter()
         await asyncio.gather(
             *(
-                send(http, client, figures[client.name], seconds, began_s, random.Random(seed + n))
+                send(
+                    http,
+                    client,
+                    figures[client.name],
+                    until_s=seconds,
+                    began_s=began_s,
+                    rng=random.Random(seed + n),
+                )
                 for n, client in enumerate(spec.clients)
             )
         )

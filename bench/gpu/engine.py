@@ -51,13 +51,13 @@ def running_engine(
     environment.pop("PYTHONPATH", None)  # this interpreter's, not that one's
     environment.update(settings)
     url = f"http://{HOST}:{port}"
-    with running_process(command, environment, url, "/ready", log):
+    with running_process(command, environment, url, "/ready", log=log):
         yield url
 
 
 @contextmanager
 def running_process(
-    command: Sequence[str], environment: Mapping[str, str], url: str, probe: str, log: Path
+    command: Sequence[str], environment: Mapping[str, str], url: str, probe: str, *, log: Path
 ) -> Iterator[str]:
     """An engine at `url`, from when its path `probe` answers 200."""
     with log.open("wb") as output:

@@ -80,7 +80,9 @@ async def measure(
         for name, spec in plan.workloads.items():
             if name not in capacities:
                 capacities[name] = await _capacity(engine, name, spec, plan)
-            found.append(await _measured(engine, name, spec, plan, policy, capacities[name]))
+            found.append(
+                await _measured(engine, name, spec, plan, policy=policy, capacity=capacities[name])
+            )
             report(found[-1])
     return found
 
@@ -96,6 +98,7 @@ async def _measured(
     name: str,
     spec: WorkloadSpec,
     plan: MeasurementPlan,
+    *,
     policy: str,
     capacity: float,
 ) -> RunResult:

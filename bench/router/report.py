@@ -90,7 +90,7 @@ def markdown(runs: Sequence[Run], references: Sequence[str]) -> str:
         lines += [f"### {scenario}", "", f"| router | {' | '.join(titles)} |"]
         lines.append(f"|---|{'---:|' * len(titles)}")
         for contender in _in_order(run.contender for run in runs):
-            cells = [_cell(runs, scenario, contender, name, n) for name, _, n in _COLUMNS]
+            cells = [_cell(runs, scenario, contender, name, digits=n) for name, _, n in _COLUMNS]
             for reference in references:
                 times = ratio(runs, scenario=scenario, contender=contender, reference=reference)
                 cells.append("–" if times is None else times.text(2))
@@ -122,7 +122,7 @@ def plot(runs: Sequence[Run], path: Path) -> None:
     figure.savefig(path)
 
 
-def _cell(runs: Sequence[Run], scenario: str, contender: str, figure: str, digits: int) -> str:
+def _cell(runs: Sequence[Run], scenario: str, contender: str, figure: str, *, digits: int) -> str:
     of = spread(runs, scenario=scenario, contender=contender, figure=figure)
     return "–" if of is None else of.text(digits)
 

@@ -50,6 +50,7 @@ class RouterRecording(msgspec.Struct, frozen=True, kw_only=True):
 
 def record(
     action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
+    *,
     url: Annotated[
         list[str] | None,
         typer.Option(

@@ -173,13 +173,15 @@ class KubeClient:
         query = {"fieldManager": self._manager, "force": "true"}
         if dry_run:
             query["dryRun"] = "All"
-        return await self._write("PATCH", self._path_of(manifest), query, manifest, _APPLY)
+        return await self._write(
+            "PATCH", self._path_of(manifest), query, manifest, content_type=_APPLY
+        )
 
     async def apply_status(self, manifest: Object) -> Object:
         """The same for the status of an object that exists."""
         query = {"fieldManager": self._manager, "force": "true"}
         path = f"{self._path_of(manifest)}/status"
-        return await self._write("PATCH", path, query, manifest, _APPLY)
+        return await self._write("PATCH", path, query, manifest, content_type=_APPLY)
 
     async def create(self, manifest: Object) -> Object:
         """Create; raises `Overloaded` with status 409 if the object exists."""
@@ -216,7 +218,9 @@ class KubeClient:
         """Set the number of replicas of an object of any kind. Raises `ClusterError`."""
         path = await self._scale_path(api, kind, namespace, name)
         query = {"fieldManager": self._manager}
-        await self._write("PATCH", path, query, {"spec": {"replicas": replicas}}, _MERGE)
+        await self._write(
+            "PATCH", path, query, {"spec": {"replicas": replicas}}, content_type=_MERGE
+        )
 
     async def _scale_path(self, api: str, kind: str, namespace: str, name: str) -> str:
         root = f"/apis/{api}" if "/" in api else f"/api/{api}"
@@ -260,14 +264,17 @@ class KubeClient:
         path: str,
         query: Query,
         body: Object,
+        *,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         self._on_write(method.lower())
-        return await self._answer(method, path, query, body, content_type)
+        return await self._answer(method, path, query, body, content_type=content_type)
 
-    async def _answer(self, method: str, path: str, query: Query, *body: Any) -> dict[str, Any]:
+    async def _answer(
+        self, method: str, path: str, query: Query, *body: Any, **kind: Any
+    ) -> dict[str, Any]:
         try:
-            response = await self._request(method, path, query, *body)
+            response = await self._request(method, path, query, *body, **kind)
             content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:  # the connection broke in the body
             raise _unreachable(method, path, error) from error
@@ -279,8 +286,8 @@ class KubeClient:
         path: str,
         query: Query,
         body: Object | None = None,
-        content_type: str = "application/json",
         *,
+        content_type: str = "application/json",
         limits: aiohttp.ClientTimeout = TIMEOUT,
     ) -> aiohttp.ClientResponse:
         try:

@@ -124,13 +124,24 @@ async def running(
         works = [part.run() for part in parts]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
-            works.append(_watch_config(rooms, discovery, source, tokenising, tracing))
+            works.append(
+                _watch_config(rooms, discovery, source, tokenising=tokenising, tracing=tracing)
+            )
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
+        pipeline = _pipeline(
+            rooms,
+            tokenising,
+            sender,
+            health,
+            limit_exchange=limits,
+            console=console,
+            tracer=tracing,
+            sinks=sinks,
+        )
         probes = probe_app(rooms, lambda: metrics(rooms, log, tracing.dropped))
         admin = admin_app(rooms, console, recorder)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
@@ -209,6 +220,7 @@ def _pipeline(
     tokenising: Tokenisation,
     upstream: Upstream,
     health: HealthMonitor,
+    *,
     limit_exchange: LimitExchange,
     console: Console,
     tracer: RequestTracer,
@@ -347,6 +359,7 @@ async def _watch_config(
     rooms: Rooms,
     discovery: Discovery,
     source: ConfigSource,
+    *,
     tokenising: Tokenisation,
     tracing: Tracing,
 ) -> None:

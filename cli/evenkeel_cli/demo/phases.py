@@ -154,7 +154,9 @@ async def run_phase(
             headers_of=headers_by_key(assign_keys((*ORDINARY, FLOOD), keys), keys),
         )
         run = Run(send=sender.send, now=sender.now)
-        await _until_ordinary_end(run, programs, sender.now, phase.flood.duration_s, progress)
+        await _until_ordinary_end(
+            run, programs, now=sender.now, duration_s=phase.flood.duration_s, progress=progress
+        )
         elapsed_s = sender.now()
     return PhaseResult(
         phase=phase, programs=programs, outcomes=tuple(run.outcomes), elapsed_s=elapsed_s
@@ -164,6 +166,7 @@ async def run_phase(
 async def _until_ordinary_end(
     run: Run,
     programs: Sequence[Program],
+    *,
     now: Callable[[], float],
     duration_s: float,
     progress: Callable[[float, int], None],

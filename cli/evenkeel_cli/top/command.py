@@ -31,6 +31,7 @@ class AddressError(TopError):
 
 
 def top(
+    *,
     url: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +60,14 @@ def top(
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         asyncio.run(
-            _top(_address(url or local_admin_url()), headers, interval, once, json, verbose)
+            _top(
+                _address(url or local_admin_url()),
+                headers,
+                interval_s=interval,
+                once=once,
+                as_json=json,
+                verbose=verbose,
+            )
         )
     except KeyboardInterrupt:
         if once:
@@ -88,6 +96,7 @@ def _address(text: str) -> httpx.URL:
 async def _top(
     url: httpx.URL,
     headers: dict[str, str],
+    *,
     interval_s: float,
     once: bool,
     as_json: bool,

@@ -34,6 +34,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Shorter workloads and fewe
 
 
 def papers(
+    *,
     only: Only = None,
     out: Out = Path("papers"),
     seed: Seed = 0,

@@ -42,6 +42,7 @@ PLOT = "plan.png"
 
 
 def plan(
+    *,
     recording: Annotated[Path, typer.Option(help="File of `evenkeel record fetch`.")],
     change: Annotated[
         Path, typer.Option(help="YAML file with the settings to change, such as weights.")

@@ -159,13 +159,15 @@ def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> 
         for client_name in client.names():
             tenant = tenant_of(client_name)
             clients[client_name] = Client(client_name, tenant, client_weight=client.weight)
-            streams.append(_stream(client, client_name, place, spec.duration_s, seed))
+            streams.append(
+                _stream(client, client_name, place, duration_s=spec.duration_s, seed=seed)
+            )
     in_order = merge(*streams, key=lambda program: program.arrival_s)
     return Workload(name, in_order, clients, duration_s=spec.duration_s)
 
 
 def _stream(
-    spec: ClientSpec, client: str, place: int, duration_s: float, seed: int
+    spec: ClientSpec, client: str, place: int, *, duration_s: float, seed: int
 ) -> Iterator[Program]:
     # A generator of its own per stream: a client's programs do not depend on the other clients.
     rng = Random(f"{seed}/{client}/{place}")

@@ -169,7 +169,7 @@ def reserve_one(original: Callable[..., Any], adder: Any, req: Any) -> Any:
     return _with_expected_output([req], original, adder, req)
 
 
-def reserve_running(
+def reserve_running(  # noqa: PLR0917 - the order is that of SGLang's `PrefillAdder`
     original: Callable[..., None],
     adder: Any,
     page_size: int,

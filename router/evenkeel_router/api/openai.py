@@ -78,7 +78,7 @@ def completions(body: bytes, limits: Limits) -> Inference:
     check_output("max_tokens", fields.max_tokens, limits)
     text = prompt_of_input(fields.prompt, "prompt")
     bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
-    return _openai(body, fields, text, limits, bound)
+    return _openai(body, fields, text, limits, bound=bound)
 
 
 def embeddings(body: bytes, limits: Limits) -> Inference:
@@ -86,7 +86,7 @@ def embeddings(body: bytes, limits: Limits) -> Inference:
     fields = _EMBEDDINGS.decode(body)
     fields.stream = None
     text = prompt_of_input(fields.input, "input")
-    return _openai(body, fields, text, limits, 0)
+    return _openai(body, fields, text, limits, bound=0)
 
 
 def chat(body: bytes, limits: Limits) -> Inference:
@@ -98,11 +98,11 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt_of_messages(fields.messages, fields.tools)
-    return _openai(body, fields, text, limits, bound)
+    return _openai(body, fields, text, limits, bound=bound)
 
 
 def _openai(
-    body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, bound: int | None
+    body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, *, bound: int | None
 ) -> Inference:
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)

@@ -154,7 +154,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _to_json(
+def _to_json(  # noqa: PLR0917 - templates pass them as to the filter of transformers
     value: Any, ensure_ascii: bool = False, indent: int | None = None,
     separators: tuple[str, str] | None = None, sort_keys: bool = False,
 ) -> str:  # fmt: skip

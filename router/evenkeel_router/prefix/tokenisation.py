@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar, TypeVarTuple
 
@@ -190,9 +191,8 @@ class Tokenisation:
         if self.untokenised.distrusts(kind):
             raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
         text = await tokenizer.text(asked) if isinstance(asked, Chat) else ""
-        return await self._work(
-            threaded_bytes, _tokenised, tokenizer, asked, text, self.pages, cache_salt
-        )
+        step = partial(_tokenised, pages=self.pages, cache_salt=cache_salt)
+        return await self._work(threaded_bytes, step, tokenizer, asked, text)
 
     async def _work(
         self, threaded_bytes: int, step: Callable[[*_Given], _Result], *args: *_Given
@@ -220,7 +220,7 @@ def _kind(asked: Prompts | Chat) -> str:
 
 
 def _tokenised(
-    tokenizer: AnyTokenizer, asked: Prompts | Chat, text: str, pages: PageKind, cache_salt: str
+    tokenizer: AnyTokenizer, asked: Prompts | Chat, text: str, *, pages: PageKind, cache_salt: str
 ) -> Tokenised:
     """`text` is what the template made of a conversation."""
     prompts = _ids(tokenizer, asked, text)

@@ -269,7 +269,7 @@ class Admission:
         return tenant
 
 
-async def topped_up(
+async def topped_up(  # noqa: PLR0917 - the state of one request, called once
     admission: Admission,
     top_up: TopUp,
     client: Client,

@@ -171,7 +171,7 @@ class Forwarder:
         attempts = self._settings.config.limits.max_attempts
         return history.spent() >= attempts or history.excused >= EXCUSED_PER_ATTEMPT * attempts
 
-    async def _attempt(
+    async def _attempt(  # noqa: PLR0917 - the state of one request, called once
         self,
         request_state: RequestState,
         admitted: AdmittedRequest,

@@ -251,7 +251,7 @@ class Pipeline:
         request_state.estimate_tokens = tokenised.tokens
         return tokenised.first
 
-    async def _forward(
+    async def _forward(  # noqa: PLR0917 - the state of one request, called once
         self,
         request_state: RequestState,
         request: Request,
@@ -293,7 +293,7 @@ class Pipeline:
             request_state.task = None
             totals.in_flight -= 1
 
-    def _settle(
+    def _settle(  # noqa: PLR0917 - the state of one request, called once
         self,
         request_state: RequestState,
         client: Client,
