@@ -98,7 +98,7 @@ class Scheduling:
     of clients with more than their share wait. The fair speed of a client is its share of the speed that it has alone. The percentage
     bounds the effect of a large batch: with 50%, such a client keeps at least half of its fair speed. A larger percentage protects
     small clients more and lowers total throughput under load. With 0% a batch has no bound. Off: the replica computes all
-    prompts first. Policies LPM and FCFS, runtime VLLM, and engines of several GPUs (tensor or pipeline parallel) ignore it."""
+    prompts first. Policies FCFS, LPM and HRRN, runtime VLLM, and engines of several GPUs (tensor or pipeline parallel) ignore it."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
     Paper sets it to zero, which a client can exploit."""

@@ -6,7 +6,8 @@
 | broken, garbage or 5xx before the first byte    | another replica, as a retry of the fleet (R11); then 502 |
 | the same, but it had not begun by the report    | another replica; not one of its attempts, up to a limit  |
 | the replica drains, and it has not begun        | another replica, if there is one; not an attempt         |
-| no replica left to try, or none routable        | wait for a replica, up to queueTimeout; then 503         |
+| no replica is routable                          | wait for a replica, up to queueTimeout; then 503         |
+| every routable replica failed it                | 502                                                      |
 | its turn at the replica's gate does not come    | 503 after queueTimeout                                   |
 | that replica drains or is lost before its turn  | another replica; no charge                               |
 | the service is at zero replicas                 | the same, up to activationTimeout, or 503 at once        |
