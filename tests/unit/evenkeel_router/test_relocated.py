@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from evenkeel_contract.reports import ClientReport
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
-from evenkeel_router.request.relocation import TakenBack
+from evenkeel_router.request.relocation import NOTICE_S, PendingVerdict, Relocation, TakenBack
+from evenkeel_router.telemetry.rooms import Rooms
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.fakes import FakeReply, FakeUpstream
+from tests.support.limit_worlds import run_virtually
+from tests.support.router_rooms import asked, client, dispatched, held, joins, reports, rooms_of
 
 
 @pytest.mark.parametrize(
@@ -111,3 +119,62 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
     admitted = len(began | kept)
     told = TakenBack(before, 1.0, numbers).verdict(HeldWork(admitted, 0, 0))
     assert len(told.never) == len(set(numbers) - began)
+
+
+CLIENT = client()
+
+
+async def draining() -> tuple[Rooms, Relocation, tuple[PendingVerdict, ...]]:
+    """Three requests are at a replica that drains. By its report one runs, so two were taken back."""
+    rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
+    reports(rooms, "r0", "process")
+    states = [asked()[0] for _ in range(3)]
+    for state in states:
+        state.attempt = await dispatched(rooms, CLIENT, upstream)
+    rooms.service_ledger.accounting.drains("r0")
+    joins(rooms, "r1")
+    relocation = Relocation(rooms.replicas.fleet, rooms.service_ledger.accounting, {*states})
+    reported(rooms, relocation, held(CLIENT, running=1, waiting=2, admitted=1), sequence=2)
+    found = [state.attempt.taken_back for state in states if state.attempt is not None]
+    assert [pending is None for pending in found] == [True, False, False]
+    return rooms, relocation, tuple(filter(None, found))
+
+
+def reported(rooms: Rooms, relocation: Relocation, now: ClientReport, *, sequence: int) -> None:
+    reports(rooms, "r0", "process", now, sequence=sequence)
+    relocation.reported("process")
+
+
+def test_a_verdict_waits_for_the_report_that_settles_it() -> None:
+    async def scene() -> None:
+        rooms, relocation, (pending, other) = await draining()
+        assert pending is other
+        verdict = asyncio.create_task(pending.verdict())
+        reported(rooms, relocation, held(CLIENT, running=2, waiting=1, admitted=2), sequence=3)
+        await asyncio.sleep(NOTICE_S / 2)
+        assert not verdict.done()
+        reported(rooms, relocation, held(CLIENT, admitted=2), sequence=4)
+        await asyncio.sleep(NOTICE_S / 4)
+        assert verdict.done()
+        told = verdict.result()
+        assert told is not None
+        assert (len(told.paid), len(told.never)) == (1, 1)
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
+    """At once where no report can come, otherwise after a while."""
+
+    async def scene() -> None:
+        _, relocation, (pending, _) = await draining()
+        verdict = asyncio.create_task(pending.verdict())
+        await asyncio.sleep(0)
+        if gone:
+            relocation.forget("process")
+        await asyncio.sleep(NOTICE_S / 2)
+        assert verdict.done() is gone
+        assert await verdict is None
+
+    run_virtually(scene())
