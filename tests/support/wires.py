@@ -51,6 +51,9 @@ class Line(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def is_closing(self) -> bool:
+        return False
+
     def abort(self) -> None:
         return None
 
