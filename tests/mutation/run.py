@@ -1,9 +1,8 @@
-"""Mutation run over the algorithms, or over areas of the tree: which changes to the code does no test notice?
+"""Mutation run over the algorithms: which changes to the code does no test notice?
 
     python tests/mutation/run.py replica/dlpm.py 'fleet/*.py' ...
-    python tests/mutation/run.py router/evenkeel_router/gate/gate.py ...
 
-Files of an area are named by their path in the tree, and only the tests of their area run. mutmut needs a `src` layout, so the sources and their tests are staged in `out/mutation` first. Prints every
+mutmut needs a `src` layout, so the sources and their tests are staged in `out/mutation` first. Prints every
 survivor as a diff; exits with 1 if one of them is not explained in docs/design/mutation.md. A survivor is
 explained there by quoting its changed line in a code block (`- old` / `+ new`), under its file's name.
 """
@@ -30,27 +29,6 @@ TESTS = (
     *(f"tests/unit/{PACKAGE}", f"tests/unit/{LABORATORY}/laboratory"),
 )
 
-OF_ROUTER = "tests/unit/evenkeel_router/test_"
-AREAS = {
-    "router/evenkeel_router/request/": (
-        *(f"{OF_ROUTER}{name}.py" for name in ("admission", "attempt", "draining", "forward")),
-        *(f"{OF_ROUTER}{name}.py" for name in ("pacing", "relocated", "replica_wait")),
-    ),
-    "router/evenkeel_router/transport/": (
-        *(f"{OF_ROUTER}{name}.py" for name in ("connections", "replica_connection", "server")),
-        "tests/property/test_router_splicing.py",
-    ),
-    "router/evenkeel_router/gate/": (
-        *(f"{OF_ROUTER}{name}.py" for name in ("engine_load", "gate", "gate_sharing", "gates")),
-        "tests/property/test_gate_sharing.py",
-    ),
-    "router/evenkeel_router/ledger/limit_parts.py": (
-        *(f"{OF_ROUTER}{name}.py" for name in ("admission", "limit_parts")),
-        "tests/property/test_limits.py",
-    ),
-}
-"""Their tests, by what the paths of their files begin with."""
-
 CONFIG = """
 [tool.mutmut]
 source_paths = ["src"]
@@ -68,27 +46,8 @@ asyncio_mode = "auto"
 
 
 def stage(patterns: list[str], tests_named: str) -> None:
-    """Copy what is mutated, and its tests."""
+    """Copy what is mutated, and those of the tests named so that import nothing else, be it through tests/support."""
     shutil.rmtree(STAGE, ignore_errors=True)
-    areas = [area for area in AREAS if any(pattern.startswith(area) for pattern in patterns)]
-    if areas:
-        for package in ROOT.glob("*/evenkeel_*"):
-            shutil.copytree(package, STAGE / "src" / package.name)
-        shutil.copytree(ROOT / "tests", STAGE / "tests")
-        only = [f"src/{pattern.partition('/')[2]}" for pattern in patterns]
-        tests = [test for area in areas for test in AREAS[area] if re.search(tests_named, test)]
-    else:
-        only, tests = stage_algorithms(patterns, tests_named)
-    (STAGE / "pyproject.toml").write_text(CONFIG.format(only=listed(only), tests=listed(tests)))
-
-
-def listed(names: list[str]) -> str:
-    """The names as the inside of a list in TOML."""
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def stage_algorithms(patterns: list[str], tests_named: str) -> tuple[list[str], list[str]]:
-    """Copy the algorithms, and those of the tests named so that import nothing else, be it through tests/support."""
     shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
     for part in ("__init__.py", "engine", "laboratory"):
         source, target = ROOT / "simulator" / LABORATORY / part, STAGE / "src" / LABORATORY / part
@@ -113,12 +72,13 @@ def stage_algorithms(patterns: list[str], tests_named: str) -> tuple[list[str], 
                 copy = STAGE / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
-    shutil.copyfile(ROOT / "tests" / "conftest.py", STAGE / "tests" / "conftest.py")
-    only = [
-        f"src/{LABORATORY if pattern.startswith('laboratory/') else PACKAGE}/{pattern}"
+    only = ", ".join(
+        f'"src/{LABORATORY if pattern.startswith("laboratory/") else PACKAGE}/{pattern}"'
         for pattern in patterns
-    ]
-    return only, [folder for folder in TESTS[1:] if (STAGE / folder).exists()]
+    )
+    tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
+    shutil.copyfile(ROOT / "tests" / "conftest.py", STAGE / "tests" / "conftest.py")
+    (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))
 
 
 def mutmut(*arguments: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import cycle
 
 import pytest
 from evenkeel_contract.limitswire import LimitsAnswer, LimitsAsk
@@ -66,9 +67,9 @@ def test_a_router_that_may_have_a_part_holds_a_census_up(
 
 def test_a_router_that_refused_for_a_moment_was_not_gone() -> None:
     async def scene() -> None:
-        parts, errors = LimitParts("1"), [ConnectionRefusedError(), TimeoutError()]
-        exchange = exchange_of(parts, lambda ask: raises(errors[second % 2])(ask))
-        for second in range(10):
+        parts, errors = LimitParts("1"), cycle([ConnectionRefusedError(), TimeoutError()])
+        exchange = exchange_of(parts, lambda ask: raises(next(errors))(ask))
+        for _ in range(10):
             await exchange.round()
             await asyncio.sleep(1.0)
         assert not parts.has_entered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from evenkeel_contract.routerconfig import Delivery, QoeConfig
 from evenkeel_router.request.attempt import Answered
@@ -49,7 +50,7 @@ def test_a_token_is_sent_when_the_one_before_it_was_read() -> None:
             seen.append(reader.tokens())
             await asyncio.sleep(1.0)
         assert seen[-1] == 5
-        assert all(later - before <= 1 for before, later in zip(seen, seen[1:], strict=False))
+        assert all(later - before <= 1 for before, later in pairwise(seen))
         assert reader.relay.all_sent
 
     run_virtually(scene())
