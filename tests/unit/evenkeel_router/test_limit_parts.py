@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import e
+
 import pytest
 from evenkeel_contract.limitswire import LimitGift, LimitsAnswer
-from evenkeel_router.ledger.limit_parts import LimitPart, LimitParts
+from evenkeel_router.ledger.limit_parts import DEMAND_S, HEARD_S, LimitPart, LimitParts
 
 from tests.support.limit_parts import census, exchange, whole_limits
 
@@ -77,26 +79,170 @@ def test_a_gift_for_a_limit_that_nobody_asked_for_is_not_taken() -> None:
     assert together(parts) == 1.0
 
 
-def test_parts_of_equal_demand_are_equal_and_nothing_is_lost_on_the_way() -> None:
+def two(*, used: float = 0.0) -> tuple[LimitParts, LimitParts]:
+    """One router has all of the limit, and has used some of it; the other one has nothing."""
     one, other = whole_limits("1"), LimitParts("2")
     assert census(one, other)
-    for router in (one, other):
-        limit(router).asked(5.0, 0.0)
+    limit(one).take(used, 0.0)
+    limit(other)
+    return one, other
+
+
+def free(parts: LimitParts, now_s: float = 0.0) -> float:
+    return limit(parts, now_s).free(now_s)
+
+
+def test_parts_follow_demand_and_nothing_is_lost_on_the_way() -> None:
+    one, other = two()
+    limit(one).asked(1.0, 0.0)
+    limit(other).asked(3.0, 0.0)
     exchange(other, one)
-    assert limit(other).part == pytest.approx(0.5)
-    assert together(one, other) == pytest.approx(1.0)
-    assert limit(one).free(0.0) + limit(other).free(0.0) == pytest.approx(SIZE)
+    assert (limit(one).part, limit(other).part) == (pytest.approx(0.25), pytest.approx(0.75))
+    assert (free(one), free(other)) == (pytest.approx(2.5), pytest.approx(7.5))
+    exchange(other, one)
+    assert limit(other).part == pytest.approx(0.75), "it has its share"
+    limit(one).asked(8.0, 0.0)
+    exchange(one, other)
+    assert (limit(one).part, limit(other).part) == (pytest.approx(0.75), pytest.approx(0.25))
+
+
+def test_the_demand_of_a_third_router_counts_for_a_while() -> None:
+    one, other, third = whole_limits("1"), LimitParts("2"), LimitParts("3")
+    assert census(one, other, third)
+    for router in (one, other, third):
+        limit(router).asked(5.0, 0.0)
+    exchange(third, one)
+    exchange(other, one)
+    assert limit(third).part == pytest.approx(1 / 2)
+    assert limit(other).part == pytest.approx(1 / 2 * 1 / 3)
+    later_s = HEARD_S + 0.1
+    for router in (one, other):
+        limit(router, later_s).asked(5.0 - SIZE * limit(router).demand(later_s), later_s)
+    exchange(other, one, now_s=later_s)
+    assert limit(other).part == pytest.approx(limit(one).part)
+
+
+def test_demand_fades_and_is_forgotten() -> None:
+    part = limit(whole_limits("1"))
+    part.asked(5.0, 0.0)
+    assert part.demand(0.0) == 0.5
+    assert part.demand(DEMAND_S) == pytest.approx(0.5 / e)
+    part.asked(5.0, DEMAND_S)
+    assert part.demand(DEMAND_S) == pytest.approx(0.5 / e + 0.5)
+    assert part.demand(99.0) == 0.0
 
 
 def test_a_part_carries_its_share_of_what_was_used() -> None:
+    one, other = two(used=8.0)
+    limit(one).asked(1.0, 0.0)
+    limit(other).asked(3.0, 0.0)
+    exchange(other, one)
+    assert (free(one), free(other)) == (pytest.approx(0.5), pytest.approx(1.5))
+
+
+def test_a_debt_goes_along_with_a_part() -> None:
+    one, other = two(used=14.0)
+    limit(one).asked(1.0, 0.0)
+    limit(other).asked(3.0, 0.0)
+    exchange(other, one)
+    assert (free(one), free(other)) == (pytest.approx(-1.0), pytest.approx(-3.0))
+
+
+@pytest.mark.parametrize(("used", "needed", "got"), [(6.0, 2.0, 2.0), (6.0, 9.0, 4.0)])
+def test_a_request_that_waits_gets_what_it_lacks_as_far_as_there_is_any(
+    used: float, needed: float, got: float
+) -> None:
+    one, other = two(used=used)
+    limit(one).asked(99.0, 0.0)
+    ask = other.ask(0.0, {NAME: needed / SIZE})
+    (want,) = ask.wants
+    assert (want.need, want.size, want.fill_s) == (needed / SIZE, SIZE, 60.0)
+    other.receive(one.answer(ask, 0.0), 0.0)
+    assert free(other) == pytest.approx(got)
+    assert free(one) == pytest.approx(10.0 - used - got)
+    assert together(one, other) == pytest.approx(1.0)
+    (want,) = other.ask(0.0, {NAME: needed / SIZE}).wants
+    assert want.need == pytest.approx((needed - got) / SIZE)
+
+
+def test_a_router_gives_of_a_limit_that_it_has_not_used_yet() -> None:
     one, other = whole_limits("1"), LimitParts("2")
     assert census(one, other)
-    limit(one).take(8.0, 0.0)
-    for router in (one, other):
-        limit(router).asked(5.0, 0.0)
+    limit(other).asked(5.0, 0.0)
     exchange(other, one)
-    assert limit(other).free(0.0) == pytest.approx(1.0)
-    assert limit(one).free(0.0) == pytest.approx(1.0)
+    assert limit(other).part == 1.0
+    assert free(other) == SIZE
+    assert dict(one.parts()) == {NAME: 0.0}
+
+
+def test_a_router_without_any_part_does_not_learn_the_names_of_limits() -> None:
+    one, other = whole_limits("1"), LimitParts("2")
+    assert census(one, other)
+    limit(one).asked(5.0, 0.0)
+    assert other.answer(one.ask(0.0), 0.0).gifts == ()
+    assert dict(other.parts()) == {}
+
+
+def test_nothing_is_given_to_a_router_of_another_epoch() -> None:
+    one, other = two()
+    limit(other).asked(5.0, 0.0)
+    ask = other.ask(0.0)
+    assert census(one)
+    assert one.answer(ask, 0.0).gifts == ()
+    assert limit(one).part == 1.0
+
+
+def test_a_part_too_small_for_a_request_goes_to_who_has_more_demand() -> None:
+    for own, theirs, goes in ((3.0, 1.0, False), (1.0, 3.0, True), (1.0, 1.0, False)):
+        one, other = whole_limits("1"), LimitParts("2")
+        assert census(one, other)
+        parts = [router.limit(NAME, size=1.0, fill_s=60.0, now_s=0.0) for router in (one, other)]
+        for part, demand in zip(parts, (own, theirs), strict=True):
+            part.asked(demand, 0.0)
+        exchange(other, one)
+        assert [part.part for part in parts] == ([0.0, 1.0] if goes else [1.0, 0.0])
+
+
+def test_of_requests_in_flight_whole_ones_are_given_and_none_in_use() -> None:
+    one, other = whole_limits("1"), LimitParts("2")
+    assert census(one, other)
+    own, theirs = (router.limit(NAME, size=10.0, fill_s=0.0, now_s=0.0) for router in (one, other))
+    own.take(7.0, 0.0)
+    own.asked(1.0, 0.0)
+    theirs.asked(9.0, 0.0)
+    exchange(other, one)
+    assert (own.free(0.0), theirs.free(0.0)) == (0.0, pytest.approx(3.0))
+    own.take(-5.0, 0.0)
+    assert own.free(99.0) == pytest.approx(5.0), "it does not refill"
+    own.asked(2.0, 0.0)
+    exchange(other, one)
+    assert theirs.part * 10.0 == pytest.approx(round(theirs.part * 10.0))
+    assert own.part + theirs.part == pytest.approx(1.0)
+
+
+def test_a_census_finds_requests_in_flight_free_again() -> None:
+    author, gone = LimitParts("2"), whole_limits("1")
+    assert census(author, gone)
+    slots = author.limit(NAME, size=10.0, fill_s=0.0, now_s=0.0)
+    assert census(author)
+    assert slots.free(0.0) == 10.0
+
+
+def test_a_wait_lasts_until_the_whole_limit_has_one_request_free() -> None:
+    part = limit(whole_limits("1"))
+    assert part.wait_s(0.0) == 0.0
+    part.take(9.5, 0.0)
+    assert part.wait_s(0.0) == pytest.approx(3.0)
+    assert part.wait_s(1.0) == pytest.approx(2.0)
+    assert part.wait_s(3.0) == pytest.approx(0.0)
+
+
+def test_a_limit_that_is_asked_for_with_another_size_is_resized() -> None:
+    parts = whole_limits("1")
+    limit(parts).take(4.0, 0.0)
+    assert limit(parts).free(0.0) == 6.0
+    larger = parts.limit(NAME, size=2 * SIZE, fill_s=30.0, now_s=0.0)
+    assert (larger.free(0.0), larger.fill_s) == (16.0, 30.0)
 
 
 def test_what_a_census_finds_begins_empty_and_what_nobody_used_begins_full() -> None:
