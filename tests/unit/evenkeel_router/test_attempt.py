@@ -27,7 +27,10 @@ from tests.support.router_rooms import (
 )
 
 ESTIMATE = Usage(100)
-ORDERED = SchedulingConfig(queue=QueueOwner.ROUTER, client_quantum=1000)
+WORKER_QUANTUM = 20_000
+ORDERED = SchedulingConfig(
+    queue=QueueOwner.ROUTER, client_quantum=1000, worker_quantum=WORKER_QUANTUM
+)
 A = client()
 
 
@@ -81,11 +84,46 @@ async def test_every_ending_gives_back_all_once(end: Callable[[Attempt], Awaitab
 async def test_a_request_that_was_only_selected_leaves_its_gate(
     end: Callable[[Attempt], None],
 ) -> None:
-    rooms = rooms_of("r0")
+    rooms = rooms_of("r0", scheduling=ORDERED)
     running = [selected(rooms, A) for _ in range(3)]
     for attempt in running:
         end(attempt)
+        attempt.finished(None)  # does nothing
     assert is_empty(rooms)
+    assert credit(rooms) == WORKER_QUANTUM
+    gate = rooms.gates.gate("r0")
+    assert gate is not None
+    assert gate.policy.clients() == {}
+
+
+def credit(rooms: Rooms) -> float:
+    """What the client has left at r0 for the fleet's policy."""
+    left: dict[int, float] = rooms.replicas.fleet.policy.credit(A.identity)
+    return left.get(0, WORKER_QUANTUM)
+
+
+@pytest.mark.parametrize(
+    ("end", "charge", "service"),
+    [
+        (fails, 0.0, 100.0),  # the next attempt pays it; the replica computed it
+        (is_taken_back, 0.0, 100.0),
+        (over(None), 100.0, 0.0),
+        (over(NOTHING), 0.0, 0.0),
+        (over(Usage(100, 60, 5)), 100.0 + 2 * 5, 40.0 + 2 * 5),
+    ],
+)
+async def test_an_ending_settles_the_fleets_charge_and_the_service(
+    end: Callable[[Attempt], Awaitable[None]], charge: float, service: float
+) -> None:
+    rooms = rooms_of("r0", scheduling=ORDERED)
+    attempt = await dispatched(rooms, A, upstream())
+    assert credit(rooms) == WORKER_QUANTUM - 100
+    booking = attempt.booking
+    assert booking is not None
+    await end(attempt)
+    assert credit(rooms) == WORKER_QUANTUM - charge
+    received = rooms.service_ledger.accounting.received(booking.incarnation, A.identity)
+    assert received == service
 
 
 def charged(rooms: Rooms) -> float:
