@@ -61,12 +61,17 @@ def ends(rooms: Rooms, name: str) -> None:
 
 
 def reports(
-    rooms: Rooms, name: str, incarnation: str, *clients: ClientReport, sequence: int = 1
+    rooms: Rooms,
+    name: str,
+    incarnation: str,
+    *clients: ClientReport,
+    sequence: int = 1,
+    since: int = 0,
 ) -> None:
-    """A replica reports in full."""
+    """A replica reports; in full, unless it says since when."""
     accounting = rooms.service_ledger.accounting
     accounting.meets(name, incarnation, policy="DLPM", now_s=0.0)
-    accounting.observe(incarnation, clients, policy="DLPM", sequence=sequence, since=0)
+    accounting.observe(incarnation, clients, policy="DLPM", sequence=sequence, since=since)
 
 
 def held(of: Client, *, running: int = 0, waiting: int = 0, admitted: int = 0) -> ClientReport:

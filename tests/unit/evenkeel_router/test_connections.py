@@ -289,6 +289,41 @@ async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> 
         pool.close()
 
 
+async def test_of_all_replicas_connections_the_one_idle_for_longest_makes_room() -> None:
+    async with nasty(fine) as one, nasty(fine) as other, nasty(fine) as third:
+        pool, first, second = Connections(lambda: 2), one.config("r0"), other.config("r1")
+        for replica in (first, second, third.config("r2"), second):
+            assert await ask(pool, replica) == OK
+        assert (one.connections, other.connections, third.connections) == (1, 1, 1)
+        assert await ask(pool, first) == OK
+        assert one.connections == 2
+        pool.close()
+
+
+async def test_the_connection_that_was_used_last_is_used_next() -> None:
+    """So that the others grow old, and a quiet time closes them."""
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        held = [await pool.connect(replica) for _ in range(2)]
+        for exchange in held:
+            await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+            exchange.close()
+        newest = max(pool._open, key=lambda one: one.idle_since_s)
+        assert await ask(pool, replica) == OK
+        assert max(pool._open, key=lambda one: one.idle_since_s) is newest
+        pool.close()
+
+
+async def test_a_replica_whose_idle_connections_are_gone_leaves_nothing() -> None:
+    async with nasty(fine) as server:
+        pool = Connections()
+        assert await ask(pool, server.config("r0")) == OK
+        for writer in server.serving.values():
+            writer.close()
+        await until(lambda: not pool._idle, "the connection to be lost")
+        assert not pool._open
+
+
 async def test_a_connection_that_failed_or_broke_leaves_its_place() -> None:
     async def dies(asked: Asked) -> None:
         asked.reset()
