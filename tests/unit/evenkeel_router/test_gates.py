@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_fairshare.ledger import ReplicaRow
+from evenkeel_fairshare.ledger import EqualWeights, ReplicaRow
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_router.api.identity import Client, client_of
-from evenkeel_router.gate.engine_load import EngineLoad
+from evenkeel_router.gate.engine_load import FIRST, QUEUE, EngineLoad
+from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.sharing import Sharing
 from evenkeel_router.gate.upkeep import GateUpkeep
+from evenkeel_router.gate.window import GatedRequest
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.telemetry.rooms import Rooms
@@ -190,3 +198,101 @@ async def test_a_router_that_does_not_answer_frees_its_part_of_a_replica() -> No
     assert gates(12.1) == [own]
     contact.answered_s, contact.error = 12.1, "it answered 500"
     assert gates(12.1) == [own]
+
+
+# What one gate tells its engine's limit and the other routers
+
+
+def gated(*, count: int, streams: bool = True) -> tuple[Gate, list[GatedRequest]]:
+    """A gate of an engine whose first reading allows `FIRST` requests, and those of so many that were sent."""
+    gate = Gate(Fcfs(), Sharing("r", EqualWeights()))
+    gate.read(EngineLoad(0, 0, 0))
+    for n in range(count):
+        gate.arrive(request(n, streams=streams), 0.0)
+    return gate, gate.admit(0.0)
+
+
+def dlpm_gate() -> Gate:
+    """Of a router that is alone."""
+    return Gate(Dlpm(rules=DeficitRules(quantum=1000)), Sharing("r", EqualWeights()))
+
+
+def request(number: int, client: str = "ns/a/c", **fields: Any) -> GatedRequest:
+    given: dict[str, Any] = {"input_tokens": 100, "max_output_tokens": 50}
+    name = f"{client} {number}"
+    return GatedRequest(id=name, client=client, tenant="ns/a", arrival_s=0.0, **(given | fields))
+
+
+@pytest.mark.parametrize(
+    ("count", "streams", "sent", "limit", "unanswered"),
+    [
+        (2, True, 2, FIRST, QUEUE),  # nothing waits
+        (3, True, 2, FIRST, 2 * QUEUE),  # one waits for a stream to begin
+        (4, False, 4, FIRST, QUEUE),
+        (5, False, 4, 2 * FIRST, QUEUE),  # one waits for a place in the batch
+    ],
+)
+def test_the_limit_grows_that_requests_wait_for(
+    count: int, streams: bool, sent: int, limit: float, unanswered: float
+) -> None:
+    gate, admitted = gated(count=count, streams=streams)
+    assert len(admitted) == sent
+    gate.read(EngineLoad(sent, 0, 0))
+    assert (gate.engine.limit, gate.engine.unanswered) == (limit, unanswered)
+
+
+def test_streams_that_run_count_in_the_first_reading() -> None:
+    gate = dlpm_gate()
+    sent = [request(n) for n in range(9)]
+    for n, one in enumerate(sent):
+        assert gate.enter(one, 0.0)
+        if n < 8:
+            gate.begun(one, 0.1)
+    gate.read(EngineLoad(0, 0, 0))
+    assert gate.engine.limit == 8 + QUEUE
+
+
+def test_the_window_grows_only_while_a_request_waits() -> None:
+    gate = Gate(Fcfs(), Sharing("r", EqualWeights()))
+    one, other, last = (request(n) for n in range(3))
+    for arriving in (one, other):
+        gate.arrive(arriving, 0.0)
+    assert gate.admit(0.0) == [one, other]
+    gate.begun(one, 0.1)
+    assert gate.streamed.limit == 2
+    for arriving in (request(9), last):
+        gate.arrive(arriving, 0.1)
+    assert len(gate.admit(0.1)) == 1
+    gate.begun(other, 0.2)
+    assert gate.streamed.limit == 3
+
+
+def test_a_stream_passes_whole_answers_that_wait_for_their_window() -> None:
+    gate = dlpm_gate()
+    whole = [request(n, streams=False) for n in range(9)]
+    stream = request(10)
+    for arriving in (*whole, stream):
+        gate.arrive(arriving, 0.0)
+    assert gate.admit(0.0) == [*whole[:4], stream]
+
+
+def test_what_a_client_has_is_published_with_the_output_of_all_that_run() -> None:
+    gate = dlpm_gate()
+    one, other = request(0), request(1, charge_input=False, paid_output_tokens=4)
+    stranger = request(2, "ns/b/c")
+    for arriving in (one, other):
+        assert gate.enter(arriving, 0.0)
+    gate.arrive(stranger, 0.0)
+    gate.progress(one, 1)
+    assert gate.policy.clients()["ns/a/c"].deficit == 1000 - 100 - 2 * 1
+    gate.progress(one, 5)
+    gate.progress(other, 3)
+    cost = LinearCost(1.0, 2.0, 0.0)
+    held = gate.held(cost)
+    assert held["ns/a/c"].service == 2 * 5
+    gate.progress(other, 7)
+    held = gate.held(cost)
+    assert held["ns/a/c"].service == 2 * 5 + 2 * 3
+    assert held["ns/a/c"].state[2:4] == (0.0, 2.0)
+    assert held["ns/b/c"].state[2:4] == (1.0, 0.0)
+    assert held["ns/a/c"].state[0] == gate.policy.clients()["ns/a/c"].deficit != 0.0
