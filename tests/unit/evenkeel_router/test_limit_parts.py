@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import e
 
+import msgspec
 import pytest
 from evenkeel_contract.limitswire import LimitGift, LimitsAnswer
 from evenkeel_router.ledger.limit_parts import DEMAND_S, HEARD_S, LimitPart, LimitParts
@@ -108,18 +109,56 @@ def test_parts_follow_demand_and_nothing_is_lost_on_the_way() -> None:
 
 def test_the_demand_of_a_third_router_counts_for_a_while() -> None:
     one, other, third = whole_limits("1"), LimitParts("2"), LimitParts("3")
-    assert census(one, other, third)
+    now_s = 1000.0
+    assert census(one, other, third, now_s=now_s)
     for router in (one, other, third):
-        limit(router).asked(5.0, 0.0)
-    exchange(third, one)
-    exchange(other, one)
-    assert limit(third).part == pytest.approx(1 / 2)
-    assert limit(other).part == pytest.approx(1 / 2 * 1 / 3)
-    later_s = HEARD_S + 0.1
+        limit(router, now_s).asked(5.0, now_s)
+    exchange(third, one, now_s=now_s)
+    exchange(other, one, now_s=now_s)
+    assert limit(third, now_s).part == pytest.approx(1 / 2)
+    assert limit(other, now_s).part == pytest.approx(1 / 2 * 1 / 3)
+    now_s += HEARD_S + 0.1
     for router in (one, other):
-        limit(router, later_s).asked(5.0 - SIZE * limit(router).demand(later_s), later_s)
-    exchange(other, one, now_s=later_s)
-    assert limit(other).part == pytest.approx(limit(one).part)
+        part = limit(router, now_s)
+        part.asked(5.0 - SIZE * part.demand(now_s), now_s)
+    exchange(other, one, now_s=now_s)
+    assert limit(other, now_s).part == pytest.approx(limit(one, now_s).part)
+
+
+def test_the_demand_for_another_limit_does_not_count() -> None:
+    one, other, third = whole_limits("1"), LimitParts("2"), LimitParts("3")
+    assert census(one, other, third)
+    third.limit("tokens ns/t", size=9.0, fill_s=60.0, now_s=0.0).asked(9.0, 0.0)
+    exchange(third, one)
+    for router in (one, other):
+        limit(router).asked(5.0, 0.0)
+    exchange(other, one)
+    assert limit(other).part == pytest.approx(1 / 2)
+
+
+def test_a_share_too_small_for_one_request_is_not_given() -> None:
+    for demand, part in ((0.9, 0.0), (1.1, 0.11)):
+        one, other = two()
+        limit(one).asked(10.0 - demand, 0.0)
+        limit(other).asked(demand, 0.0)
+        exchange(other, one)
+        assert limit(other).part == pytest.approx(part)
+
+
+def test_a_part_below_zero_is_filled_up_first() -> None:
+    giver, owes = two()
+    want = msgspec.structs.replace(limit(owes).want(0.0, 0.0), part=-0.25)
+    gift = limit(giver).give(want, 0.0, 0.0)
+    assert gift is not None
+    assert gift.part == pytest.approx(0.25)
+
+
+def test_questions_and_answers_name_their_router() -> None:
+    one, other = two()
+    assert one.ask(0.0).router == one.answer(other.ask(0.0), 0.0).router == "1"
+    begun = one.begin_census()
+    assert (begun.router, begun.census, begun.wants) == ("1", True, ())
+    assert not one.ask(0.0).census
 
 
 def test_demand_fades_and_is_forgotten() -> None:
@@ -245,15 +284,41 @@ def test_a_limit_that_is_asked_for_with_another_size_is_resized() -> None:
     assert (larger.free(0.0), larger.fill_s) == (16.0, 30.0)
 
 
-def test_what_a_census_finds_begins_empty_and_what_nobody_used_begins_full() -> None:
-    fresh = whole_limits("1", 100.0)
-    assert limit(fresh, 100.0).free(100.0) == SIZE
-    author, lost = LimitParts("2"), whole_limits("1")
-    assert census(author, lost)
+def test_what_nobody_can_have_used_begins_full() -> None:
+    """Also where requests were refused before the first census."""
+    for is_known in (False, True):
+        parts = LimitParts("1")
+        if is_known:
+            assert limit(parts, 100.0).free(100.0) == 0.0
+        assert census(parts, now_s=100.0)
+        assert limit(parts, 100.0).free(100.0) == SIZE
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(("at_s", "want"), [(100.0, 0.0), (130.0, SIZE / 2), (999.0, SIZE)])
+def test_what_a_census_finds_begins_empty(is_known: bool, at_s: float, want: float) -> None:
+    author, gone = LimitParts("2"), whole_limits("1")
+    assert census(author, gone)
+    if is_known:
+        limit(author)
     assert census(author, now_s=100.0), "the other router is gone, with all of it"
-    assert limit(author, 100.0).free(100.0) == 0.0
-    assert limit(author, 130.0).free(130.0) == pytest.approx(SIZE / 2)
-    assert limit(author, 999.0).free(999.0) == SIZE
+    assert free(author, at_s) == pytest.approx(want)
+
+
+def test_a_part_that_its_router_took_along_is_found_by_one_that_never_used_it() -> None:
+    one, other = two()
+    limit(other).asked(5.0, 0.0)
+    exchange(other, one)
+    author = LimitParts("3")
+    exchange(author, one)  # it enters the epoch
+    assert census(author, one, other)
+    assert together(author) == 0.0
+    late = LimitParts("4")
+    exchange(late, one)
+    assert census(late, one, author, now_s=100.0), "the one with all of it is gone"
+    assert limit(late, 130.0).part == 1.0
+    assert free(late, 130.0) == pytest.approx(SIZE / 2)
+    assert together(one, author) == 0.0
 
 
 def test_a_census_takes_back_what_two_routers_have() -> None:
