@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,9 +21,9 @@ from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.gate.engine_load import FIRST, QUEUE, EngineLoad
 from evenkeel_router.gate.gate import Gate
-from evenkeel_router.gate.sharing import Sharing
+from evenkeel_router.gate.sharing import ClientAtGate, Sharing
 from evenkeel_router.gate.upkeep import GateUpkeep
-from evenkeel_router.gate.window import GatedRequest
+from evenkeel_router.gate.window import FIXED_TOKENS, GatedRequest
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.telemetry.rooms import Rooms
@@ -296,3 +296,43 @@ def test_what_a_client_has_is_published_with_the_output_of_all_that_run() -> Non
     assert held["ns/a/c"].state[2:4] == (0.0, 2.0)
     assert held["ns/b/c"].state[2:4] == (1.0, 0.0)
     assert held["ns/a/c"].state[0] == gate.policy.clients()["ns/a/c"].deficit != 0.0
+
+
+def news(gate: Gate, **rows: tuple[str, float, float]) -> None:
+    """One client at the gate of each router: its service so far, and its requests that wait."""
+    at = {router: {client: ClientAtGate(*row)} for router, (client, *row) in rows.items()}
+    gate.share(at, EqualWeights())
+
+
+def test_a_client_that_is_ahead_waits_for_those_at_other_routers() -> None:
+    gate = Gate(Fcfs(), Sharing("r", EqualWeights()))
+    for n in range(7):
+        news(gate, r=("ns/a/c", 90.0 * n, 1.0), two=("ns/b/c", 10.0 * n, 1.0))
+    ahead = request(0)
+    assert not gate.would_send(ahead)
+    assert not gate.enter(ahead, 0.0)
+    assert gate.admit(0.0) == []
+    stranger = request(1, "ns/s/c")
+    assert gate.would_send(stranger)
+    gate.arrive(stranger, 0.0)
+    assert gate.admit(0.0) == [ahead], "for not all that wait here are ahead"
+
+
+@pytest.mark.parametrize("come", [Gate.enter, Gate.arrive])
+def test_the_first_request_at_a_gate_has_its_part_of_the_replica_at_once(
+    come: Callable[[Gate, GatedRequest, float], object],
+) -> None:
+    gate = dlpm_gate()
+    news(gate, two=("ns/a/c", 0.0, 3.0))
+    assert gate.streamed.part == 0.0
+    come(gate, request(0), 0.0)
+    assert gate.streamed.part == gate.whole.part == 1 / 4
+
+
+def test_the_pace_of_a_request_that_did_not_wait_is_known() -> None:
+    gate = dlpm_gate()
+    one = request(0)
+    assert gate.enter(one, 5.0)
+    gate.begun(one, 6.0)
+    assert gate.streamed.best_pace == 1.0 / (FIXED_TOKENS + 100)
+    assert gate.worth_s(request(1, matched_tokens=60)) == 60 * gate.streamed.best_pace
