@@ -332,7 +332,9 @@ def test_the_first_request_at_a_gate_has_its_part_of_the_replica_at_once(
 def test_the_pace_of_a_request_that_did_not_wait_is_known() -> None:
     gate = dlpm_gate()
     one = request(0)
+    assert gate.worth_s(one) == 0.0
     assert gate.enter(one, 5.0)
     gate.begun(one, 6.0)
     assert gate.streamed.best_pace == 1.0 / (FIXED_TOKENS + 100)
+    assert gate.worth_s(one) == 0.0
     assert gate.worth_s(request(1, matched_tokens=60)) == 60 * gate.streamed.best_pace

@@ -105,6 +105,7 @@ def test_parts_follow_demand_and_nothing_is_lost_on_the_way() -> None:
     limit(one).asked(8.0, 0.0)
     exchange(one, other)
     assert (limit(one).part, limit(other).part) == (pytest.approx(0.75), pytest.approx(0.25))
+    assert (free(one), free(other)) == (pytest.approx(7.5), pytest.approx(2.5))
 
 
 def test_the_demand_of_a_third_router_counts_for_a_while() -> None:
@@ -158,7 +159,7 @@ def test_questions_and_answers_name_their_router() -> None:
     assert one.ask(0.0).router == one.answer(other.ask(0.0), 0.0).router == "1"
     begun = one.begin_census()
     assert (begun.router, begun.census, begun.wants) == ("1", True, ())
-    assert not one.ask(0.0).census
+    assert one.ask(0.0).census is False
 
 
 def test_demand_fades_and_is_forgotten() -> None:
@@ -212,6 +213,23 @@ def test_a_router_gives_of_a_limit_that_it_has_not_used_yet() -> None:
     assert limit(other).part == 1.0
     assert free(other) == SIZE
     assert dict(one.parts()) == {NAME: 0.0}
+
+
+def test_a_question_does_not_resize_the_limit_of_the_giver() -> None:
+    one, other = two()
+    own = limit(one)
+    other.limit(NAME, size=2 * SIZE, fill_s=30.0, now_s=0.0).asked(5.0, 0.0)
+    exchange(other, one)
+    assert (own.size, own.fill_s) == (SIZE, 60.0)
+
+
+def test_the_last_of_a_limit_goes_only_to_who_has_demand() -> None:
+    one, other = two()
+    assert one.answer(other.ask(0.0, {NAME: 1.0}), 0.0).gifts == ()
+    assert (limit(one).part, free(one)) == (1.0, SIZE)
+    limit(other).asked(1.0, 0.0)
+    other.receive(one.answer(other.ask(0.0, {NAME: 1.0}), 0.0), 0.0)
+    assert (limit(other).part, free(other)) == (1.0, SIZE)
 
 
 def test_a_router_without_any_part_does_not_learn_the_names_of_limits() -> None:
