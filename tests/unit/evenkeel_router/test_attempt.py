@@ -10,9 +10,8 @@ from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_router.api.identity import Paid
-from evenkeel_router.ledger.held_work import HeldWork
-from evenkeel_router.request.attempt import Attempt
-from evenkeel_router.request.relocation import PendingVerdict, TakenBack
+from evenkeel_router.ledger.held_work import HeldWork, TakenBack
+from evenkeel_router.request.attempt import Attempt, PendingVerdict
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.fakes import FakeReply, FakeUpstream

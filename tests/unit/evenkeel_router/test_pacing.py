@@ -12,7 +12,7 @@ from evenkeel_router.request.pacing import MAX_HELD_BYTES, PacedRelay, relay_of
 from tests.support.fakes import FakeReply
 from tests.support.limit_worlds import run_virtually
 from tests.support.nasty import EVENT
-from tests.support.router_rooms import admitted, asked, client, rooms_of
+from tests.support.router_rooms import admitted, asked, client, rooms_of, selected
 from tests.support.wires import Line, framed, unframed
 
 QOE = QoeConfig(expected_ttft_s=1.0, expected_itl_s=1.0, delivery=Delivery.PACED)
@@ -26,9 +26,12 @@ class Reader:
         self.line = Line()
         state, request = asked()
         request.connection.transport = self.line
-        one = admitted(rooms_of("r0"), client(), stream=True)
+        rooms = rooms_of("r0")
+        one, attempt = admitted(rooms, client(), stream=True), selected(rooms, client())
         self.reply = FakeReply([])
-        relay = relay_of(QOE)(Answered(state, one, request, self.reply, lambda status: None))
+        relay = relay_of(QOE)(
+            Answered(state, one, attempt, request, self.reply, lambda status: None)
+        )
         assert isinstance(relay, PacedRelay)
         self.relay = relay
 

@@ -9,16 +9,16 @@ import pytest
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.fleet.contract import EMPTY
 from evenkeel_router.api.identity import WHOLE, Paid
-from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
-from evenkeel_router.request.attempt import Attempt
-from evenkeel_router.request.relocation import NOTICE_S, Relocation, TakenBack
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.request.attempt import NOTICE_S, Attempt
+from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.telemetry.rooms import Rooms
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeReply, FakeUpstream
 from tests.support.limit_worlds import run_virtually
-from tests.support.router_rooms import asked, client, dispatched, held, joins, reports, rooms_of
+from tests.support.router_rooms import client, dispatched, held, joins, reports, rooms_of
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,12 @@ async def draining(
     """Three requests are at a replica that drains, and there is another one. By its report one runs, and two wait."""
     rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
     reports(rooms, "r0", "process")
-    states = [asked()[0] for _ in range(3)]
-    attempts = [await dispatched(rooms, CLIENT, upstream) for _ in states]
+    attempts = [await dispatched(rooms, CLIENT, upstream) for _ in range(3)]
     rooms.service_ledger.accounting.drains("r0")
     joins(rooms, "r1")
-    for state, attempt in zip(states, attempts, strict=True):
-        state.attempt = attempt
+    for attempt in attempts:
         attempt.tried = rooms.replicas.fleet.routable if tried else EMPTY
-    relocation = Relocation(rooms.replicas.fleet, rooms.service_ledger.accounting, {*states})
+    relocation = Relocation(rooms.replicas.fleet, rooms.service_ledger.accounting, {*attempts})
     now = held(CLIENT, running=1, waiting=2, admitted=1)
     reports(rooms, "r0", "process", now, sequence=2, since=since)
     relocation.reported("process")

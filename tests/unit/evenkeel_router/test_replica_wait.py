@@ -56,6 +56,7 @@ async def forwarded(rooms: Rooms, upstream: FakeUpstream) -> int:
         rooms.gates,
         upstream=upstream,
         health=health,
+        unanswered=rooms.intake.unanswered,
         is_draining=lambda: False,
     )
     state, request = asked()
@@ -64,9 +65,8 @@ async def forwarded(rooms: Rooms, upstream: FakeUpstream) -> int:
     except Refusal as refusal:
         return refusal.outcome.status
     finally:
-        if state.attempt is not None:
-            state.attempt.finished(state.usage)
         assert is_empty(rooms)
+        assert not rooms.intake.unanswered
     return state.status
 
 
