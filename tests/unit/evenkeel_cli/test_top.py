@@ -128,6 +128,7 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert (chat.share, bot.share, batch.share) == (0.75, 0.25, 0.0)
     assert chat.service_per_s == 150
     assert (chat.waiting, chat.running, chat.credit) == (3, 2, 15)
+    assert (chat.behind, bot.behind) == (3 * (320 - 300), 3 * (80 - 100)), "of all time"
     assert (chat.deficit_min, chat.deficit_max) == (-1500, 200)
     assert bot.deficit_min is None
     assert (chat.itl_s, bot.itl_s) == (pytest.approx(0.02), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +26,7 @@ from tests.support.operator_lives import (
     told,
 )
 from tests.support.routers import until
+from tests.support.virtual_time import run_virtually
 
 ONE, TWO = "10.0.0.1", "10.0.0.2"
 ENGINES = ("Deployment", "team-ml", "simulated-engine")
@@ -221,3 +224,35 @@ async def test_another_admin_token_is_used_at_once() -> None:
         await operator.make_pass(KEY)
         await until(lambda: len(routers.tokens) == 2, "the new token")
         await until(lambda: routers.open[ONE] == 1, "one question")
+
+
+def test_the_pauses_of_a_silent_router_grow_and_begin_anew_after_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"FIRST_RETRY_S": 1.0, "LAST_RETRY_S": 5.0, "PAUSE_S": 0.5}.items():
+        monkeypatch.setattr(autoscaler, name, value)
+    answers = iter([None, None, None, None, True, None, None, False, False, False])
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        class Routers(FakeRouters):
+            async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+                times_s.append(loop.time())
+                if (found := next(answers, done)) is not done:
+                    return found
+                done.set()
+                await asyncio.sleep(3600.0)
+                return None
+
+        cluster = at_zero()
+        put_router(cluster, ONE)
+        operator = Operator(cluster, routers=Routers())
+        await operator.make_pass(KEY)
+        operator.activations.follow(KEY, token="t")
+        await done.wait()
+        await operator.activations.pause()
+
+    run_virtually(scene())
+    assert [b - a for a, b in itertools.pairwise(times_s)] == [1, 2, 4, 5, 0, 1, 2, 0.5, 0.5, 0.5]

@@ -153,6 +153,36 @@ async def test_new_bounds_hold_with_the_pass_that_sees_them() -> None:
     assert condition(cluster, "ScalingActive")["reason"] == "AtMaximum"
 
 
+async def test_an_answer_of_a_former_prometheus_decides_nothing() -> None:
+    cluster = cluster_with()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    operator.prometheus.answers = BUSY
+    another = {**SCALED, "prometheus": {"url": "http://another:9090"}}
+    operator.prometheus.meanwhile = lambda: operator.edit(SERVICE, "simulated", autoscaling=another)
+    await looks(operator)
+    assert operator.woken == []
+    assert replicas(cluster) == 1
+    assert status(cluster)["scaling"]["reason"] == "NoDataYet"
+    operator.prometheus.meanwhile = None
+    await looks(operator)
+    assert [source.url for source in operator.prometheus.sources][-1] == "http://another:9090"
+    assert replicas(cluster) == 5
+
+
+async def test_an_answer_for_a_service_that_is_gone_decides_nothing() -> None:
+    operator = Operator(cluster_with())
+    await operator.make_pass(KEY)
+    operator.prometheus.answers = BUSY
+
+    async def forget() -> None:
+        operator.autoscaler.forget(KEY)
+
+    operator.prometheus.meanwhile = forget
+    assert await operator.autoscaler.look(KEY) is None
+    assert operator.woken == []
+
+
 async def test_who_wants_no_scaler_any_more_gets_its_own_number_and_no_status() -> None:
     cluster = cluster_with()
     operator = Operator(cluster)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 
 import pytest
 from evenkeel_kube.client import Unreachable
 from evenkeel_operator.cluster.store import SERVICE, Key
-from evenkeel_operator.cluster.work_queue import WorkQueue
+from evenkeel_operator.cluster.work_queue import FIRST_RETRY_S, LAST_RETRY_S, SETTLE_S, WorkQueue
+
+from tests.support.virtual_time import run_virtually
 
 A, B = Key(SERVICE, "n", "a"), Key(SERVICE, "n", "b")
 
@@ -85,3 +88,66 @@ async def test_a_pass_that_fails_is_made_again(
         await work(work_queue, make_pass, done)
     assert passes == 2
     assert "FairInferenceService n/a" in caplog.text
+
+
+class _Longest(Random):
+    """Spreads nothing: each retry comes after all of its pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def pauses(results: Iterable[float | None | Exception], *, event: bool = False) -> list[float]:
+    """The seconds between passes with these results. `event`: something happens during each of them."""
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, left, done = asyncio.get_running_loop(), iter(results), asyncio.Event()
+        work_queue = WorkQueue(rng=_Longest())
+
+        async def make_pass(key: Key) -> float | None:
+            times_s.append(loop.time())
+            result = next(left, done)
+            if result is done:
+                done.set()
+                return None
+            if event:
+                work_queue.add(key)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        work_queue.add(A, after_s=0)
+        workers = asyncio.create_task(work_queue.work(make_pass))
+        await done.wait()
+        workers.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await workers
+
+    run_virtually(scene())
+    return [pytest.approx(later - before) for before, later in itertools.pairwise(times_s)]
+
+
+FAILS = Unreachable("away")
+
+
+def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit() -> None:
+    doubled = [FIRST_RETRY_S * 2**n for n in range(8)]
+    assert pauses([FAILS] * 10) == [*doubled, LAST_RETRY_S, LAST_RETRY_S]
+
+
+def test_a_pass_that_succeeds_ends_the_row_of_failures() -> None:
+    assert pauses([FAILS, FAILS, 7.0, FAILS]) == [
+        FIRST_RETRY_S,
+        2 * FIRST_RETRY_S,
+        7.0,
+        FIRST_RETRY_S,
+    ]
+
+
+def test_an_event_during_a_pass_shortens_its_pause_only_if_it_succeeds() -> None:
+    assert pauses([3600.0, FAILS, FAILS], event=True) == [
+        SETTLE_S,
+        FIRST_RETRY_S,
+        2 * FIRST_RETRY_S,
+    ]

@@ -26,6 +26,7 @@ QUANTUM = 100.0
 @dataclass
 class Sampling:
     max_new_tokens: int = 4
+    ignore_eos: bool = False
 
 
 @dataclass(eq=False)
@@ -330,6 +331,20 @@ def test_fcfs_matches_no_request() -> None:
     loop.send(req("a0"), req("a1"))
     assert loop.step() == ["a0", "a1"]
     assert loop.matched == []
+
+
+def test_a_client_is_expected_to_produce_what_its_last_request_produced() -> None:
+    loop = Loop()
+    last, next_ = req("a0"), req("a1", base=500)
+    next_.sampling_params = Sampling(4096)
+    loop.send(last)
+    loop.step()
+    for ends in ([], [], ["a0"]):
+        loop.forward(finish=ends)
+    loop.send(next_)
+    loop.step()
+    loop.scheduling.reservations.lower([next_])
+    assert next_.sampling_params.max_new_tokens == 3
 
 
 def test_a_request_aborted_while_running_is_reported_with_its_output() -> None:
