@@ -20,6 +20,7 @@ def queue(plugin: ModuleType) -> Any:
     """A queue; `bypassed` lists the calls for requests that the policy did not propose."""
     scheduling = Scheduling(make_policy("FCFS"), Accounts(LinearCost()), match=lambda request: 0, refused=lambda reason: None)  # fmt: skip
     found = plugin.FairQueue(scheduling)
+    found.scheduling = scheduling
     found.bypassed = []
     scheduling.bypassed = lambda: found.bypassed.append(None)
     return found
@@ -36,6 +37,24 @@ def test_a_request_that_the_policy_proposed_is_not_counted(queue: Any) -> None:
     queue.begin()
     queue.end({"one": 1})
     assert queue.bypassed == []
+
+
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_the_tokens_of_its_own_step_are_no_prefix_of_a_request(
+    queue: Any, asks_again: bool
+) -> None:
+    """vLLM counts them as computed when the step ends, and may ask for another request before."""
+    one = request("one", tokens=60)
+    queue.add_request(one)
+    queue.begin()
+    queue.pop_request()
+    one.status, one.num_computed_tokens = RequestStatus.RUNNING, 16
+    if asks_again:
+        assert not queue
+    one.num_computed_tokens += 44
+    queue.end({"one": 44})
+    totals = queue.scheduling.snapshot()[0]["ns/a/a"]
+    assert (totals.cached_tokens, totals.extend_tokens) == (16, 44)
 
 
 def test_each_request_that_entered_unproposed_is_counted_once(queue: Any) -> None:
