@@ -14,7 +14,7 @@ from evenkeel_kube.client import Unreachable
 from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.cluster.work_queue import FIRST_RETRY_S, LAST_RETRY_S, SETTLE_S, WorkQueue
 
-from tests.support.virtual_time import run_virtually
+from tests.support.virtual_time import Longest, run_virtually
 
 A, B = Key(SERVICE, "n", "a"), Key(SERVICE, "n", "b")
 
@@ -90,20 +90,13 @@ async def test_a_pass_that_fails_is_made_again(
     assert "FairInferenceService n/a" in caplog.text
 
 
-class _Longest(Random):
-    """Spreads nothing: each retry comes after all of its pause."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
-
 def pauses(results: Iterable[float | None | Exception], *, event: bool = False) -> list[float]:
     """The seconds between passes with these results. `event`: something happens during each of them."""
     times_s: list[float] = []
 
     async def scene() -> None:
         loop, left, done = asyncio.get_running_loop(), iter(results), asyncio.Event()
-        work_queue = WorkQueue(rng=_Longest())
+        work_queue = WorkQueue(rng=Longest())
 
         async def make_pass(key: Key) -> float | None:
             times_s.append(loop.time())

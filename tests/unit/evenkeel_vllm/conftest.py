@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_contract.reports import ClientReport
+from evenkeel_vllm import seams
 
 from tests.support import fake_vllm
 from tests.support.fake_vllm import Request, RequestStatus
@@ -24,8 +26,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         monkeypatch.setitem(sys.modules, name, module)
     for name in ("scheduler", "waiting_queue"):
         monkeypatch.delitem(sys.modules, f"evenkeel_vllm.{name}", raising=False)
-    from evenkeel_vllm import scheduler, seams
-
+    scheduler = importlib.import_module("evenkeel_vllm.scheduler")
     monkeypatch.setattr(seams, "installed", lambda: fake_vllm.VERSION)
     settings = EngineSettings(client_quantum=QUANTUM, warmup_s=0.0)
     for variable, value in settings.to_environment().items():
