@@ -225,7 +225,7 @@ def report_of(*outcomes: Outcome, max_concurrency: int = 0) -> tuple[ReplayRepor
 
 
 def test_a_report_has_the_failures_by_cause_and_by_client() -> None:
-    fine = outcome("a", due_s=1.0, sent_s=1.0, ended_s=3.0, first_token_s=2.0, input_tokens=10)
+    fine = outcome("a", due_s=1.0, sent_s=1.0, ended_s=3.0, first_token_s=2.0, input_tokens=1000)
     lost = [
         outcome("b", due_s=1.0, sent_s=1.0, ended_s=2.0, error="502", detail=f"replica r{number}")
         for number in range(2)
@@ -234,6 +234,9 @@ def test_a_report_has_the_failures_by_cause_and_by_client() -> None:
     assert (report.errors, report.errors_by_client) == ({"502": 2}, {"b": 2})
     assert "2 failed with 502: replica r1" in text
     assert "1 of 3 requests" in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[1:3]}
+    assert rows["a"][1:3] + rows["a"][-1:] == ["1", "0", "100"], "1,000 tokens in 10 seconds"
+    assert rows["b"][1:3] + rows["b"][-1:] == ["2", "2", "0"]
     assert " late " not in text
 
 
