@@ -194,6 +194,28 @@ async def test_routers_are_found_once_the_cluster_answers_again() -> None:
         assert failures == 3
 
 
+async def test_a_service_whose_polls_failed_is_polled_again_on_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    routers = FakeRouters()
+    async with resting(routers, ONE) as (cluster, operator):
+        listed = cluster.list_all
+
+        async def fails(kind: str, namespace: str, *, selector: str = "") -> list[Object]:
+            raise RuntimeError("a fault of ours")
+
+        cluster.list_all = fails  # type: ignore[method-assign]
+        operator.activations.follow(KEY, token=next(iter(routers.tokens)))
+        await until(lambda: "at zero failed" in caplog.text, "the fault in the log")
+        assert not routers.open.total()
+        cluster.list_all = listed  # type: ignore[method-assign]
+        operator.activations.resume()
+        await until(lambda: routers.open[ONE] == 1, "it to be asked again")
+        operator.activations.resume()
+        await asyncio.sleep(0.01)
+        assert routers.open[ONE] == 1
+
+
 async def test_no_router_is_polled_while_paused_or_for_running_or_deleted_services() -> None:
     routers = FakeRouters()
     async with resting(routers, ONE) as (cluster, operator):

@@ -326,6 +326,13 @@ def test_requests_that_share_what_is_being_computed_wait_for_it() -> None:
     assert loop.scheduling.snapshot()[0]["ns/b/b"].cached_tokens == 48
 
 
+def test_a_request_waits_for_whole_blocks_that_it_lacks_and_not_for_a_rest() -> None:
+    loop = Loop(slots=3)
+    loop.cached = {"a0": 32, "b0": 24}
+    loop.send(req("a0", tokens=48), req("b0", "b", tokens=64))
+    assert loop.step() == ["a0", "b0"], "a0 computes one of the two blocks that b0 lacks"
+
+
 def test_fcfs_matches_no_request() -> None:
     loop = Loop("FCFS")
     loop.send(req("a0"), req("a1"))
