@@ -106,6 +106,18 @@ def test_requests_that_share_what_is_being_computed_wait_for_it(engine: MakeEngi
     assert loop.totals("b").cached_tokens == 48
 
 
+def test_a_prompt_that_is_computed_holds_those_that_share_it_for_no_longer(
+    engine: MakeEngine,
+) -> None:
+    loop = engine(budget=40)
+    loop.send(request("a0"), request("b0", "b", tokens=96))
+    assert loop.step() == ["a0"]
+    assert loop.scheduler.waiting, "outside a step, whoever waits counts"
+    assert loop.step() == ["a0"]
+    assert loop.step() == ["a0", "b0"]
+    assert loop.totals("b").cached_tokens == 0, "the cache has lost it meanwhile"
+
+
 # Requests that come back.
 
 

@@ -67,7 +67,7 @@ def test_each_request_that_entered_unproposed_is_counted_once(queue: Any) -> Non
 def test_a_queue_that_has_nobody_to_propose_says_so(queue: Any) -> None:
     assert not queue
     for ask in (queue.peek_request, queue.pop_request):
-        with pytest.raises(IndexError, match="no request may enter now"):
+        with pytest.raises(IndexError, match="^no request may enter now$"):
             ask()
 
 
