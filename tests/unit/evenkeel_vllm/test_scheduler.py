@@ -234,6 +234,12 @@ def test_a_request_that_enters_unproposed_is_counted_and_logged_but_not_charged(
     assert counted("evenkeel_engine_policy_bypassed_total") == before + 1
     assert log.text.count("that the policy had not proposed") == 1
     assert loop.scheduler.scheduling.snapshot()[0] == {}
+    # Preempted, it waits for the policy like any other.
+    loop.scheduler.running.remove(stranger)
+    stranger.status, stranger.num_computed_tokens = RequestStatus.PREEMPTED, 0
+    loop.scheduler.waiting.prepend_request(stranger)
+    assert loop.step() == ["x"]
+    assert loop.totals().requests == 1
 
 
 def test_requests_without_a_readable_key_are_counted_and_each_reason_logged_once(
