@@ -88,15 +88,18 @@ async def test_a_pass_that_fails_is_made_again(
         await work(work_queue, make_pass, done)
     assert passes == 2
     assert "FairInferenceService n/a" in caplog.text
+    assert str(error) in caplog.text
 
 
-def pauses(results: Iterable[float | None | Exception], *, event: bool = False) -> list[float]:
-    """The seconds between passes with these results. `event`: something happens during each of them."""
+def pauses(
+    results: Iterable[float | None | Exception], *, events: int = 0, rng: Random | None = None
+) -> list[float]:
+    """The seconds between passes with these results. `events`: passes, the first ones, during which something happens."""
     times_s: list[float] = []
 
     async def scene() -> None:
         loop, left, done = asyncio.get_running_loop(), iter(results), asyncio.Event()
-        work_queue = WorkQueue(rng=Longest())
+        work_queue = WorkQueue(rng=rng or Longest())
 
         async def make_pass(key: Key) -> float | None:
             times_s.append(loop.time())
@@ -104,7 +107,7 @@ def pauses(results: Iterable[float | None | Exception], *, event: bool = False) 
             if result is done:
                 done.set()
                 return None
-            if event:
+            if len(times_s) <= events:
                 work_queue.add(key)
             if isinstance(result, Exception):
                 raise result
@@ -118,29 +121,53 @@ def pauses(results: Iterable[float | None | Exception], *, event: bool = False) 
             await workers
 
     run_virtually(scene())
-    return [pytest.approx(later - before) for before, later in itertools.pairwise(times_s)]
+    return [round(later - before, 6) for before, later in itertools.pairwise(times_s)]
 
 
-FAILS = Unreachable("away")
+FAILS, FAULT = Unreachable("away"), RuntimeError("a fault of ours")
 
 
-def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit() -> None:
+@pytest.mark.parametrize("failure", [FAILS, FAULT], ids=["cluster", "fault"])
+def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit(failure: Exception) -> None:
     doubled = [FIRST_RETRY_S * 2**n for n in range(8)]
-    assert pauses([FAILS] * 10) == [*doubled, LAST_RETRY_S, LAST_RETRY_S]
+    assert pauses([failure] * 10) == [*doubled, LAST_RETRY_S, LAST_RETRY_S]
 
 
-def test_a_pass_that_succeeds_ends_the_row_of_failures() -> None:
-    assert pauses([FAILS, FAILS, 7.0, FAILS]) == [
-        FIRST_RETRY_S,
-        2 * FIRST_RETRY_S,
-        7.0,
-        FIRST_RETRY_S,
-    ]
+def test_failures_in_a_row_count_whatever_they_are_until_a_pass_succeeds() -> None:
+    want = [FIRST_RETRY_S, 2 * FIRST_RETRY_S, 7.0, FIRST_RETRY_S]
+    assert pauses([FAULT, FAILS, 7.0, FAULT]) == want
+
+
+def test_retries_are_spread_over_the_second_half_of_their_pause() -> None:
+    parts = [pauses([FAILS], rng=Random(seed))[0] / FIRST_RETRY_S for seed in range(50)]
+    assert 0.5 <= min(parts) < 0.6
+    assert 0.9 < max(parts) <= 1.0
 
 
 def test_an_event_during_a_pass_shortens_its_pause_only_if_it_succeeds() -> None:
-    assert pauses([3600.0, FAILS, FAILS], event=True) == [
-        SETTLE_S,
-        FIRST_RETRY_S,
-        2 * FIRST_RETRY_S,
-    ]
+    want = [SETTLE_S, FIRST_RETRY_S, 2 * FIRST_RETRY_S]
+    assert pauses([3600.0, FAILS, FAULT], events=3) == want
+
+
+def test_an_event_leads_to_one_more_pass() -> None:
+    assert pauses([3600.0, 3600.0, 3600.0], events=1) == [SETTLE_S, 3600.0, 3600.0]
+
+
+def test_a_later_request_does_not_delay_a_pass_that_is_due_before() -> None:
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        work_queue, began_s = WorkQueue(rng=Longest()), loop.time()
+
+        async def make_pass(key: Key) -> float | None:
+            times_s.append(loop.time() - began_s)
+            done.set()
+            return None
+
+        for after_s in (60.0, 2.0, 600.0):
+            work_queue.add(A, after_s=after_s)
+        await work(work_queue, make_pass, done)
+
+    run_virtually(scene())
+    assert times_s == [2.0]
