@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -120,7 +121,8 @@ async def test_a_router_that_wants_one_gets_one_and_is_asked_until_it_is_ready()
     assert len(routers.tokens) == 1
 
 
-async def test_who_gives_up_is_wanted_no_more() -> None:
+async def test_who_gives_up_is_wanted_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="evenkeel_operator.autoscaler")
     routers = FakeRouters()
     async with resting(routers, ONE, TWO) as (_, operator):
         routers.say(ONE, True)
@@ -131,6 +133,9 @@ async def test_who_gives_up_is_wanted_no_more() -> None:
         routers.say(TWO, False)
         await until(lambda: operator.woken == [KEY, KEY], "the end of it")
         assert not operator.activations.wanted(KEY)
+    service = "FairInferenceService team-ml/simulated"
+    said = [f"{service}: a request waits for the first replica", f"{service}: no request waits"]
+    assert caplog.messages == said
 
 
 async def test_the_next_life_hears_of_it_again() -> None:

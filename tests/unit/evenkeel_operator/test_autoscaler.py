@@ -81,6 +81,8 @@ async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
     await operator.make_pass(KEY)
     operator.prometheus.answers = BUSY
     await looks(operator)
+    asked = operator.prometheus.queries.values()
+    assert all('namespace="team-ml",evenkeel_dev_service="simulated"' in one for one in asked)
     assert replicas(cluster) == 5
     assert status(cluster)["scaling"] == {
         "desired": 5,
@@ -305,8 +307,10 @@ async def test_without_series_the_condition_names_the_label_that_is_missing(
     cluster = cluster_with()
     operator = Operator(cluster)
     await operator.make_pass(KEY)
-    operator.prometheus.answers = {LABELS: tuple(Sample(one, 1.0) for one in labels)}
+    found_labels = tuple(Sample(one, 1.0) for one in labels)
+    operator.prometheus.answers = {LABELS: found_labels} if labels else {}
     await looks(operator)
+    assert [source.url for source in operator.prometheus.sources] == ["http://prometheus:9090"] * 2
     found = condition(cluster, "ScalingActive")
     assert (found["status"], found["reason"]) == ("False", "NoData")
     assert want in found["message"]
