@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64encode
 from dataclasses import replace
 from typing import Any
@@ -59,8 +60,8 @@ async def looks(operator: Operator, *, after_s: float = INTERVAL_S) -> None:
     operator.now_s += after_s
     operator.woken.clear()
     assert await operator.autoscaler.look(KEY) == INTERVAL_S
-    if operator.woken:
-        await operator.make_pass(KEY)
+    for key in list(operator.woken):
+        await operator.make_pass(key)
 
 
 async def test_the_first_pass_holds_and_asks_for_a_look() -> None:
@@ -74,7 +75,10 @@ async def test_the_first_pass_holds_and_asks_for_a_look() -> None:
     assert status(cluster)["scaling"] == {"desired": 1, "reason": "NoDataYet"}
 
 
-async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec() -> None:
+async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="evenkeel_operator.autoscaler")
     cluster = cluster_with()
     spec = cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]
     operator = Operator(cluster)
@@ -83,6 +87,8 @@ async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
     await looks(operator)
     asked = operator.prometheus.queries.values()
     assert all('namespace="team-ml",evenkeel_dev_service="simulated"' in one for one in asked)
+    said = "FairInferenceService team-ml/simulated: 5 replicas (Demand), ScalingActive: Scaling"
+    assert said in caplog.messages
     assert replicas(cluster) == 5
     assert status(cluster)["scaling"] == {
         "desired": 5,
