@@ -7,10 +7,10 @@ cache, at less cost. The time stamp of the last batch identifies the history tha
 
 from __future__ import annotations
 
-import sys
 import threading
 from array import array
 from collections.abc import Iterable, Iterator
+from sys import byteorder
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -57,7 +57,7 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
     def hashes(self) -> array[int]:
         """The hashes of `pages`."""
         found = array("q", self.pages)
-        if sys.byteorder == "big":
+        if byteorder == "big":
             found.byteswap()
         return found
 
@@ -130,7 +130,7 @@ def answer(held: HeldPages) -> Iterator[bytes]:
     parts = max(1, -(-len(hashes) // PART_PAGES))
     for part in range(parts):
         pages = array("Q", unsigned(hashes[part * PART_PAGES : (part + 1) * PART_PAGES]))
-        if sys.byteorder == "big":
+        if byteorder == "big":
             pages.byteswap()
         yield _encoder.encode(
             PagesPart(

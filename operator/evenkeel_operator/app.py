@@ -258,7 +258,7 @@ async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asy
 
 
 def _now() -> datetime:
-    return datetime.now(UTC)
+    return datetime.now(UTC)  # noqa: TID251 - the clock that all others take as a parameter
 
 
 OnEvent = Callable[[str | None, str, Object], None]

@@ -38,8 +38,7 @@ from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog
-from evenkeel_router.request.request_trace import RequestTracer
+from evenkeel_router.request.request_state import RequestLog, RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -110,7 +109,7 @@ async def running(
         await _read_store(stack, rooms)
         # 2. The way to replicas.
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
-        stack.enter_context(tokenising)
+        await stack.enter_async_context(tokenising)
         await tokenising.load()
 
         # 3. What runs beside the requests.
@@ -191,7 +190,7 @@ def _followers(
     """What asks replicas about themselves: reports, KV events, what they make tokens with, their queues."""
     settings, replicas, prefixes = rooms.settings, rooms.replicas, rooms.prefixes
     accounting = rooms.service_ledger.accounting
-    relocation = Relocation(replicas.fleet, accounting, rooms.intake.active_requests)
+    relocation = Relocation(replicas.fleet, accounting, rooms.intake.unanswered)
     reports = Reports(
         settings,
         replicas,
@@ -222,6 +221,7 @@ def _pipeline(
         rooms.gates,
         upstream=upstream,
         health=health,
+        unanswered=rooms.intake.unanswered,
         is_draining=lambda: rooms.intake.draining,
     )
     return Pipeline(

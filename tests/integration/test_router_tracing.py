@@ -11,7 +11,7 @@ from itertools import pairwise
 import httpx
 import pytest
 from evenkeel_contract.routerconfig import ClientNames, ReplicaConfig, TracingConfig
-from evenkeel_router.request.request_trace import RequestTrace, Step
+from evenkeel_router.request.request_state import RequestTrace, Step
 from evenkeel_router.telemetry import spans
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.upstream import BrokenError, Outgoing, UpstreamError

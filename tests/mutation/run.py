@@ -3,7 +3,7 @@
     python tests/mutation/run.py replica/dlpm.py 'fleet/*.py' ...
     python tests/mutation/run.py evenkeel_operator/autoscaler.py --tests 'autoscaler|activation'
 
-A pattern names files of the algorithms (`fairshare`, and the simulator's laboratory), or begins with the name of a package.
+A pattern names files of the algorithms (`fairshare`, and `ROOMS`), or begins with the name of a package.
 mutmut needs a `src` layout, so the packages and the tests are staged in `out/mutation` first. Prints every survivor as a diff;
 exits with 1 if one of them is not explained in docs/design/mutation.md. A survivor is explained there by quoting its changed
 line in a code block (`- old` / `+ new`), under its file's name.
@@ -24,12 +24,20 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "out" / "mutation"
 ACCEPTED = ROOT / "docs" / "design" / "mutation.md"
 ALGORITHMS = "evenkeel_fairshare"
-LABORATORY = "evenkeel_simulator"
-"""Of this package the laboratory is one of the algorithms."""
-EVERYTHING = ("replica/*.py", "fleet/*.py", "prefix/*.py", "*.py", "laboratory/*.py")
+ROOMS = {"policies": "evenkeel_laboratory", "traffic": "evenkeel_simulator"}
+"""Rooms of other packages that are algorithms too."""
+EVERYTHING = (
+    "replica/*.py",
+    "fleet/*.py",
+    "prefix/*.py",
+    "*.py",
+    "policies/*.py",
+    "traffic/timeline.py",
+    "traffic/service_difference.py",
+)
 TESTS_OF_ALGORITHMS = (
     *("tests/conformance", "tests/property"),
-    *(f"tests/unit/{ALGORITHMS}", f"tests/unit/{LABORATORY}/laboratory"),
+    *(f"tests/unit/{ALGORITHMS}", *(f"tests/unit/{name}/{room}" for room, name in ROOMS.items())),
 )
 DATA = ("crds", "examples")
 """Folders that tests of the other packages read."""
@@ -55,14 +63,15 @@ def path_of(pattern: str) -> str:
     """The staged files of a pattern."""
     if pattern.startswith("evenkeel_"):
         return f"src/{pattern}"
-    return f"src/{LABORATORY if pattern.startswith('laboratory/') else ALGORITHMS}/{pattern}"
+    return f"src/{ROOMS.get(pattern.split('/')[0], ALGORITHMS)}/{pattern}"
 
 
 def stage(patterns: list[str], tests_named: str) -> None:
     """Copy the packages, the tests of what is mutated, and what these read."""
     shutil.rmtree(STAGE, ignore_errors=True)
-    for file in ROOT.glob("[a-z]*/evenkeel_*/__init__.py"):
-        shutil.copytree(file.parent, STAGE / "src" / file.parent.name)
+    for place in ("[a-z]*", "plugins/*"):
+        for file in ROOT.glob(f"{place}/evenkeel_*/__init__.py"):
+            shutil.copytree(file.parent, STAGE / "src" / file.parent.name)
     for folder in (*DATA, "tests/support"):
         shutil.copytree(ROOT / folder, STAGE / folder)
     packages = {pattern.split("/")[0] for pattern in patterns if pattern.startswith("evenkeel_")}
@@ -89,7 +98,7 @@ def stage(patterns: list[str], tests_named: str) -> None:
 
 def imports_others(test: Path) -> bool:
     """Whether a test of the algorithms imports other packages, be it through tests/support: most of these are slow."""
-    others = r"^\s*(from|import) evenkeel_(?!fairshare|simulator\.laboratory)"
+    others = r"^\s*(from|import) evenkeel_(?!fairshare|laboratory\.policies|simulator\.traffic)"
     text = test.read_text()
     support = re.findall(r"tests\.support\.(\w+)", text)
     texts = [text, *((ROOT / "tests/support" / f"{name}.py").read_text() for name in support)]

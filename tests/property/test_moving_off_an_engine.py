@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.ledger.held_work import HeldWork
-from evenkeel_router.request.relocation import TakenBack
+from evenkeel_router.ledger.held_work import HeldWork, TakenBack
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ def _draw_panel(axes: Axes, panel: Plain, lines: Sequence[Line]) -> None:
         axes.text(0.5, 0.5, text, ha="center", va="center", size=20, transform=axes.transAxes)
         return
     for name, samples in lines:
-        times = [datetime.fromtimestamp(at) for at, _ in samples]
+        times = [datetime.fromtimestamp(at, UTC) for at, _ in samples]
         axes.plot(times, [value for _, value in samples], label=name, linewidth=1.2)
     if not lines:
         axes.text(0.5, 0.5, "No data", ha="center", va="center", transform=axes.transAxes)

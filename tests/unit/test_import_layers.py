@@ -1,4 +1,4 @@
-"""`.importlinter` rejects the imports that it is there to reject: each case plants one in a copy of the packages."""
+"""The linters reject what they are there to reject: each case plants it in a copy of the packages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from configparser import ConfigParser
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from grimp import build_graph
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -19,22 +21,29 @@ FOLDERS = (
     "contract",
     "kube",
     "simulator",
+    "laboratory",
     "router",
     "operator",
-    "sglang_plugin",
-    "vllm_plugin",
+    "plugins/common",
+    "plugins/sglang",
+    "plugins/vllm",
     "cli",
 )
 
 
 class Case(NamedTuple):
-    """One import that must not be there."""
+    """Imports that must not be there."""
 
     name: str
     planted: Sequence[tuple[str, str]]
-    """Module and the import that it gains."""
+    """Module, and the name or the statement that it gains."""
     want_broken: str
     """The contract that rejects it."""
+
+
+def typed(statement: str) -> str:
+    """An import for type checkers only."""
+    return f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {statement}"
 
 
 CASES = (
@@ -72,6 +81,41 @@ CASES = (
         "the engine model imports a server",
         [("evenkeel_simulator.engine.model", "evenkeel_simulator.server.app")],
         "simulator-layers",
+    ),
+    Case(
+        "the engine model imports the form of traffic",
+        [("evenkeel_simulator.engine.model", "evenkeel_simulator.traffic.workload")],
+        "simulator-layers",
+    ),
+    Case(
+        "a simulated replica imports what its image leaves out",
+        [("evenkeel_simulator.server.app", "evenkeel_simulator.traffic.records")],
+        "images-without-traffic",
+    ),
+    Case(
+        "vLLM's plug-in imports SGLang's",
+        [("evenkeel_vllm.prompts", "evenkeel_sglang.prompts")],
+        "layers",
+    ),
+    Case(
+        "what the plug-ins share imports one of them",
+        [("evenkeel_plugin.scheduling", "evenkeel_sglang.seams")],
+        "layers",
+    ),
+    Case(
+        "the command line imports the laboratory",
+        [("evenkeel_cli.replay.report", "evenkeel_laboratory.experiments.setup")],
+        "fleet-without-laboratory",
+    ),
+    Case(
+        "an experiment imports a verb's module",
+        [("evenkeel_laboratory.experiments.setup", "evenkeel_laboratory.commands.scalers")],
+        "laboratory-rooms",
+    ),
+    Case(
+        "an experiment imports the operator",
+        [("evenkeel_laboratory.experiments.scaling", "evenkeel_operator.core.scaling")],
+        "laboratory-parts",
     ),
     Case(
         "the operator's core imports what reads the cluster",
@@ -167,7 +211,69 @@ CASES = (
         [("evenkeel_router.fleet.selection", "evenkeel_router.fleet.wait_queue")],
         "router-pure",
     ),
+    Case(
+        "the router's refusals start a process",
+        [("evenkeel_router.api.errors", "subprocess")],
+        "router-pure",
+    ),
+    Case(
+        "the router's identities read the clock through a package that they lie in",
+        [("evenkeel_router.__init__", "time")],
+        "router-pure",
+    ),
+    Case(
+        "the router's identities take a type from the event loop",
+        [("evenkeel_router.api.identity", typed("from asyncio import Task"))],
+        "router-pure",
+    ),
+    Case(
+        "the contract opens an address of which it may only take the parts",
+        [("evenkeel_contract.values", "from urllib import request")],
+        "pure-cores",
+    ),
+    Case(
+        "the contract uses a module of the interpreter, of which it may only take a constant",
+        [("evenkeel_contract.values", "sys")],
+        "pure-cores",
+    ),
+    Case(
+        "files of a room import each other in a circle",
+        [("evenkeel_router.transport.upstream", "evenkeel_router.transport.connections")],
+        "no-circles",
+    ),
+    Case(
+        "files of a room import each other in a circle, one for a type",
+        [("evenkeel_router.transport.upstream", typed("import evenkeel_router.transport.server"))],
+        "no-circles",
+    ),
+    Case(
+        "files of the engine model import each other, one inside a function",
+        [
+            (
+                "evenkeel_simulator.engine.admission",
+                "def load():\n    import evenkeel_simulator.engine.room",
+            )
+        ],
+        "no-circles",
+    ),
+    Case(
+        "two folders of the algorithms import each other, through four files",
+        [
+            ("evenkeel_fairshare.replica.contract", "evenkeel_fairshare.fleet.d2lpm_auto"),
+            ("evenkeel_fairshare.fleet.registry", "evenkeel_fairshare.replica.registry"),
+        ],
+        "no-circles",
+    ),
 )
+CALLS = {
+    "datetime.now()": "DTZ005",
+    "datetime.now(UTC)": "TID251",
+    "datetime.today()": "TID251",
+    "datetime.utcnow()": "TID251",
+    "date.today()": "TID251",
+    "datetime.fromtimestamp(0)": "DTZ006",
+}
+"""Clock calls of the one module with a clock that pure modules may import, and the rule of ruff that rejects each."""
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +300,48 @@ def test_a_planted_import_breaks_its_contract(copy: Path, case: Case) -> None:
     assert broken == {case.want_broken}
 
 
+@pytest.mark.parametrize(("call", "rule"), CALLS.items())
+def test_a_planted_clock_call_breaks_its_rule(call: str, rule: str) -> None:
+    path = ROOT / "fairshare" / "evenkeel_fairshare" / "cost.py"
+    text = f"{path.read_text()}\nfrom datetime import UTC, date, datetime\n\nprint(UTC, date, {call})\n"
+    answer = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--stdin-filename", str(path), "-"],
+        cwd=ROOT,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"{rule} " in answer.stdout, answer.stdout + answer.stderr
+
+
+def test_every_package_is_checked_for_circles(copy: Path) -> None:
+    found = contracts(copy)
+    packages = found["importlinter"]["root_packages"].split()
+    assert found["importlinter:contract:no-circles"]["ancestors"].split() == packages
+    assert sorted(packages) == sorted(path.parent.name for path in copy.glob("*/*/__init__.py"))
+
+
+def test_no_module_imports_what_its_own_package_collects() -> None:
+    """The package imports the module in turn. The contract sees circles between neighbours only."""
+    graph = build_graph(*contracts(ROOT)["importlinter"]["root_packages"].split(), cache_dir=None)
+    assert [
+        (importer, imported)
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+        if importer.startswith(f"{imported}.")
+        and graph.chain_exists(importer=imported, imported=importer)
+    ] == []
+
+
 @contextmanager
 def planted(copy: Path, imports: Sequence[tuple[str, str]]) -> Iterator[None]:
     """The imports for the time of the context."""
     before = {path: path.read_text() if path.exists() else None for path in paths_of(copy, imports)}
     try:
         for (_, imported), path in zip(imports, before, strict=True):
-            path.write_text(f"{before[path] or ''}\nimport {imported}\n")
+            statement = imported if " " in imported else f"import {imported}"
+            path.write_text(f"{before[path] or ''}\n{statement}\n")
         yield
     finally:
         for path, text in before.items():
@@ -212,7 +353,8 @@ def paths_of(copy: Path, imports: Sequence[tuple[str, str]]) -> list[Path]:
     found = []
     for module, _ in imports:
         package, _, rest = module.partition(".")
-        folder = next(path for path in copy.glob(f"*/{package}") if path.is_dir())
+        folders = (copy / name / package for name in FOLDERS)
+        folder = next(path for path in folders if path.is_dir())
         found.append(folder / f"{rest.replace('.', '/')}.py")
     return found
 
@@ -224,7 +366,10 @@ def broken_contracts(copy: Path, *, only: str | None = None) -> set[str]:
     answer = subprocess.run(
         [sys.executable, "-c", script, "--no-logo", f"--cache-dir={copy / 'cache'}", *limit],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": ":".join(str(copy / name) for name in FOLDERS)},
+        env={
+            **os.environ,
+            "PYTHONPATH": ":".join(str(path) for path in (*map(copy.joinpath, FOLDERS), ROOT)),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -235,10 +380,16 @@ def broken_contracts(copy: Path, *, only: str | None = None) -> set[str]:
 
 
 def _titles(copy: Path) -> dict[str, str]:
-    found, name = {}, ""
-    for line in (copy / ".importlinter").read_text().splitlines():
-        if line.startswith("[importlinter:contract:"):
-            name = line.removeprefix("[importlinter:contract:").rstrip("]")
-        elif line.startswith("name = ") and name:
-            found[name] = line.removeprefix("name = ")
+    prefix = "importlinter:contract:"
+    return {
+        section.removeprefix(prefix): " ".join(options["name"].split())
+        for section, options in contracts(copy).items()
+        if section.startswith(prefix)
+    }
+
+
+def contracts(folder: Path) -> ConfigParser:
+    """What `.importlinter` says."""
+    found = ConfigParser()
+    found.read(folder / ".importlinter")
     return found

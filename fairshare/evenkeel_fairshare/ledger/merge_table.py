@@ -10,9 +10,9 @@ so that the latest changes come first.
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from sys import byteorder, intern
 from typing import Final, NamedTuple
 
 DOUBLE_BYTES: Final = 8
@@ -106,7 +106,7 @@ class MergeTable:
         cells = self._cells
         start = self._slots.pop(name, None)
         if start is None:
-            start, name = len(cells), sys.intern(name)
+            start, name = len(cells), intern(name)
             cells.extend(self._nothing)
         cells[start + column] += amount
         cells[start] = version
@@ -127,7 +127,7 @@ class MergeTable:
             )
         cells = array("d")
         cells.frombytes(rows.cells)
-        if sys.byteorder == "big":
+        if byteorder == "big":
             cells.byteswap()
         _check_finite(cells)
         width = self.width
@@ -153,7 +153,7 @@ class MergeTable:
         for name in picked:
             start = self._slots[name]
             out.extend(self._cells[start : start + self.width])
-        if sys.byteorder == "big":
+        if byteorder == "big":
             out.byteswap()
         return Rows(picked, out.tobytes())
 
@@ -175,7 +175,7 @@ class MergeTable:
         start = self._slots.get(name)
         if start is None:
             # One string per name over all tables: a client is in the table of every incarnation.
-            self._slots[sys.intern(name)] = len(self._cells)
+            self._slots[intern(name)] = len(self._cells)
             self._cells.extend(new)
         else:
             old = self._cells[start : start + self.width]
@@ -186,7 +186,7 @@ class MergeTable:
                 return False
             self._cells[start : start + self.width] = new
             del self._slots[name]
-            self._slots[sys.intern(name)] = start  # the newest
+            self._slots[intern(name)] = start  # the newest
         self._note_order(new[0])
         return True
 

@@ -20,7 +20,6 @@ sent to a replica, as many as its slots, are those that are loaded. A wrong gues
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +28,7 @@ from hashlib import sha256
 from itertools import accumulate, repeat, takewhile
 from operator import and_
 from struct import iter_unpack
+from sys import byteorder
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -82,7 +82,7 @@ def sglang_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = 
     if page_tokens < 1:
         raise ValueError(f"page_tokens is {page_tokens}; it must be at least 1")
     ids = array("I", tokens)
-    if sys.byteorder == "big":
+    if byteorder == "big":
         ids.byteswap()
     data, page_bytes = ids.tobytes(), page_tokens * ids.itemsize
     digest = sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest() if cache_salt else b""

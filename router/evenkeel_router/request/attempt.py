@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final, TypeAlias
 
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 from msgspec import Struct
@@ -34,6 +35,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
@@ -45,8 +47,37 @@ from evenkeel_router.transport.upstream import (
     SilenceError,
 )
 
-if TYPE_CHECKING:
-    from evenkeel_router.request.relocation import PendingVerdict
+NOTICE_S: Final = 5.0
+"""How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
+
+
+class PendingVerdict:
+    """The requests that were taken back of one client at one replica, until a report shows which had begun."""
+
+    def __init__(self, taken: TakenBack) -> None:
+        self._taken = taken
+        self._verdict: RelocationVerdict | None = None
+        """By the last report; None: there was none yet."""
+        self._noticed = asyncio.Event()
+
+    def reported(self, held: HeldWork) -> bool:
+        """A report shows what the replica has of the client. Whether it has dropped what was taken back."""
+        self._verdict = self._taken.verdict(held)
+        settled = self._taken.is_settled(held)
+        if settled:
+            self.end()
+        return settled
+
+    def end(self) -> None:
+        """No more reports follow."""
+        self._noticed.set()
+
+    async def verdict(self) -> RelocationVerdict | None:
+        """Which requests had begun; None if no report showed it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_S):
+                await self._noticed.wait()
+        return self._verdict
 
 
 class State(Enum):
@@ -166,6 +197,7 @@ class Answered(Struct, frozen=True):
 
     request_state: RequestState
     admitted: AdmittedRequest
+    attempt: Attempt
     request: Request
     reply: Reply
     begun: Begun

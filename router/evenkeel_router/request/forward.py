@@ -20,7 +20,7 @@ A stream's first whole event commits the request to a replica, not its status li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet
 from functools import partial
 from typing import Final
 
@@ -45,8 +45,7 @@ from evenkeel_router.request.attempt import (
 )
 from evenkeel_router.request.pacing import relay_of
 from evenkeel_router.request.replica_wait import ReplicaWait
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.request.request_trace import Step
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState, Step
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (
@@ -98,14 +97,17 @@ class Forwarder:
         *,
         upstream: Upstream,
         health: HealthMonitor,
+        unanswered: MutableSet[Attempt],
         is_draining: Callable[[], bool],
     ) -> None:
+        """`unanswered` gets the attempts at replicas whose client was sent nothing yet."""
         self._settings = settings
         self._replicas = replicas
         self._accounting = accounting
         self._gates = gates
         self._upstream = upstream
         self._health = health
+        self._unanswered = unanswered
         self._is_draining = is_draining
         self._replica_wait = ReplicaWait(settings, replicas, accounting)
         self._now = asyncio.get_running_loop().time
@@ -113,7 +115,7 @@ class Forwarder:
     async def forward(
         self, request_state: RequestState, admitted: AdmittedRequest, request: Request
     ) -> Answer:
-        """The answer; raises `Refusal`. The last attempt stays open in `request_state`, to settle."""
+        """The answer; raises `Refusal`."""
         fleet = self._replicas.fleet
         queue_timeout_s = self._settings.config.limits.queue_timeout_s
         history = _History(request_state.started_s + queue_timeout_s)
@@ -129,7 +131,7 @@ class Forwarder:
                 history.tried = EMPTY  # no replica had begun it, or much may have changed
                 continue
             attempt = Attempt(fleet, self._accounting, ticket, history.tried)
-            request_state.attempt = attempt
+            request_state.ticket = ticket
             try:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
@@ -151,6 +153,9 @@ class Forwarder:
                 admitted.totals.retries += 1
                 history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
                 continue
+            finally:
+                self._unanswered.discard(attempt)
+                attempt.finished(request_state.usage)
             if answer is not None:
                 return answer
 
@@ -192,6 +197,7 @@ class Forwarder:
                 return None
         now_s = self._now()
         key = attempt.dispatched(admitted.client, paid=history.paid, now_s=now_s)
+        self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
         self._replicas.totals[replica].requests += 1
@@ -213,8 +219,8 @@ class Forwarder:
             ) from error
         if stream and reply.status == 200 and reply.body is None:
             begun = partial(self._begun, request_state, attempt, history)
-            answered = Answered(request_state, admitted, request, reply, begun)
-            return await self._relay(attempt, answered)
+            answered = Answered(request_state, admitted, attempt, request, reply, begun)
+            return await self._relay(answered)
         answer = relay_whole(
             request_state, admitted, request=request, reply=reply, close=self._is_draining()
         )
@@ -237,12 +243,12 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    async def _relay(self, attempt: Attempt, answered: Answered) -> Answer:
+    async def _relay(self, answered: Answered) -> Answer:
         """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
         config = self._settings.config
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
-        if attempt.turn is not None:
-            attempt.turn.produced = relay.scan
+        if (turn := answered.attempt.turn) is not None:
+            turn.produced = relay.scan
         return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
 
     async def _has_turn(
@@ -277,6 +283,7 @@ class Forwarder:
         self, request_state: RequestState, attempt: Attempt, history: _History, status: int
     ) -> None:
         """The client is being sent the first of its answer."""
+        self._unanswered.discard(attempt)
         request_state.first_byte_s = self._now()
         request_state.status = status
         if request_state.trace is not None:

@@ -14,6 +14,7 @@ from evenkeel_router.api.inference import Limits
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory
+from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Request
 
@@ -29,6 +30,8 @@ class Intake:
         self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
         self.active_requests: set[RequestState] = set()
         """Requests between admission and their end."""
+        self.unanswered: set[Attempt] = set()
+        """Attempts of those at replicas, whose client was sent nothing yet."""
         self.draining = False
         """Set when the router ends: every answer closes its connection."""
         self.refuses_from_s = inf

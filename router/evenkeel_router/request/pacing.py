@@ -57,10 +57,11 @@ class MeasuredRelay(Relay):
 class PacedRelay(MeasuredRelay):
     """Sends a token when its user has read the one before it."""
 
-    __slots__ = ("_held", "_held_bytes", "_timer", "_waiter")
+    __slots__ = ("_attempt", "_held", "_held_bytes", "_timer", "_waiter")
 
     def __init__(self, answered: Answered, *, expectation: Expectation) -> None:
         super().__init__(answered, expectation=expectation)
+        self._attempt = answered.attempt
         self._held: deque[tuple[float, bytes]] = deque()
         """When events are due, and the events."""
         self._held_bytes = 0
@@ -91,9 +92,7 @@ class PacedRelay(MeasuredRelay):
 
     async def send_rest(self) -> None:
         """The replica is free meanwhile."""
-        attempt = self.request_state.attempt
-        if attempt is not None:
-            attempt.finished(self.usage())
+        self._attempt.finished(self.usage())
         while self._held:
             await self._sent()
 

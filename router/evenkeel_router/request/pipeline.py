@@ -35,8 +35,13 @@ from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.request_state import AdmittedRequest, RequestIds, RequestState
-from evenkeel_router.request.request_trace import RequestTracer, Step
+from evenkeel_router.request.request_state import (
+    AdmittedRequest,
+    RequestIds,
+    RequestState,
+    RequestTracer,
+    Step,
+)
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
@@ -299,9 +304,7 @@ class Pipeline:
         """Return what the request reserved and charge what it used, for every kind of end."""
         if request_state.trace is not None:
             request_state.trace.step(Step.ACCOUNT)
-        usage, attempt = request_state.usage, request_state.attempt
-        if attempt is not None:
-            attempt.finished(usage)
+        usage, ticket = request_state.usage, request_state.ticket
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
@@ -309,10 +312,10 @@ class Pipeline:
             cost = self._totals.settle(totals, at_replica, usage)
             self._service_ledger.demand.finished(client.identity, cost)
             good = request_state.outcome is None and request_state.usage_reported
-            if usage.input_tokens and good and attempt is not None:
+            if usage.input_tokens and good and ticket is not None:
                 if inference.prompt_bytes:
                     self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
-                self._compare(request_state, attempt.ticket.prediction, usage)
+                self._compare(request_state, ticket.prediction, usage)
         elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
                 request_state.estimate_tokens

@@ -12,8 +12,10 @@ import itertools
 import re
 import secrets
 import time
+from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final, Protocol
 
 import msgspec
 from evenkeel_contract.names import (
@@ -25,22 +27,18 @@ from evenkeel_contract.names import (
 )
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.qoe import Delivery
-from multidict import istr
+from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.cors import Headers
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.fleet.selection import Match
+from evenkeel_router.fleet.selection import Match, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
-from evenkeel_router.request.request_trace import RequestTrace
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Outgoing
-
-if TYPE_CHECKING:
-    from evenkeel_router.request.attempt import Attempt
 
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -63,6 +61,63 @@ class RequestIds:
     def new(self) -> str:
         """A new id."""
         return f"{self._prefix}-{next(self._numbers):x}"
+
+
+class Step(Enum):
+    """The numbered steps of the pipeline; the value is the name of the span."""
+
+    IDENTIFY = "identify"
+    PARSE = "parse"  # and receive the body
+    ADMIT = "admit"
+    TOKENISE = "tokenise"
+    SELECT = "select"  # match the prefix and choose a replica, or wait for one
+    QUEUE = "queue"  # at the gate, where the router orders the replica's queue (R12)
+    # Step 6, one attempt at one replica, has a span of another kind: `RequestTrace.forward`.
+    ACCOUNT = "account"
+
+
+class RequestTrace(Protocol):
+    """The trace of one request as the pipeline sees it; `telemetry.tracing` makes spans of it.
+
+    The steps follow each other without gaps: a step ends where the next one begins, so their durations add up to the
+    request's.
+    """
+
+    def step(self, step: Step) -> None:
+        """The step before ends, and this one begins."""
+
+    def forward(self, admitted: AdmittedRequest, *, replica: str, url: str) -> None:
+        """An attempt begins, at the replica at `url`. Whatever step was before ends."""
+
+    def failed(self, why: str) -> None:
+        """The attempt failed, and step `SELECT` begins again; `why` is one of few words."""
+
+    def answered(self) -> None:
+        """The client is being sent the first of its answer."""
+
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """W3C trace context for the replica: its spans become children of the current step."""
+
+    def log_id(self) -> str:
+        """The trace id for the request log, in hexadecimal digits; empty if the trace is not sampled."""
+
+    def ended(self, request_state: RequestState) -> None:
+        """The request is over."""
+
+
+class TraceSource(Protocol):
+    """Begins the traces of requests."""
+
+    def begin(self, path: str, method: str, headers: CIMultiDict[str]) -> RequestTrace:
+        """The trace of a new request, which continues the client's."""
+
+
+class RequestTracer(Protocol):
+    """Traces as configured."""
+
+    @property
+    def spans(self) -> TraceSource | None:
+        """None while tracing is off."""
 
 
 class RequestState(msgspec.Struct, eq=False):
@@ -89,8 +144,8 @@ class RequestState(msgspec.Struct, eq=False):
     # Select and forward.
     activation_s: float = 0.0
     """Time that it waited for the first replica of a service at zero; it counts towards no other limit."""
-    attempt: Attempt | None = None
-    """The current attempt, or the last one."""
+    ticket: Ticket | None = None
+    """The fleet's, of the current attempt, or of the last one."""
     attempts: int = 0
     """Times that it was sent."""
     replica: str = ""

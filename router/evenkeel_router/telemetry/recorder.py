@@ -99,8 +99,8 @@ class Recorder:
             return
         if request_state.client is None:
             return
-        attempt = request_state.attempt
-        match = None if attempt is None else attempt.ticket.match
+        ticket = request_state.ticket
+        match = None if ticket is None else ticket.match
         blocks = () if match is None else tuple(match.dispatch.blocks)
         if (
             len(self._pending) >= MAX_PENDING
@@ -276,12 +276,12 @@ def _size(path: Path) -> int:
 
 
 def _line(request_state: RequestState, duration_s: float, *, from_s: float) -> RequestLine:
-    first_s, usage, attempt = (
+    first_s, usage, ticket = (
         request_state.first_byte_s,
         request_state.usage or NOTHING,
-        request_state.attempt,
+        request_state.ticket,
     )
-    adapter = None if attempt is None else attempt.ticket.match.adapter
+    adapter = None if ticket is None else ticket.match.adapter
     client = request_state.client
     return RequestLine(
         arrival_s=round(request_state.started_s - from_s, 6),

@@ -46,9 +46,7 @@ from opentelemetry.util.types import AttributeValue
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import OURS, Outcome
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.request.request_trace import RequestTrace, Step
-from evenkeel_router.telemetry.tracing import DroppedSpans
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState, RequestTrace, Step
 
 MAX_WAITING: Final = 8192
 """Spans in memory; further ones replace the oldest, which the SDK logs."""
@@ -75,8 +73,13 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 class Spans:
     """Makes spans, and exports them in a thread of the SDK."""
 
-    def __init__(self, config: RouterConfig, tracing: TracingConfig, dropped: DroppedSpans) -> None:
-        """Headers and certificates for the collector come from the standard variables `OTEL_EXPORTER_OTLP_*`."""
+    def __init__(
+        self, config: RouterConfig, tracing: TracingConfig, drop: Callable[[int], None]
+    ) -> None:
+        """`drop` counts spans that no collector received; threads call it.
+
+        Headers and certificates for the collector come from the standard variables `OTEL_EXPORTER_OTLP_*`.
+        """
         resource = Resource.create(
             {
                 "service.name": "evenkeel-router",
@@ -86,7 +89,7 @@ class Spans:
             }
         )
         self._provider = TracerProvider(ParentBased(ALWAYS_ON), resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(_Queue(_Exporter(tracing.endpoint, dropped), dropped))
+        self._provider.add_span_processor(_Queue(_Exporter(tracing.endpoint, drop), drop))
         self._tracer = self._provider.get_tracer("evenkeel_router")
         self._rate = tracing.sampling_rate_per_million / 1_000_000
         self._model = config.model
@@ -117,14 +120,14 @@ class Spans:
 class _Exporter(OTLPSpanExporter):
     """Counts the spans that it takes, and those that the collector did not receive."""
 
-    def __init__(self, endpoint: str, dropped: DroppedSpans) -> None:
+    def __init__(self, endpoint: str, drop: Callable[[int], None]) -> None:
         super().__init__(
             f"{endpoint.rstrip('/')}/v1/traces",
             timeout=EXPORT_TIMEOUT_S,
             compression=Compression.Gzip,
         )
         self.taken = 0
-        self._dropped = dropped
+        self._drop = drop
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.taken += len(spans)
@@ -133,14 +136,14 @@ class _Exporter(OTLPSpanExporter):
             result = super().export(spans)
         finally:
             if result is not SpanExportResult.SUCCESS:
-                self._dropped.add(len(spans))
+                self._drop(len(spans))
         return result
 
 
 class _Queue(BatchSpanProcessor):
     """Counts the spans that the SDK drops because too many wait. It has no count of its own that can be read."""
 
-    def __init__(self, exporter: _Exporter, dropped: DroppedSpans) -> None:
+    def __init__(self, exporter: _Exporter, drop: Callable[[int], None]) -> None:
         super().__init__(
             exporter,
             max_queue_size=MAX_WAITING,
@@ -148,13 +151,13 @@ class _Queue(BatchSpanProcessor):
             max_export_batch_size=BATCH,
         )
         self._exporter = exporter
-        self._dropped = dropped
+        self._drop = drop
         self._kept = 0
         """Spans that entered the queue and were not dropped from it."""
 
     def on_end(self, span: ReadableSpan) -> None:
         if self._kept - self._exporter.taken >= MAX_WAITING:
-            self._dropped.add(1)
+            self._drop(1)
         else:
             self._kept += 1
         super().on_end(span)

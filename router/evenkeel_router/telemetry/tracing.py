@@ -58,7 +58,7 @@ class Tracing:
                 error,
             )
             return
-        self.spans = Spans(config, config.tracing, self.dropped)
+        self.spans = Spans(config, config.tracing, self.dropped.add)
 
     async def close(self) -> None:
         """Export what waits, for a few seconds at most."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, cast
 
 import httptools
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.transport import lingering
-from evenkeel_router.transport.client_request import Body, HttpSyntaxError, Request, check_head
-
-if TYPE_CHECKING:
-    from evenkeel_router.transport.server import TrafficServer
+from evenkeel_router.transport.client_request import (
+    Answer,
+    Body,
+    HttpSyntaxError,
+    Request,
+    check_head,
+)
 
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
@@ -27,6 +30,21 @@ MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
 _MAX_NAMES: Final = 1024
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
+
+
+class Owner(Protocol):
+    """The server that a connection belongs to; `server.TrafficServer`."""
+
+    handle: Callable[[Request], Awaitable[Answer]]
+    refuse: Callable[[Request, BaseException], Answer]
+    keep_alive_s: float
+    connections: OrderedDict[ClientConnection, None]
+
+    def connected(self, connection: ClientConnection) -> None:
+        """A client connected."""
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        """A connection closed."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -39,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
-    def __init__(self, owner: TrafficServer) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None

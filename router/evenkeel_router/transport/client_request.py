@@ -16,17 +16,15 @@ from contextlib import aclosing
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.transport.compression import is_packed, unpacked
+from evenkeel_router.transport.downstream import Downstream
 from evenkeel_router.transport.upstream import Sink
-
-if TYPE_CHECKING:
-    from evenkeel_router.transport.client_connection import ClientConnection
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Of a body in a connection's memory, before the connection stops reading from its socket."""
@@ -52,7 +50,7 @@ class TransferCodingError(HttpSyntaxError):
 class Body(Struct, eq=False):
     """The body of one request. The connection adds bytes, the handler reads them."""
 
-    _connection: ClientConnection
+    _connection: Downstream
     _pieces: list[bytes] = []
     _unread_bytes: int = 0
     _waiter: asyncio.Future[None] | None = None
@@ -119,7 +117,7 @@ class Body(Struct, eq=False):
 class Request(Struct, eq=False):
     """The head of a request, with its body and its connection."""
 
-    connection: ClientConnection
+    connection: Downstream
     body: Body
     method: str
     target: str
@@ -138,7 +136,7 @@ class Request(Struct, eq=False):
         return self.target.partition("?")[0]
 
     @classmethod
-    def unreadable(cls, connection: ClientConnection, error: HttpSyntaxError) -> Request:
+    def unreadable(cls, connection: Downstream, error: HttpSyntaxError) -> Request:
         """Bytes that are no request."""
         return cls(connection, Body(connection), "", "", CIMultiDict(), error=error)
 

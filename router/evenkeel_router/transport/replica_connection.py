@@ -10,7 +10,7 @@ and after that read it is between two chunks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -24,9 +24,6 @@ from evenkeel_router.transport.upstream import (
     UnansweredError,
     UpstreamError,
 )
-
-if TYPE_CHECKING:
-    from evenkeel_router.transport.connections import Connections
 
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -77,6 +74,19 @@ class SilenceTimer:
                 connection.check_silence(now_s)
 
 
+class Pool(Protocol):
+    """The pool that a connection belongs to."""
+
+    def give_back(self, connection: ReplicaConnection) -> None:
+        """A connection is free for another request."""
+
+    def lost(self, connection: ReplicaConnection) -> None:
+        """The replica closed an idle connection."""
+
+    def closed(self, connection: ReplicaConnection) -> None:
+        """Either side closed the connection. May be called twice."""
+
+
 class ReplicaConnection(asyncio.Protocol):
     """One connection, and the answer that arrives on it."""
 
@@ -88,7 +98,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_waiter", "answered", "content_type", "idle_since_s", "on_body", "reused", "status", "url",
     )  # fmt: skip
 
-    def __init__(self, pool: Connections, timer: SilenceTimer, url: str) -> None:
+    def __init__(self, pool: Pool, timer: SilenceTimer, url: str) -> None:
         self.url = url
         self.reused = False
         self.idle_since_s = 0.0

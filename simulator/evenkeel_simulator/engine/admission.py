@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable
 
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
 
-from evenkeel_simulator.engine.config import AdmissionMaker, AdmissionRule
 from evenkeel_simulator.engine.request import EngineRequest
 
 MAX_CLIPPED_TOKENS = 4096
@@ -193,14 +192,3 @@ class HistoryAdmission(SGLangAdmission):
 
 def _to_come(request: EngineRequest) -> int:
     return min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
-
-
-def make_admission(rule: AdmissionRule | AdmissionMaker, kv_tokens: int) -> Admission:
-    """A fresh rule for one engine."""
-    if rule is AdmissionRule.RESERVATION:
-        return Reservation()
-    if rule is AdmissionRule.SGLANG:
-        return SGLangAdmission()
-    if rule is AdmissionRule.HISTORY:
-        return HistoryAdmission()
-    return rule(kv_tokens)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from evenkeel_contract.enginesettings import ISOLATION
 
-if TYPE_CHECKING:
-    from evenkeel_simulator.engine.admission import Admission
+from evenkeel_simulator.engine.admission import Admission
 
 
 class AdmissionRule(Enum):
@@ -21,7 +19,7 @@ class AdmissionRule(Enum):
     HISTORY = "history"
 
 
-AdmissionMaker = Callable[[int], "Admission"]
+AdmissionMaker = Callable[[int], Admission]
 """Creates a rule for a KV pool of this size, in tokens."""
 
 
@@ -34,7 +32,7 @@ class EngineConfig:
     admission: AdmissionRule | AdmissionMaker = AdmissionRule.SGLANG
     """The default is SGLang's own, as all defaults here: experiments and the simulated replica begin with the engine without the
     plug-in, and name what they change. `setup.engine_config`, which `evenkeel simulate` uses, has the plug-in's default, `HISTORY`.
-    A maker is a rule of its own for experiments (`laboratory.vtc_artifact`)."""
+    A maker is a rule of its own for experiments (`evenkeel_laboratory.policies.vtc_artifact`)."""
     max_running: int = 4096
     """Most requests in the batch (`--max-running-requests`)."""
     prefill_tokens: int | None = 8192

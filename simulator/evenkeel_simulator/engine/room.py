@@ -10,9 +10,14 @@ from itertools import chain
 from evenkeel_fairshare.replica.contract import AdmissionResult
 
 from evenkeel_simulator.engine.adapters import AdapterSlots
-from evenkeel_simulator.engine.admission import make_admission
+from evenkeel_simulator.engine.admission import (
+    Admission,
+    HistoryAdmission,
+    Reservation,
+    SGLangAdmission,
+)
 from evenkeel_simulator.engine.batch import Batch
-from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.config import AdmissionMaker, AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.prefills import Prefills
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
@@ -32,7 +37,7 @@ class Room:
     ) -> None:
         """`follows`: requests follow the cache while they wait."""
         self.adapters = AdapterSlots(config.adapters_per_batch)
-        self.rule = make_admission(config.admission, memory.capacity)
+        self.rule = _rule(config.admission, memory.capacity)
         self._config = config
         self._memory = memory
         self._prefills = prefills
@@ -100,3 +105,14 @@ class Room:
         possible_tokens = sum([one.reserved_tokens for one in begun], self._batch.possible_tokens)
         self.rule.begin(chain(begun, self._batch.requests), possible_tokens)
         self._rule_has_begun = True
+
+
+def _rule(rule: AdmissionRule | AdmissionMaker, kv_tokens: int) -> Admission:
+    """A fresh rule for one engine."""
+    if rule is AdmissionRule.RESERVATION:
+        return Reservation()
+    if rule is AdmissionRule.SGLANG:
+        return SGLangAdmission()
+    if rule is AdmissionRule.HISTORY:
+        return HistoryAdmission()
+    return rule(kv_tokens)

@@ -68,7 +68,7 @@ def candidate(server: LeaseServer, name: str, timing: LeaseTiming = QUICK) -> Le
         namespace="n",
         name="l",
         identity=name,
-        clock=lambda: datetime.now(UTC),
+        clock=lambda: datetime.now(UTC),  # noqa: TID251
         timing=timing,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_router.api.identity import WHOLE, Paid
-from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
-from evenkeel_router.request.relocation import TakenBack
+from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from evenkeel_sglang.engine import cache_namespace, context_tokens, was_aborted
+from evenkeel_plugin.request import cache_namespace, context_tokens, was_aborted
 from evenkeel_vllm.engine_request import VllmRequest
 
 from tests.support.fake_vllm import Request, RequestStatus

@@ -9,7 +9,7 @@ import pytest
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import make_policy
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.scheduling import Scheduling
 
 from tests.support.fake_vllm import RequestStatus
 from tests.unit.evenkeel_vllm.conftest import request

@@ -1,0 +1,39 @@
+"""The interface to one client's connection: what its requests and their answers need of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from evenkeel_router.transport.upstream import Sink
+
+
+class Downstream(Sink, Protocol):
+    """A client's connection."""
+
+    peer: str
+    """The client's address; empty if its socket has none."""
+    opened_s: float
+    task: asyncio.Task[None] | None
+    """Answers the current request."""
+    on_full: Callable[[], None] | None
+    """Called when the client reads more slowly than the router writes."""
+    writing_paused: bool
+    """Whether the client must read before more is written."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough."""
+
+    def abort(self) -> None:
+        """Close at once and drop what the client has not read."""
+
+    def pause_body(self) -> None:
+        """Stop reading until the handler has read the body."""
+
+    def resume_body(self) -> None:
+        """The handler has read the body."""
