@@ -15,9 +15,9 @@ from tests.support.limit_worlds import (
     admit,
     arrivals,
     most_in_a_minute,
-    run_virtually,
     tenant,
 )
+from tests.support.virtual_time import run_virtually
 
 SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

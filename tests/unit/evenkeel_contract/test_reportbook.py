@@ -85,6 +85,25 @@ def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
     assert told == {"served": 1, "a": 5, "c48": 0, "c49": 0}
 
 
+def test_the_longest_unchanged_makes_room_and_not_the_first_to_come() -> None:
+    reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=2)
+    waiting: dict[str, ClientState] = {}
+    for client, requests in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
+        waiting[client] = ClientState(0.0, 0.0, requests)
+        reports.update({}, waiting)
+    assert {report.client for report in reports.answer(ask()).clients} == {"a", "c"}
+
+
+def test_one_that_waited_and_is_served_makes_no_room() -> None:
+    reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=1)
+    reports.update({}, {"a": ClientState(0.0, 0.0, 1)})
+    reports.update({"a": served("a", 5)}, {})
+    before = reports.answer(ask()).sequence
+    reports.update({"a": served("a", 5)}, {"b": ClientState(0.0, 0.0, 1)})
+    assert [report.client for report in reports.answer(ask(before)).clients] == ["b"]
+    assert {report.client for report in reports.answer(ask()).clients} == {"a", "b"}
+
+
 def test_an_asker_of_another_incarnation_is_told_everything() -> None:
     reports = book()
     reports.update({"a": served("a", 1)}, {})
