@@ -26,7 +26,7 @@ ACTIVATION_POLL_S: Final = 25.0
 STATE_VERSION: Final = 1
 
 
-class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
+class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client at one replica: its credit at this router, and the replica's last report."""
 
     replica: str

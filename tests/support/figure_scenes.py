@@ -192,20 +192,23 @@ def settled(value: Any) -> Any:
             for name, one in value.items()
         }
     if isinstance(value, list):
-        found = [settled(one) for one in value]
-        has_clients = bool(found) and isinstance(found[0], dict) and "client" in found[0]
-        return (
-            sorted(found, key=lambda one: (one["tenant"], one["client"])) if has_clients else found
-        )
+        return sorted((settled(one) for one in value), key=_client)
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
+def _client(value: Any) -> str:
+    """What clients are sorted by; other lists keep their order."""
+    if not isinstance(value, dict):
+        return ""
+    return str(value.get("identity") or (value.get("tenant", ""), value.get("client", "")))
+
+
 def settled_lines(text: str) -> str:
-    """As `settled`, for a scrape: the series of a metric in the order of their labels."""
-    families = [
+    """As `settled`, for a scrape: metrics by their names, and their series by labels."""
+    families = sorted(
         sorted(_SERIES.sub(_rounded, line) for line in family.splitlines())
         for family in re.split(r"(?=# HELP)", text)
-    ]
+    )
     return "".join(f"{line}\n" for family in families for line in family)
 
 
