@@ -89,24 +89,35 @@ class TenantState(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[ClientState, ...] = ()
 
 
-class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica."""
+class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/v1/state` and `evenkeel top` both show of one replica."""
 
     name: str
+    in_flight: int = 0
+    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
+    requests: int = 0
+    failures: int = 0
+    policy: str = ""
+    quantum: float = 0.0
+    """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
+    waiting: int = 0
+    running: int = 0
+    report_age_s: float | None = None
+
+
+class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
+    """One replica."""
+
     url: str
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
     routable: bool = False
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
-    in_flight: int = 0
-    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
     gate_waiting: int = 0
     """Requests that wait at the router's gate, where the router orders the replica's queue."""
     gate_limit: int = 0
     """Streamed requests that may be at the replica without having begun; 0 without a gate."""
-    requests: int = 0
-    failures: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -114,12 +125,6 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt blocks that the router expects in the replica's cache."""
     incarnation: str = ""
     """Incarnation in its last report; empty if it sends no reports."""
-    policy: str = ""
-    quantum: float = 0.0
-    """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
-    waiting: int = 0
-    running: int = 0
-    report_age_s: float | None = None
     inactive_reason: str = ""
     """Why the engine's plug-in does not order the queue, by its last report; empty: it does, or there are no reports."""
     kv_state: str = ""
@@ -201,32 +206,37 @@ class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
     """By `text`, `estimated` (tokens, without complete events) and `exact`."""
 
 
-class RouterState(msgspec.Struct, frozen=True, kw_only=True):
+class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/v1/state` and `evenkeel top` both show of the router itself."""
+
+    service: str
+    model: str
+    fleet_policy: str
+    uptime_s: float
+    draining: bool = False
+    in_flight: int = 0
+    waiting: int = 0
+    """Requests that wait for a routable replica. `evenkeel top` adds those that wait at replicas."""
+    prefix_blocks: int = 0
+    """Sum over all replicas; a block at two replicas counts twice."""
+    config_faults: tuple[str, ...] = ()
+    """Faults of the newest configuration if it is invalid; the last valid one is in use."""
+    fleet: FleetState = FleetState()
+    ledger: LedgerState = LedgerState()
+    peers: tuple[PeerState, ...] = ()
+
+
+class RouterState(RouterSummary, frozen=True, kw_only=True):
     """The answer of `/v1/state`."""
 
     version: int
     time_s: float
     """Seconds of a monotonic clock."""
-    uptime_s: float
     namespace: str
-    service: str
-    model: str
-    fleet_policy: str
-    draining: bool = False
-    in_flight: int = 0
-    waiting: int = 0
-    """Requests that wait for a routable replica."""
     gate_waiting: int = 0
     """Requests that wait at the gates of all replicas."""
-    prefix_blocks: int = 0
-    """Sum over all replicas; a block at two replicas counts twice."""
-    config_faults: tuple[str, ...] = ()
-    """Faults of the newest configuration if it is invalid; the last valid one is in use."""
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
-    fleet: FleetState = FleetState()
-    ledger: LedgerState = LedgerState()
-    peers: tuple[PeerState, ...] = ()
     prefix: PrefixState = PrefixState()
 
 
