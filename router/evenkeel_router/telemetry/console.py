@@ -10,16 +10,16 @@ from typing import Final
 
 import msgspec
 from evenkeel_contract import consolestate
-from evenkeel_contract.figures import NO_FIGURES, ClientFigures, Figures, mean
+from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
 from evenkeel_fairshare.verdict import AS_OWED, client_in_words, is_fair, verdict
 
 from evenkeel_router.api.identity import names_of
-from evenkeel_router.ledger.clients import client_figures
+from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.telemetry.conditions import conditions
-from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE, History
+from evenkeel_router.telemetry.history import NOTHING, STRIDE, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import sample
 from evenkeel_router.telemetry.slices import in_slices
@@ -99,7 +99,7 @@ def now_answer(
         draining=rooms.intake.draining,
         verdict=verdict(waited),
         fair=is_fair(waited),
-        total=window.rates.get(tenant, NO_FIGURES),
+        total=window.rates.get(tenant, NOTHING),
         clients=clients,
     )
     if tenant == WHOLE_SERVICE:
@@ -147,10 +147,9 @@ def _with_fleet(
     rates = history.now.replicas
     shown = []
     for replica in replicas:
-        own = rates.get(replica.name, NO_FIGURES)
-        plain = msgspec.structs.asdict(replica)
-        plain |= {"service_per_s": own.service_per_s, "hit_rate": own.hit_rate}
-        shown.append(consolestate.ReplicaNow(**plain))
+        own = rates.get(replica.name, NOTHING)
+        found = {"service_per_s": own.service_per_s, "hit_rate": own.hit_rate}
+        shown.append(consolestate.ReplicaNow(**msgspec.structs.asdict(replica), **found))
     return msgspec.structs.replace(
         state,
         fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,
@@ -170,7 +169,7 @@ def _clients(
     ledger, rates = rooms.service_ledger, history.now.rates
     found = [*client_figures(ledger.fairness.now, rooms.totals, ledger.weights.declared)]
     yield
-    own = {one.identity: rates.get(one.identity, NO_FIGURES) for one in found}
+    own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
     active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
     fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
     clients = []
@@ -189,14 +188,14 @@ def _client(
     """`share`: its part of the fleet if every active client waited."""
     weights, name = rooms.service_ledger.weights, one.identity
     own, part = (
-        rates.get(name, NO_FIGURES),
+        rates.get(name, NOTHING),
         rooms.service_ledger.fairness.now.given_over_owed.get(name),
     )
-    together, fleet = (rates.get(of, NO_FIGURES).service_per_s for of in (scope, WHOLE_SERVICE))
+    together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
     words = client_in_words(
         given_over_owed=part,
         waits=own.waiting > 0,
-        active=one.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
+        active=one.here.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
         received=mean(own.service_per_s, fleet),
         share=share,
     )
@@ -209,13 +208,13 @@ def _client(
         words=words,
         fair=part is None or part >= AS_OWED,
         share=mean(own.service_per_s, together),
-        owed=mean(own.owed_per_s, together) if one.backlogged else None,
+        owed=mean(own.owed_per_s, together) if one.fleet.backlogged else None,
         given_over_owed=part,
-        requested_per_s=one.requested_per_s,
-        lead_s=one.lead_s,
-        in_flight=one.in_flight,
-        requests=one.requests,
-        errors=one.errors,
+        requested_per_s=one.fleet.requested_per_s,
+        lead_s=one.fleet.lead_s,
+        in_flight=one.here.in_flight,
+        requests=one.here.requests,
+        errors=one.here.errors.total(),
     )
 
 

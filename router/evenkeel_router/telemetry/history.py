@@ -17,15 +17,17 @@ from math import isnan, nan
 from operator import add, attrgetter
 from typing import Final, NamedTuple
 
-from evenkeel_contract.figures import NO_FIGURES, ClientFigures, Figures, growth, rates
+from evenkeel_contract.figures import Figures, grown, mean
 from evenkeel_fairshare.ledger import tenant_of
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
+from evenkeel_router.ledger.clients import ClientFigures, Growth, growth, rates
 
 TICKS: Final = 5
 """Readings per window: ten seconds."""
 SAMPLES: Final = 360
 """One hour of windows."""
+NOTHING: Final = Figures()
 WHOLE_SERVICE: Final = ""
 """The name of all clients together. Tenants have theirs, `namespace/tenant`."""
 STRIDE: Final = 50
@@ -49,8 +51,8 @@ class Moment(NamedTuple):
     """Of a monotonic clock."""
     clients: Mapping[str, ClientFigures]
     """By identity. A tenant's clients without a name share `other_clients` of the tenant."""
-    replicas: Mapping[str, ClientFigures] = {}
-    """All clients together at a replica's process: service, and tokens of requests that this router sent there."""
+    replicas: Mapping[str, tuple[float, float, float]] = {}
+    """Service of a replica's process, and of requests that this router sent there: cached tokens, input tokens."""
     cpu_s: float = 0.0
     """CPU time of the event loop's thread."""
 
@@ -63,6 +65,7 @@ class Window:
     rates: Mapping[str, Figures] = field(default_factory=dict)
     """By identity, by tenant, and of `WHOLE_SERVICE`."""
     replicas: Mapping[str, Figures] = field(default_factory=dict)
+    """Service, and hit rate."""
     cpu: float = 0.0
     """CPU seconds of the event loop per second."""
 
@@ -166,7 +169,7 @@ class History:
             if _is_client(name) and name not in self._samples:
                 rest = other_clients(tenant_of(name))
                 if room <= 0 and name != rest:
-                    kept[rest] = _together(kept.get(rest, rates.get(rest, NO_FIGURES)), own)
+                    kept[rest] = _together(kept.get(rest, rates.get(rest, NOTHING)), own)
                     continue
                 room -= 1
             kept.setdefault(name, own)
@@ -176,29 +179,28 @@ class History:
 def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]:
     """Figures of the time between two moments, in steps."""
     seconds, past = now.at_s - before.at_s, before.clients
-    grown: dict[str, tuple[float, ...]] = {}
+    together: dict[str, Growth] = {}
     for n, (name, own) in enumerate(now.clients.items()):
         # A client that only got a name of its own was one of its tenant's others: it counts from now.
         unnamed = own if other_clients(tenant_of(name)) in past else None
         more = growth(own, past.get(name, unnamed))
         for level in (name, tenant_of(name), WHOLE_SERVICE):
-            grown[level] = tuple(map(add, grown[level], more)) if level in grown else more
+            sums = together.get(level)
+            together[level] = more if sums is None else tuple(map(add, sums, more))
         if n % STRIDE == 0:
             yield
     found = {}
-    for n, (name, more) in enumerate(grown.items()):
+    for n, (name, more) in enumerate(together.items()):
         found[name] = rates(more, seconds)
         if n % STRIDE == 0:
             yield
-    return Window(
-        seconds=seconds,
-        rates=found,
-        replicas={
-            name: rates(growth(own, before.replicas.get(name)), seconds)
-            for name, own in now.replicas.items()
-        },
-        cpu=(now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0,
-    )
+    replicas = {}
+    for name, totals in now.replicas.items():
+        service, cached, inputs = map(grown, totals, before.replicas.get(name, (0, 0, 0)))
+        per_s = mean(service, seconds) or 0.0
+        replicas[name] = Figures(service_per_s=per_s, hit_rate=mean(cached, inputs))
+    cpu = (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
+    return Window(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
 
 
 def _together(one: Figures, other: Figures) -> Figures:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from evenkeel_contract.figures import ClientFigures
-
 from evenkeel_router.api.identity import names_of, other_clients
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.ledger.clients import client_figures
+from evenkeel_router.ledger.clients import ClientFigures, client_figures
+from evenkeel_router.ledger.fairness import NO_FIGURES
+from evenkeel_router.ledger.totals import NO_TOTALS
 from evenkeel_router.prefix.kv_follower import SyncState
 from evenkeel_router.request.own_answers import INTERNAL
 from evenkeel_router.request.request_state import RequestLog
@@ -31,23 +31,23 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 """Kind of a metric, its name, its value, and its help."""
 
 _CLIENTS: Final[_Rows] = (
-    (counter, "request", "requests", "Requests of identified clients."),
-    (counter, "request_retry", "retries", "Requests that were sent again after a replica failed."),
-    (counter, "request_relocation", "relocations", "Requests that were waiting at a draining replica and were sent to another one."),
-    (counter, "client_input_tokens", "input_tokens", "Input tokens of served requests, cached tokens included."),
-    (counter, "client_cached_tokens", "cached_tokens", "Input tokens that replicas found in their caches."),
-    (counter, "client_output_tokens", "output_tokens", "Output tokens of served requests."),
-    (gauge, "requests_in_flight", "in_flight", "Admitted requests that have not ended."),
-    (summary, "client_ttft_seconds", attrgetter("ttft_s", "answers"), "As request_ttft_seconds: sum and count."),
-    (summary, "client_itl_seconds", attrgetter("itl_s", "itl_tokens"), "Time between tokens of streams: sum, and count of tokens."),
+    (counter, "request", "here.requests", "Requests of identified clients."),
+    (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
+    (counter, "request_relocation", "here.relocations", "Requests that were waiting at a draining replica and were sent to another one."),
+    (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
+    (counter, "client_cached_tokens", "here.cached_tokens", "Input tokens that replicas found in their caches."),
+    (counter, "client_output_tokens", "here.output_tokens", "Output tokens of served requests."),
+    (gauge, "requests_in_flight", "here.in_flight", "Admitted requests that have not ended."),
+    (summary, "client_ttft_seconds", attrgetter("here.ttft_s", "here.answers"), "As request_ttft_seconds: sum and count."),
+    (summary, "client_itl_seconds", attrgetter("here.itl_s", "here.itl_tokens"), "Time between tokens of streams: sum, and count of tokens."),
 )  # fmt: skip
 _CLIENTS_OF_LEDGER: Final[_Rows] = (
-    (counter, "service", "service", "Weighted tokens that the whole fleet served to the client."),
-    (counter, "service_owed", "owed", "Weighted tokens that the fleet should have served to the client."),
-    (gauge, "service_requested", "requested_per_s", "Weighted tokens per second that the client requests of all routers."),
-    (gauge, "lead_seconds", "lead_s", "Seconds of fair service ahead of the tenant's least served client. 0 without a waiting request."),
-    (gauge, "backlogged", "backlogged", "1 if a request of the client waits at a replica."),
-    (gauge, "service_waiting", lambda own: own.waiting_service or None,
+    (counter, "service", "fleet.service", "Weighted tokens that the whole fleet served to the client."),
+    (counter, "service_owed", "fleet.owed", "Weighted tokens that the fleet should have served to the client."),
+    (gauge, "service_requested", "fleet.requested_per_s", "Weighted tokens per second that the client requests of all routers."),
+    (gauge, "lead_seconds", "fleet.lead_s", "Seconds of fair service ahead of the tenant's least served client. 0 without a waiting request."),
+    (gauge, "backlogged", "fleet.backlogged", "1 if a request of the client waits at a replica."),
+    (gauge, "service_waiting", lambda own: own.fleet.waiting or None,
      "Weighted tokens that the client's waiting requests will cost, by the mean of its earlier requests. No series without one."),
 )  # fmt: skip
 _TENANTS: Final[_Rows] = (
@@ -186,8 +186,10 @@ def _of_clients(model: str, rooms: Rooms) -> Lines:
     for one in client_figures(now, rooms.totals):
         clients.append((labels(client=one.name, model_name=model, tenant=one.tenant), one))
         yield ""
-    yield from _table(_CLIENTS, [pair for pair in clients if pair[1].is_here])
-    yield from _table(_CLIENTS_OF_LEDGER, [pair for pair in clients if pair[1].is_served])
+    yield from _table(_CLIENTS, [pair for pair in clients if pair[1].here is not NO_TOTALS])
+    yield from _table(
+        _CLIENTS_OF_LEDGER, [pair for pair in clients if pair[1].fleet is not NO_FIGURES]
+    )
     errors = _errors(model, rooms, [one for _, one in clients])
     yield from counter("request_error", "Requests that failed, by outcome.", errors)
     tenants = []
@@ -206,8 +208,8 @@ def _errors(
         return labels(client=client, error_code=code, model_name=model, tenant=tenant)
 
     for one in clients:
-        for outcome, count in one.outcomes.items():
-            yield series(one.name, one.tenant, outcome), count
+        for outcome, count in list(one.here.errors.items()):
+            yield series(one.name, one.tenant, outcome.value), count
     for refused, count in list(rooms.totals.refused.items()):
         yield series("", "", refused.value), count
     if rooms.totals.faults:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Generator
 from typing import Final
 
-from evenkeel_contract.figures import ClientFigures
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.replica_account import RUNNING, SERVICE, WAITING
 
@@ -49,7 +48,7 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     named = now.clients.keys() | {own.identity for own in totals.clients()}
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
-    replicas: dict[str, ClientFigures] = {}
+    replicas: dict[str, tuple[float, float, float]] = {}
     for member in list(rooms.replicas.fleet):
         replicas[member.name] = _count(rooms, member.name, waiting, running)
         yield
@@ -69,8 +68,8 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
 
 def _count(
     rooms: Rooms, replica: str, waiting: Counter[str], running: Counter[str]
-) -> ClientFigures:
-    """Count requests by client, as a replica reports them and at its gate. Returns the figures of all clients there."""
+) -> tuple[float, float, float]:
+    """Count requests by client, as a replica reports them and at its gate. Returns its totals as in `Moment`."""
     account, gate = rooms.service_ledger.account(replica), rooms.gates.gate(replica)
     if account is not None:
         for counts, column in ((waiting, WAITING), (running, RUNNING)):
@@ -78,10 +77,6 @@ def _count(
                 counts[name] += int(account.clients.cell(name, column))
     if gate is not None:
         waiting.update(request.client for request in gate.waiting())
+    service = 0.0 if account is None else sum(account.clients.column(SERVICE))
     totals = rooms.replicas.totals[replica]
-    return ClientFigures(
-        *(replica, "", ""),
-        service=0.0 if account is None else sum(account.clients.column(SERVICE)),
-        input_tokens=totals.input_tokens,
-        cached_tokens=totals.cached_tokens,
-    )
+    return service, totals.cached_tokens, totals.input_tokens

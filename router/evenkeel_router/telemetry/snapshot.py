@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 from evenkeel_contract import adminstate
-from evenkeel_contract.figures import ClientFigures
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.replica_account import (
@@ -27,7 +26,7 @@ from evenkeel_fairshare.verdict import verdict
 
 from evenkeel_router.api.identity import names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
-from evenkeel_router.ledger.clients import client_figures
+from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -185,16 +184,32 @@ def _tenant(
         service=figures.service,
         owed=figures.owed,
         lead_s=figures.lead_s,
-        qoe=float(sum(own.qoe for own in clients)),
-        qoe_streams=sum(own.qoe_streams for own in clients),
+        qoe=float(sum(own.here.qoe for own in clients)),
+        qoe_streams=sum(own.here.qoe_streams for own in clients),
     )
     return msgspec.structs.replace(state, clients=tuple(shown))
 
 
 def _client(rooms: Rooms, own: ClientFigures) -> adminstate.ClientState:
-    state = msgspec.convert(own, adminstate.ClientState, from_attributes=True)
-    weight = int(rooms.service_ledger.weights.client(own.identity))
-    return msgspec.structs.replace(state, weight=weight, replicas=at_replicas(rooms, own.identity))
+    fleet, here = own.fleet, own.here
+    return adminstate.ClientState(
+        identity=own.identity,
+        name=own.name,
+        weight=int(rooms.service_ledger.weights.client(own.identity)),
+        in_flight=here.in_flight,
+        requests=here.requests,
+        errors=here.errors.total(),
+        retries=here.retries,
+        input_tokens=here.input_tokens,
+        cached_tokens=here.cached_tokens,
+        output_tokens=here.output_tokens,
+        service=fleet.service,
+        owed=fleet.owed,
+        requested_per_s=fleet.requested_per_s,
+        lead_s=fleet.lead_s,
+        backlogged=fleet.backlogged,
+        replicas=at_replicas(rooms, own.identity),
+    )
 
 
 def fleet_state(rooms: Rooms) -> adminstate.FleetState:

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from math import isnan
 
 import pytest
-from evenkeel_contract.figures import ClientFigures, Figures
+from evenkeel_contract.figures import Figures
+from evenkeel_router.ledger.clients import ClientFigures
+from evenkeel_router.ledger.fairness import MemberFigures
+from evenkeel_router.ledger.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.history import (
     FIELDS,
     SAMPLES,
@@ -22,9 +25,13 @@ from tests.support.steps import result_of
 A, B, REST = "ns/t/a", "ns/t/b", "ns/t/*"
 
 
-def reading(service: float = 0.0, **figures: float) -> ClientFigures:
+def reading(
+    service: float = 0.0, *, owed: float = 0.0, waiting: int = 0, running: int = 0, **here: float
+) -> ClientFigures:
     """A record of a client; its name does not matter here."""
-    return ClientFigures("", "", "", service, **figures)  # type: ignore[arg-type]
+    fleet = MemberFigures(service=service, owed=owed)
+    own = ClientTotals("", Distributions(""), **here)  # type: ignore[arg-type]
+    return ClientFigures("", "", "", fleet, own, waiting, running)
 
 
 def rates(
