@@ -20,7 +20,7 @@ from evenkeel_contract.adminstate import decode_state
 from evenkeel_fairshare.fleet.contract import EMPTY, Usage
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import other_clients
-from evenkeel_router.request.request_state import RequestLog, RequestState
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.console import hour_answer, now_answer
 from evenkeel_router.telemetry.history import TICKS, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.metrics import metrics
@@ -28,7 +28,6 @@ from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import read
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
-from evenkeel_router.telemetry.tracing import DroppedSpans
 from rich.console import Console
 
 from tests.support.figure_scenes import (
@@ -79,7 +78,7 @@ async def test_every_metric_of_a_scrape(rooms: Rooms) -> None:
     waiting_at_gate(rooms)
     for n in (2, 3):
         grown(rooms, n)
-    text = "".join(metrics(rooms, RequestLog(None), DroppedSpans()))
+    text = "".join(metrics(rooms))
     same("metrics.txt", settled_lines(text))
 
 

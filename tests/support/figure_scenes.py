@@ -219,4 +219,6 @@ def _rounded(found: re.Match[str]) -> str:
 
 def pretty(body: bytes) -> str:
     """JSON, a field a line."""
-    return json.dumps(settled(json.loads(body)), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    return (
+        json.dumps(settled(json.loads(body)), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    )

@@ -148,8 +148,8 @@ def _with_fleet(
     shown = []
     for replica in replicas:
         own = rates.get(replica.name, NOTHING)
-        found = {"service_per_s": own.service_per_s, "hit_rate": own.hit_rate}
-        shown.append(consolestate.ReplicaNow(**msgspec.structs.asdict(replica), **found))
+        plain = msgspec.structs.asdict(replica) | {"service_per_s": own.service_per_s}
+        shown.append(consolestate.ReplicaNow(**plain, hit_rate=own.hit_rate))
     return msgspec.structs.replace(
         state,
         fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,

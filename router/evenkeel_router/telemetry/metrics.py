@@ -20,10 +20,8 @@ from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.ledger.totals import NO_TOTALS
 from evenkeel_router.prefix.kv_follower import SyncState
 from evenkeel_router.request.own_answers import INTERNAL
-from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.tracing import DroppedSpans
 
 _Value = str | Callable[[Any], Any]
 """An attribute, or what computes a value. A value of None has no series."""
@@ -148,8 +146,8 @@ def _table(rows: _Rows, series: Sequence[tuple[str, Any]]) -> Lines:
         yield from kind(name, help_text, zip(owns, map(value, ones), strict=True))
 
 
-def metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
-    """A whole scrape."""
+def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lines:
+    """A whole scrape. Lines of the request log and spans of traces are dropped by those who write them."""
     model = rooms.settings.config.model
     yield from _of_clients(model, rooms)
     yield from _of_replicas(model, rooms)
@@ -174,9 +172,9 @@ def metrics(rooms: Rooms, log: RequestLog, spans: DroppedSpans) -> Lines:
     help_text = "Requests in tokens mode that were matched by their text."
     yield from counter("untokenised", help_text, reasons)
     help_text = "Dropped lines of the request log: they came too fast, or could not be written."
-    yield from counter("log_lines_dropped", help_text, [(own, log.dropped)])
+    yield from counter("log_lines_dropped", help_text, [(own, dropped_lines)])
     help_text = "Spans that were not sent: too many waited, or the collector did not answer."
-    yield from counter("trace_spans_dropped", help_text, [(own, spans.total)])
+    yield from counter("trace_spans_dropped", help_text, [(own, dropped_spans)])
 
 
 def _of_clients(model: str, rooms: Rooms) -> Lines:

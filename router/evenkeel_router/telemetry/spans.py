@@ -48,7 +48,6 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import OURS, Outcome
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.request_trace import RequestTrace, Step
-from evenkeel_router.telemetry.tracing import DroppedSpans
 
 MAX_WAITING: Final = 8192
 """Spans in memory; further ones replace the oldest, which the SDK logs."""
@@ -56,6 +55,8 @@ BATCH: Final = 256
 EXPORT_INTERVAL_MS: Final = 1000
 EXPORT_TIMEOUT_S: Final = 5.0
 HASH_DIGITS: Final = 16
+Dropped = Callable[[int], None]
+"""Counts spans that no collector received; threads call it."""
 
 OPERATIONS: Final = {
     Endpoint.CHAT: "chat",
@@ -75,7 +76,7 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 class Spans:
     """Makes spans, and exports them in a thread of the SDK."""
 
-    def __init__(self, config: RouterConfig, tracing: TracingConfig, dropped: DroppedSpans) -> None:
+    def __init__(self, config: RouterConfig, tracing: TracingConfig, dropped: Dropped) -> None:
         """Headers and certificates for the collector come from the standard variables `OTEL_EXPORTER_OTLP_*`."""
         resource = Resource.create(
             {
@@ -117,7 +118,7 @@ class Spans:
 class _Exporter(OTLPSpanExporter):
     """Counts the spans that it takes, and those that the collector did not receive."""
 
-    def __init__(self, endpoint: str, dropped: DroppedSpans) -> None:
+    def __init__(self, endpoint: str, dropped: Dropped) -> None:
         super().__init__(
             f"{endpoint.rstrip('/')}/v1/traces",
             timeout=EXPORT_TIMEOUT_S,
@@ -133,14 +134,14 @@ class _Exporter(OTLPSpanExporter):
             result = super().export(spans)
         finally:
             if result is not SpanExportResult.SUCCESS:
-                self._dropped.add(len(spans))
+                self._dropped(len(spans))
         return result
 
 
 class _Queue(BatchSpanProcessor):
     """Counts the spans that the SDK drops because too many wait. It has no count of its own that can be read."""
 
-    def __init__(self, exporter: _Exporter, dropped: DroppedSpans) -> None:
+    def __init__(self, exporter: _Exporter, dropped: Dropped) -> None:
         super().__init__(
             exporter,
             max_queue_size=MAX_WAITING,
@@ -154,7 +155,7 @@ class _Queue(BatchSpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         if self._kept - self._exporter.taken >= MAX_WAITING:
-            self._dropped.add(1)
+            self._dropped(1)
         else:
             self._kept += 1
         super().on_end(span)
