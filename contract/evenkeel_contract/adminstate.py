@@ -12,7 +12,7 @@ figures count what this router did since it started. Each newer field has a defa
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,11 @@ ACTIVATION_PATH: Final = "/v1/activation"
 ACTIVATION_POLL_S: Final = 25.0
 """Shorter than the idle timeout of common firewalls and proxies."""
 STATE_VERSION: Final = 1
+
+
+def fields_of(kind: type[msgspec.Struct], of: msgspec.Struct) -> dict[str, Any]:
+    """The fields of `kind`, with the values of a record that has more."""
+    return {name: getattr(of, name) for name in kind.__struct_fields__}
 
 
 class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -46,7 +51,28 @@ class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Seconds between those tokens. The mean inter-token latency is `itl_s` over `itl_tokens`."""
 
 
-class ClientState(msgspec.Struct, frozen=True, kw_only=True):
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """What the whole fleet served to a client or a tenant, and what it should have."""
+
+    service: float = 0.0
+    """Weighted tokens that it received from all incarnations, past and present."""
+    owed: float = 0.0
+    """Weighted tokens that it should have received."""
+    lead_s: float = 0.0
+    """Lead over the least served backlogged client of its tenant, or over the least served tenant, in seconds of fair service.
+    0 while it is not backlogged, since it takes no service from others."""
+
+
+class Demand(Service, frozen=True, kw_only=True):
+    """The same, and what it asks for."""
+
+    requested_per_s: float = 0.0
+    """Weighted tokens per second that it requests from all routers."""
+    backlogged: bool = False
+    """Whether a request of it waits at a replica."""
+
+
+class ClientState(Demand, frozen=True, kw_only=True):
     """One client."""
 
     identity: str
@@ -61,28 +87,15 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    service: float = 0.0
-    """Weighted tokens that the client received from all incarnations, past and present."""
-    owed: float = 0.0
-    """Weighted tokens that the client should have received."""
-    requested_per_s: float = 0.0
-    """Weighted tokens per second that the client requests from all routers."""
-    lead_s: float = 0.0
-    """Lead over the least served backlogged client of its tenant, in seconds of fair service."""
-    backlogged: bool = False
-    """Whether a request of the client waits at a replica."""
     replicas: tuple[ClientAtReplica, ...] = ()
 
 
-class TenantState(msgspec.Struct, frozen=True, kw_only=True):
+class TenantState(Service, frozen=True, kw_only=True):
     """One tenant with its clients."""
 
     namespace: str
     name: str
     weight: int = 1
-    service: float = 0.0
-    owed: float = 0.0
-    lead_s: float = 0.0
     qoe: float = 0.0
     """Sum of the QoE (0 to 1) of `qoe_streams` streams since the router started; 0 without `router.qoe` in the spec."""
     qoe_streams: int = 0

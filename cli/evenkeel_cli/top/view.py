@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 from evenkeel_contract.adminstate import (
@@ -20,6 +19,7 @@ from evenkeel_contract.adminstate import (
     RouterState,
     RouterSummary,
     TenantState,
+    fields_of,
 )
 from evenkeel_contract.figures import grown, mean
 
@@ -85,7 +85,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
     if before is not None and not _is_same_process(now, before):
         before = None
     window_s = max(now.time_s - before.time_s if before else now.uptime_s, 1e-9)
-    plain = _shared(RouterSummary, now) | {
+    plain = fields_of(RouterSummary, now) | {
         "service": f"{now.namespace}/{now.service}",
         "waiting": now.waiting + sum(map(_waiting, now.replicas)),
     }
@@ -96,11 +96,6 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         clients=tuple(_clients(now, before, window_s)),
         qoe=_qoe(now, before),
     )
-
-
-def _shared(kind: type[msgspec.Struct], of: msgspec.Struct) -> dict[str, Any]:
-    """The fields of `kind`, with the values of one that has more."""
-    return {name: getattr(of, name) for name in kind.__struct_fields__}
 
 
 def _is_same_process(now: RouterState, before: RouterState) -> bool:
@@ -121,7 +116,7 @@ def _replicas(
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
     served = _served_by_replica(now, before)
     for replica in now.replicas:
-        plain = _shared(ReplicaCounts, replica) | {"waiting": _waiting(replica)}
+        plain = fields_of(ReplicaCounts, replica) | {"waiting": _waiting(replica)}
         past = earlier.get(replica.name)
         yield ReplicaRow(
             **plain,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from evenkeel_contract import adminstate
+from evenkeel_contract.adminstate import fields_of
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.replica_account import (
@@ -181,9 +182,7 @@ def _tenant(
         namespace=tenant.namespace,
         name=tenant.name,
         weight=tenant.weight,
-        service=figures.service,
-        owed=figures.owed,
-        lead_s=figures.lead_s,
+        **fields_of(adminstate.Service, figures),
         qoe=float(sum(own.here.qoe for own in clients)),
         qoe_streams=sum(own.here.qoe_streams for own in clients),
     )
@@ -216,8 +215,8 @@ def fleet_state(rooms: Rooms) -> adminstate.FleetState:
     """Fairness of the whole fleet, with the verdict."""
     now = rooms.service_ledger.fairness.now
     waited = {"/".join(names_of(name)): part for name, part in now.given_over_owed.items()}
-    figures = msgspec.convert(now, adminstate.FleetState, from_attributes=True)
-    return msgspec.structs.replace(figures, verdict=verdict(waited))
+    plain = fields_of(adminstate.FleetState, now) | {"verdict": verdict(waited)}
+    return adminstate.FleetState(**plain)
 
 
 def ledger_state(rooms: Rooms) -> adminstate.LedgerState:

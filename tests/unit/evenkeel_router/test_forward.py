@@ -6,9 +6,9 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import httpx
+import msgspec
 import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.names import OTHER_CLIENTS
@@ -57,7 +57,7 @@ async def test_the_objective_counts_a_client_by_its_own_share_even_without_total
         totals, fairness = router.rooms.totals, router.rooms.service_ledger.fairness
         monkeypatch.setattr(totals, "_max_clients", 0)
         monkeypatch.setattr(fairness, "steps", lambda *_: iter(()))
-        fairness.now = replace(fairness.now, beyond_share=frozenset(beyond_share))
+        fairness.now = msgspec.structs.replace(fairness.now, beyond_share=frozenset(beyond_share))
         headers = {"authorization": f"Bearer {KEY}"}
         assert (await client.post("/v1/completions", json=BODY, headers=headers)).content == OK
         await until(lambda: not router.rooms.intake.active_requests, "the end")
