@@ -11,8 +11,8 @@ import httpx
 import msgspec
 import pytest
 from evenkeel_contract.key import decode
-from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
+from evenkeel_router.api.identity import other_clients
 from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -61,7 +61,7 @@ async def test_the_objective_counts_a_client_by_its_own_share_even_without_total
         headers = {"authorization": f"Bearer {KEY}"}
         assert (await client.post("/v1/completions", json=BODY, headers=headers)).content == OK
         await until(lambda: not router.rooms.intake.active_requests, "the end")
-        assert [one.client for one in totals.clients()] == [OTHER_CLIENTS]
+        assert [one.identity for one in totals.clients()] == [other_clients("ns/acme")]
         assert sum(totals.within_share_ttft_s.counts) == counted
 
 
