@@ -116,7 +116,7 @@ test-slow: env  ## Slow tests: long random sequences of replicas that join and l
 
 # The engine has its own environment (6 GB), because Evenkeel does not depend on its packages.
 ENGINE      := .venv-sglang
-ENGINE_FROM := sglang_plugin/cpu
+ENGINE_FROM := plugins/sglang/cpu
 # uv, because pip takes ten minutes.
 ENGINE_INSTALL := $(ENGINE)/bin/uv pip install --quiet --python $(ENGINE)/bin/python
 $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGINE_FROM)/*/*/*.py) pyproject.toml
@@ -145,7 +145,7 @@ test-sglang: env sglang  ## Test the plug-in inside the real SGLang on the CPU
 
 # vLLM has an environment of its own too (6 GB): it needs other versions of SGLang's packages.
 VLLM      := .venv-vllm
-VLLM_FROM := vllm_plugin/cpu
+VLLM_FROM := plugins/vllm/cpu
 VLLM_INSTALL := $(VLLM)/bin/uv pip install --quiet --python $(VLLM)/bin/python --no-deps
 $(VLLM)/.installed: $(VLLM_FROM)/requirements.txt $(VLLM_FROM)/vllm_version/pyproject.toml $(ENGINE_FROM)/tiny_model.py pyproject.toml
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)

@@ -18,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-from evenkeel_simulator.experiments.fleet import Fleet
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
-from evenkeel_simulator.experiments.workload_file import make_workload, read_spec
+from evenkeel_laboratory.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile
+from evenkeel_laboratory.experiments.workload_file import make_workload, read_spec
+from evenkeel_simulator.traffic.records import Record
 
 WORKLOADS = Path(__file__).parent / "workloads"
 

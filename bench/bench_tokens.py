@@ -1,4 +1,4 @@
-"""Tokens mode for one prompt of 8k tokens: match + select (target 100 µs), and apart from it tokenising and hashing.
+"""Tokens mode for one prompt of 8k tokens: match + select (target 100 µs), and apart from it rendering, tokenising and hashing.
 
     PYTHONPATH=fairshare:contract:router python bench/bench_tokens.py [--blocks 1000000] [--replicas 64] [--prompts 1000]
 
@@ -12,6 +12,7 @@ hexadecimal text, as it was written in Python. Timings are of single prompts on 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import random
 import time
@@ -26,7 +27,10 @@ from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import sglang_blocks
+from evenkeel_router.prefix import template_worker
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
+from evenkeel_router.prefix.prompts import Chat
+from jinja2 import Template
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 PAGE_TOKENS = 16
@@ -34,6 +38,12 @@ PROMPT_TOKENS = 8192
 SYSTEM_PAGES = 1024 // PAGE_TOKENS
 OWN_PAGES = PROMPT_TOKENS // PAGE_TOKENS - SYSTEM_PAGES
 CLIENTS = 32
+LLAMA = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+"""The part of Llama 3's template that a conversation without tools runs."""
 
 
 class Prompt(NamedTuple):
@@ -84,7 +94,8 @@ def trained() -> ModelTokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(vocab_size=8000, show_progress=False)
     tokenizer.train_from_iterator(topics.topics.values(), trainer)
-    return ModelTokenizer({"tokenizer.json": tokenizer.to_str().encode()})
+    files = {"tokenizer.json": tokenizer.to_str(), "chat_template.jinja": LLAMA}
+    return ModelTokenizer({name: text.encode() for name, text in files.items()})
 
 
 def times_us(times: int, step: Callable[[int], object]) -> list[float]:
@@ -117,6 +128,41 @@ def held_rows(pages: int, rng: random.Random) -> list[str]:
         row(f"copy {pages:,} pages", taking),
         row(f"report {pages:,} pages, including the copy", telling),
     ]
+
+
+async def chat_rows(tokenizer: ModelTokenizer, pieces: Sequence[str]) -> list[str]:
+    """A conversation of 8k tokens and one of 30: through the process of the templates, and by jinja2 in this process."""
+    await tokenizer.start()
+    in_process: dict[str, Template] = {}
+    template_worker.compile_into({"default": LLAMA}, in_process)
+    rows = []
+    for name, texts in (("8k tokens", pieces), ("30 tokens", [piece[:150] for piece in pieces])):
+        chats = [
+            Chat(messages=[{"role": "user", "content": text}], tools=None, size_bytes=len(text))
+            for text in texts
+        ]
+
+        def direct(number: int, chats: Sequence[Chat] = chats) -> str:
+            asked = chats[number % len(chats)]
+            return in_process["default"].render(
+                messages=asked.messages, tools=None, bos_token="<s>"
+            )
+
+        measured = []
+        for number in range(300):
+            start = time.perf_counter()
+            text = await tokenizer.text(chats[number % len(chats)])
+            measured.append((time.perf_counter() - start) * 1e6)
+            assert len(text) > 100
+        rows.append(row(f"render a chat of {name}", measured, times_us(300, direct)))
+    start = time.perf_counter()
+    await tokenizer.close()
+    await tokenizer.start()
+    rows.append(
+        row("start the process of the templates", [(time.perf_counter() - start) * 1e6] * 2)
+    )
+    await tokenizer.close()
+    return rows
 
 
 def main() -> None:
@@ -171,6 +217,7 @@ def main() -> None:
     pieces = [text[at : at + length] for at in range(0, len(text) - length, 997)]
     measured = times_us(200, lambda n: tokenizer.prompt(pieces[n % len(pieces)]))
     print(row(f"tokenise 8k tokens ({length:,} letters)", measured))
+    print("\n".join(asyncio.run(chat_rows(tokenizer, pieces))))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ from evenkeel_fairshare.measures import percentile
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
-from evenkeel_simulator.experiments.summary import program_latencies, summarise
-from evenkeel_simulator.experiments.workload_file import ClientSpec, make_workload, read_spec
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_laboratory.experiments.fleet import Fleet, FleetConfig
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile
+from evenkeel_laboratory.experiments.workload_file import ClientSpec, make_workload, read_spec
+from evenkeel_laboratory.policies.registry import PrintedDlpm
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.summary import program_latencies, summarise
 
 from bench.fleet_comparison import TRACES, WORKLOADS
 

@@ -26,13 +26,13 @@ from statistics import fmean, stdev
 import msgspec
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.measures import percentile
-from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
-from evenkeel_simulator.experiments.plots import COLOURS, tidy
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
-from evenkeel_simulator.experiments.summary import program_latencies, summarise
-from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
+from evenkeel_laboratory.experiments.fleet import Fleet, FleetConfig
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec, make_workload, read_spec
+from evenkeel_simulator.traffic.axes import COLOURS, tidy
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.summary import program_latencies, summarise
+from evenkeel_simulator.traffic.workload import Workload
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

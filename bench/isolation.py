@@ -18,12 +18,12 @@ from typing import Final
 
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_laboratory.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.workload_file import make_workload, read_spec
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.experiments.fleet import Fleet
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import make_workload, read_spec
+from evenkeel_simulator.traffic.records import Record
 
 from bench.closed_loop import (
     LoopFigures,

@@ -23,8 +23,8 @@ from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import MATCH_BITS, OCTAVE_TOKENS, Order, match_octaves
 from evenkeel_fairshare.replica.order import ORDERS as OFFERED
-from evenkeel_simulator.experiments.fleet import FleetConfig
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec
+from evenkeel_laboratory.experiments.fleet import FleetConfig
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec
 
 from bench.fleet_comparison import OURS, Case, Result, cell, compare, fleet_of, label, options_of
 

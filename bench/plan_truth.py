@@ -21,10 +21,16 @@ import aiohttp
 import httpx
 import msgspec
 import yaml
-from evenkeel_cli.planning import calibrated, changed, make_plan, read_change, recorded_figures
 from evenkeel_contract.recording import RECORDING_FILE_PATH, RECORDING_PATH, decode_recording_state
-from evenkeel_simulator.experiments.recording import read_recording
-from evenkeel_simulator.experiments.whatif import RunFigures, verdicts
+from evenkeel_laboratory.commands.planning import (
+    calibrated,
+    changed,
+    make_plan,
+    read_change,
+    recorded_figures,
+)
+from evenkeel_laboratory.experiments.recording import read_recording
+from evenkeel_laboratory.experiments.whatif import RunFigures, verdicts
 
 PORT: Final = 18380
 PROFILE: Final = {

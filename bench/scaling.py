@@ -16,16 +16,21 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from evenkeel_cli import autoscale
-from evenkeel_cli.scalers import OperatorScaler, PanicScaler, QueueScaler, StaticScaler
 from evenkeel_contract.spec.autoscaling import Targets
 from evenkeel_contract.values import Quantity
+from evenkeel_laboratory.commands import autoscale
+from evenkeel_laboratory.commands.scalers import (
+    OperatorScaler,
+    PanicScaler,
+    QueueScaler,
+    StaticScaler,
+)
+from evenkeel_laboratory.experiments.scaling import Scaler, ScalingFigures
+from evenkeel_laboratory.experiments.servegen import servegen_programs
+from evenkeel_laboratory.experiments.setup import Setup
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.experiments.scaling import Scaler, ScalingFigures
-from evenkeel_simulator.experiments.servegen import servegen_programs
-from evenkeel_simulator.experiments.setup import Setup
-from evenkeel_simulator.experiments.traces import hash_clients, programs, read_trace
-from evenkeel_simulator.experiments.workload import Call, Program, Workload
+from evenkeel_simulator.traffic.traces import hash_clients, programs, read_trace
+from evenkeel_simulator.traffic.workload import Call, Program, Workload
 
 MANIFEST: Final = """
 apiVersion: evenkeel.dev/v1alpha1

@@ -21,8 +21,8 @@ import pytest
 from e2e.installed import ROOT, SYSTEM, Namespace, Stream, forget, helm, namespace, program
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
-from e2e.rig.images import ARCHITECTURE
 from e2e.rig.layout import HOST_IP, NODES
+from images.recipe import ARCHITECTURE
 from release.names import CHART_ARCHIVE, VERSION
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds the release: minutes without a cache

@@ -9,7 +9,8 @@ WORKDIR /opt/evenkeel
 COPY pyproject.toml LICENSE images/project.py ./
 COPY fairshare/evenkeel_fairshare evenkeel_fairshare
 COPY contract/evenkeel_contract evenkeel_contract
-COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
+COPY plugins/common/evenkeel_plugin evenkeel_plugin
+COPY plugins/sglang/evenkeel_sglang evenkeel_sglang
 # The installed packages are the constraint, so none of them changes. `project.py metadata` writes the entry point by
 # which SGLang finds the plug-in. On Debian and Ubuntu pip installs outside a virtual environment only with
 # PIP_BREAK_SYSTEM_PACKAGES.

@@ -9,8 +9,8 @@ WORKDIR /opt/evenkeel
 COPY pyproject.toml LICENSE images/project.py ./
 COPY fairshare/evenkeel_fairshare evenkeel_fairshare
 COPY contract/evenkeel_contract evenkeel_contract
-COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
-COPY vllm_plugin/evenkeel_vllm evenkeel_vllm
+COPY plugins/common/evenkeel_plugin evenkeel_plugin
+COPY plugins/vllm/evenkeel_vllm evenkeel_vllm
 # The installed packages are the constraint, so none of them changes. `project.py metadata` writes the entry point by
 # which vLLM finds the plug-in's metrics. On Debian and Ubuntu pip installs outside a virtual environment only with
 # PIP_BREAK_SYSTEM_PACKAGES.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from e2e.rig import base
-from e2e.rig.images import ARCHITECTURE, PRODUCTS, build_arguments
+from images import base
+from images.recipe import ARCHITECTURE, PRODUCTS, build_arguments
 from release.errors import ReleaseError
 from release.names import ROOT, VERSION, image_archive
 from release.programs import run

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from e2e.rig.components import build_program
+from images.programs import HELM, build_program
 from release.errors import ReleaseError
 
 
@@ -40,4 +40,4 @@ def run(
 
 def helm() -> str:
     """Helm from the PATH, or built from its pinned Go module."""
-    return shutil.which("helm") or str(build_program("helm"))
+    return shutil.which("helm") or str(build_program(HELM))

@@ -17,7 +17,7 @@ from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
-from e2e.rig.images import PRODUCTS
+from images.recipe import PRODUCTS
 from release.images import file_in
 from release.names import PROJECT, ROOT, VERSION, image_archive, sbom
 from release.programs import run

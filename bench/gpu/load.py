@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from evenkeel_simulator.experiments.generators import ProgramSpec
-from evenkeel_simulator.experiments.workload import Program
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload
+from evenkeel_laboratory.experiments.generators import ProgramSpec
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec, make_workload
+from evenkeel_simulator.traffic.workload import Program
 
 _ENDLESS_S = 1e6
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
-from evenkeel_simulator.experiments.workload import Program
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec
+from evenkeel_simulator.traffic.workload import Program
 
 from bench.gpu.load import burst, paced
 from bench.gpu.report import RunResult, figures_of

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from random import Random
 
-from evenkeel_simulator.experiments.workload import Call, Program
+from evenkeel_simulator.traffic.workload import Call, Program
 
 
 class Prompts:

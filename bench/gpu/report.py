@@ -13,8 +13,8 @@ from typing import Final
 import matplotlib
 import msgspec
 from evenkeel_fairshare.measures import percentile
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.summary import Summary, summarise
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.summary import Summary, summarise
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

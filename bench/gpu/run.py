@@ -21,7 +21,7 @@ import httpx
 import msgspec
 from evenkeel_cli.up.engines import find_interpreter
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_simulator.experiments.workload_file import read_spec
+from evenkeel_laboratory.experiments.workload_file import read_spec
 
 from bench.gpu.engine import EngineError, running_engine
 from bench.gpu.load import burst, longest_call, shrunk

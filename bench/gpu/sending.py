@@ -16,8 +16,8 @@ import aiohttp
 import msgspec
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.names import CLIENT_KEY_FIELD
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.workload import Program
 
 from bench.gpu.prompts import Prompts
 

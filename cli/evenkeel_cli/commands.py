@@ -1,12 +1,22 @@
-"""Commands whose options are the fields of a dataclass, so that no function has thirty parameters."""
+"""A verb of `evenkeel`, and verbs whose options are the fields of a dataclass, so that no function has thirty parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 _Options = TypeVar("_Options")
+
+
+class Command(NamedTuple):
+    """A verb: where its function is, which has the verb's name, and what the help says of it."""
+
+    module: str
+    help: str
+    """The first line of its own help."""
+    after: str = ""
+    """The verb that the help lists before it. Packages other than this one say it."""
 
 
 def command_of(run: Callable[[_Options], None], options: type[_Options]) -> Callable[..., None]:

@@ -9,65 +9,70 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Annotated, Final
 
 import typer
 
+from evenkeel_cli.commands import Command
 from evenkeel_cli.exitcode import ExitCode
 
 DISTRIBUTION: Final = "evenkeel-llm"
 """The name on the package index, where another project has the name evenkeel."""
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "up": (
+GROUP: Final = "evenkeel.commands"
+"""The group of entry points by which other packages add verbs: each names a mapping like `COMMANDS`."""
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "up": Command(
         "evenkeel_cli.up.command",
         "Run the fleet of a file as local processes, and apply edits.",
     ),
-    "check": (
+    "check": Command(
         "evenkeel_cli.check",
         "Find every fault of files without running them.",
     ),
-    "status": (
+    "status": Command(
         "evenkeel_cli.status",
         "Show what runs where on this machine, and whether it is ready.",
     ),
-    "route": (
+    "route": Command(
         "evenkeel_cli.route.command",
         "Run a fair router in front of engines that run already.",
     ),
-    "top": (
+    "top": Command(
         "evenkeel_cli.top.command",
         "Show shares, hit rates and queues, and whether they are fair.",
     ),
-    "replay": (
+    "replay": Command(
         "evenkeel_cli.replay.command",
         "Send a trace to an OpenAI endpoint, and report per client.",
     ),
-    "record": (
+    "record": Command(
         "evenkeel_cli.record",
         "Record traffic, without text, for `evenkeel plan`.",
     ),
-    "plan": (
-        "evenkeel_cli.plan",
-        "Predict from a recording who gains and who loses by a change.",
-    ),
-    "demo": (
+    "demo": Command(
         "evenkeel_cli.demo.command",
         "Flood a local fleet, with and without fair scheduling.",
     ),
-    "simulate": (
-        "evenkeel_cli.simulate",
-        "Simulate a fleet under a trace or a workload, in virtual time.",
-    ),
-    "papers": (
-        "evenkeel_cli.papers",
-        "Run the papers' experiments, beside the published numbers.",
-    ),
 }
-"""Command → the module with the function of that name, and the first line of its help."""
+"""The verbs of this package."""
+
+
+@cache
+def verbs() -> dict[str, Command]:
+    """Every verb by its name, in the order of the help: those of this package and those of other packages' entry points."""
+    found = list(COMMANDS.items())
+    for point in entry_points(group=GROUP):
+        added: Mapping[str, Command] = point.load()
+        for name, command in added.items():
+            names = [verb for verb, _ in found]
+            place = names.index(command.after) + 1 if command.after in names else len(names)
+            found.insert(place, (name, command))
+    return dict(found)
 
 
 def main() -> None:
@@ -86,11 +91,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     requested = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, (module, help_line) in COMMANDS.items():
+    for name, command in verbs().items():
         if name == requested:
-            app.command(name)(_interruptible(_function(module, name)))
+            app.command(name)(_interruptible(_function(command.module, name)))
         else:
-            app.command(name, help=help_line)(_name_only)
+            app.command(name, help=command.help)(_name_only)
     return app
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 from evenkeel_contract.queueorder import IsolationSetting
-from evenkeel_simulator.experiments.traces import hash_clients, named_clients, programs, read_trace
-from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.traffic.traces import hash_clients, named_clients, programs, read_trace
+from evenkeel_simulator.traffic.workload import Program
 
 
 class UsageError(ValueError):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import typer.main
-from evenkeel_cli.main import COMMANDS, build
+from evenkeel_cli.main import build, verbs
 from evenkeel_operator.settings import argument_parser as operator_parser
 from evenkeel_router.__main__ import argument_parser as router_parser
 from evenkeel_simulator.server.settings import argument_parser as simulator_parser
@@ -21,8 +21,8 @@ def pages() -> Iterator[tuple[str, str]]:
         "After this page you know every option of `evenkeel`. [Commands](commands.md) describes what they do. "
         "The exit status is 0 on success, 1 on failure, 2 for invalid input, and 130 after an interrupt."
     )
-    commands = [_command(name) for name in COMMANDS]
-    yield "reference/command-line.md", page("Options of evenkeel", intro, *commands)
+    entries = [_command(name) for name in verbs()]
+    yield "reference/command-line.md", page("Options of evenkeel", intro, *entries)
     intro = (
         "After this page you know the options of the processes that the operator and `evenkeel up` start. "
         "You need them only if you start these processes yourself."

@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from evenkeel_simulator.experiments.traces import BLOCK_TOKENS, COLUMNS
+from evenkeel_simulator.traffic.traces import BLOCK_TOKENS, COLUMNS
 
 SEED: Final = 1
 DURATION_S: Final = 300.0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import evenkeel_operator.metrics
-import evenkeel_sglang.metrics
+import evenkeel_plugin.metrics
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
@@ -153,7 +153,7 @@ def engine_families() -> list[Family]:
     """The metrics that the plug-in adds to those of SGLang."""
     return [
         _exported(family)
-        for one in vars(evenkeel_sglang.metrics).values()
+        for one in vars(evenkeel_plugin.metrics).values()
         if isinstance(one, Counter | Gauge)
         for family in one.describe()
     ]

@@ -21,8 +21,8 @@ from typing import Any, Final
 import pytest
 
 from e2e.rig.layout import API_PORT, HOST_LINK, NODES, SERVICE_CIDR, STATE, Node
-from e2e.rig.processes import run
 from e2e.scraping import host
+from images.commands import run
 
 _INIT: Final = STATE / "pid"
 ENDS_S: Final = 60.0

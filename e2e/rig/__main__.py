@@ -9,8 +9,9 @@ import argparse
 import sys
 
 from e2e.rig import cluster, machine
-from e2e.rig.errors import NotHereError, RigError
+from e2e.rig.errors import NotHereError
 from e2e.rig.images import product_archives
+from images.errors import BuildError
 
 NOT_HERE = 77  # automake's "skipped"
 
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except NotHereError as error:
         print(f"rig: {error}", file=sys.stderr)
         return NOT_HERE
-    except RigError as error:
+    except BuildError as error:
         print(f"rig: {error}", file=sys.stderr)
         return 1
     return 0

@@ -19,7 +19,9 @@ from e2e.rig.errors import RigError
 from e2e.rig.images import system_archives
 from e2e.rig.layout import HOST_IP, HOST_LINK, KUBECONFIG, NODES, SOURCE, STATE, Node
 from e2e.rig.node import remove_cgroups
-from e2e.rig.processes import run, succeeds, wait_for
+from e2e.rig.processes import succeeds, wait_for
+from images.commands import run
+from images.errors import BuildError
 
 _PID = STATE / "pid"
 _GPUS_PER_NODE = 8
@@ -40,7 +42,7 @@ def up() -> None:
     _start(programs)
     try:
         _furnish(programs)
-    except RigError as error:
+    except BuildError as error:
         raise RigError(f"{error}; the logs are in {STATE}/logs") from error
     print(f"the cluster is up: export KUBECONFIG={KUBECONFIG} PATH={programs}:$PATH")
     print("the product's images: python -m e2e.rig images; more: e2e/README.md")

@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from e2e.rig import base
 from e2e.rig.errors import NotHereError
 from e2e.rig.images import REGISTRY, TAG, archive, digest
 from e2e.rig.layout import REPOSITORY
-from e2e.rig.processes import run, succeeds
+from e2e.rig.processes import succeeds
+from images import base
+from images.commands import run
 
 IMAGE: Final = f"{REGISTRY}/sglang:{TAG}"
 MODEL_PATH: Final = "/models/tiny"
@@ -23,7 +24,7 @@ MODEL_PATH: Final = "/models/tiny"
 _BASE: Final = f"{REGISTRY}/sglang-base"
 _PYTHON: Final = "python3.11"  # of Debian, and so of the base
 _RECIPE: Final = ("images/sglang.Dockerfile", "images/project.py", ".dockerignore", "pyproject.toml")  # fmt: skip
-_FOLDERS: Final = ("fairshare", "contract", "sglang_plugin")
+_FOLDERS: Final = ("fairshare", "contract", "plugins/common", "plugins/sglang")
 # The plug-in is what the recipe brings. Without a GPU, nothing ever loads the others: CUDA's compilers and the kernels
 # that cuDNN and cuSOLVER look up as they are called for, a gigabyte of them.
 _LEFT_OUT: Final = """\

@@ -7,7 +7,6 @@ a base made on the spot, again only when something that goes into them changed.
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import tempfile
 import tomllib
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.rig import base
 from e2e.rig.layout import CACHE, REPOSITORY
-from e2e.rig.processes import run
 from e2e.rig.settings import COREDNS_IMAGE, PAUSE_IMAGE, TRAEFIK_IMAGE
+from images import base
+from images.commands import run
+from images.recipe import PRODUCTS, RECIPE, build_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +42,13 @@ def system_archives(binaries: Path) -> list[Path]:
     return [_of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
 
 
-ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
-"""Of this machine, as images call it; empty if no image is built for it."""
 REGISTRY: Final = "evenkeel.dev/e2e"
 TAG: Final[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-PRODUCTS: Final = {
-    "router": ("fairshare", "contract", "kube", "router"),
-    "operator": ("fairshare", "contract", "kube", "operator"),
-    "simulator": ("fairshare", "contract", "simulator"),
-}
-"""Targets of `images/Dockerfile`, and the folders whose packages they hold."""
-_RECIPE: Final = (
-    "images/Dockerfile", "images/project.py", "images/bytecode.py", ".dockerignore",
-    "pyproject.toml", "constraints.txt", "LICENSE",
-)  # fmt: skip
-# How this machine reaches its package index goes into the build, and not into the image.
-_LENT: Final = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 
 def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]:
     """An archive for each of the product's images, as `REGISTRY/<target>:<tag>`, from the tree `source`."""
-    key = base.build(base.RUNTIME) + base.build(base.BUILDER) + digest(source, _RECIPE)
+    key = base.build(base.RUNTIME) + base.build(base.BUILDER) + digest(source, RECIPE)
     arguments = build_arguments(base.RUNTIME.name)
     return [
         archive(
@@ -74,18 +60,6 @@ def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]
         )
         for target, folders in PRODUCTS.items()
     ]
-
-
-def build_arguments(runtime: str) -> tuple[str, ...]:
-    """Arguments of buildah for `images/Dockerfile` over the base image `runtime` of any architecture."""
-    lent = [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
-    given = {
-        "BASE": runtime,
-        "BUILDER": base.BUILDER.name,
-        "BUILDPLATFORM": f"linux/{ARCHITECTURE}",
-    }
-    arguments = [f"--build-arg={name}={value}" for name, value in given.items()]
-    return (*arguments, *lent, "--layers", "--timestamp=0")
 
 
 def digest(source: Path, paths: Iterable[str]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from e2e.rig import control_plane
 from e2e.rig.layout import HOST_IP, NODES, STATE
-from e2e.rig.processes import run, start, succeeds, wait_for
+from e2e.rig.processes import start, succeeds, wait_for
+from images.commands import run
 
 BRIDGE = "underlay"
 UPLINK = "uplink"

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from images import programs
+
 KUBERNETES_VERSION: Final = "v1.35.4"
 
 SOURCE: Final = Path(__file__).parent
 REPOSITORY: Final = SOURCE.parents[1]
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "evenkeel" / "e2e"
+CACHE: Final = programs.CACHE
 STATE: Final = Path(os.environ.get("E2E_STATE", "/var/tmp/evenkeel-e2e"))
 """Everything that one cluster leaves on disk; `down` removes it."""
 

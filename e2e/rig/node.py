@@ -9,7 +9,8 @@ from pathlib import Path
 from e2e.rig import settings
 from e2e.rig.layout import NODES, STATE, Node
 from e2e.rig.pki import Pki
-from e2e.rig.processes import run, start, succeeds, wait_for
+from e2e.rig.processes import start, succeeds, wait_for
+from images.commands import run
 
 # What a node writes outside its folder; memory, so that nothing of it outlives the namespace.
 _TMPFS = ("/run", "/var/lib/kubelet", "/var/log", "/var/lib/cni")

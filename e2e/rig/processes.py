@@ -29,15 +29,6 @@ def start(
         )
 
 
-def run(*command: str | Path, stdin: str | None = None) -> str:
-    """Run to the end; returns standard output; raises `RigError` with what the program said."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RigError(f"{' '.join(words[:6])} … failed: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
-
-
 def wait_for(what: str, holds: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
     """Poll until `holds()`; raises `RigError` naming `what` at the deadline."""
     deadline_s = time.monotonic() + timeout_s

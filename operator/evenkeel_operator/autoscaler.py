@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from evenkeel_contract.names import ROUTER_COMPONENT
+from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
-from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
@@ -39,9 +38,10 @@ from evenkeel_operator.core.recommendation import (
     queries,
     without_series,
 )
-from evenkeel_operator.core.records import Defaults, SpecDecision, may_be_asked
-from evenkeel_operator.core.scaling import Decision, Scaling, State, Terms, started, step
+from evenkeel_operator.core.records import Defaults, may_be_asked
+from evenkeel_operator.core.scaling import Decision, State, Terms, decide, started, step, surged
 from evenkeel_operator.core.workload import workload
+from evenkeel_operator.pass_state import PassState
 
 _log = logging.getLogger(__name__)
 
@@ -84,40 +84,41 @@ class Autoscaler:
         self._services: dict[Key, _Scaled] = {}
 
     async def attend(
-        self,
-        key: Key,
-        seen: Observed,
-        service: FairInferenceService | None,
-        *,
-        activation: bool = False,
-    ) -> Decision | None:
-        """The current decision for a service; None if it is not to be scaled.
+        self, state: PassState, *, activation: bool, cordoned: Collection[str]
+    ) -> PassState:
+        """With the number of engines to run. Raises `ClusterError`.
 
-        `activation`: requests wait for its first replica. Raises `ClusterError`.
+        `activation`: requests wait for the first one. `cordoned`: names of nodes.
         """
+        scaling = decide(state.spec.spec, await self._decision(state, activation=activation))
+        if scaling.replicas == 1 and cordoned and not state.is_external:
+            scaling = surged(scaling, await state.seen.pods.of(ENGINE_COMPONENT), cordoned)
+        return state.with_scaling(scaling)
+
+    async def _decision(self, state: PassState, *, activation: bool) -> Decision | None:
+        """The scaler's present decision; None if the service is not to be scaled."""
+        service, seen = state.spec.running, state.seen
         scaling = service.spec.autoscaling if service else None
         if service is None or scaling is None:
-            self.forget(key)
+            self.forget(state.key)
             return None
         config = seen.router_config
-        ready, live = await self._fleet(key, seen, service)
+        ready, live = await self._fleet(seen, service)
         terms = Terms(
             scaling=scaling,
             parts=parts_of(config.tenancy.tenants if config else ()),
             ready=ready,
             activation=activation,
         )
-        source = await self._source(key, scaling.prometheus)
+        source = await self._source(state.key, scaling.prometheus)
         live = scaling.min_replicas if live is None else live
-        return self._decided(key, terms, source, live=live)
+        return self._decided(state.key, terms, source, live=live)
 
-    async def _fleet(
-        self, key: Key, seen: Observed, service: FairInferenceService
-    ) -> tuple[int, int | None]:
+    async def _fleet(self, seen: Observed, service: FairInferenceService) -> tuple[int, int | None]:
         """(ready replicas, replicas that are asked for; None if they do not exist yet)."""
         external = service.spec.engine.pods_of_others
         if external is not None:
-            engines = await self._observer.external_engines(key)
+            engines = await self._observer.external_engines(seen.key)
             return engines.ready, engines.wanted
         live = None if seen.engines is None else int(seen.engines["spec"].get("replicas", 1))
         return workload(seen.engines, wanted=0).ready, live
@@ -333,17 +334,9 @@ def _report(task: asyncio.Task[None]) -> None:
         _log.critical("asking the routers of a service at zero failed", exc_info=task.exception())
 
 
-def scale_target(chosen: SpecDecision) -> ScaleTarget | None:
-    """The object that the operator scales in place of its own Deployment."""
-    if chosen.external is None or chosen.spec is None or chosen.spec.autoscaling is None:
-        return None
-    return chosen.external.scale_target_ref
-
-
-async def scale_external(
-    client: KubeClient, key: Key, target: ScaleTarget | None, scaling: Scaling
-) -> list[Note]:
+async def scale_external(client: KubeClient, state: PassState) -> list[Note]:
     """Set the number of engines that another owner made, through the subresource `/scale` of their owner."""
+    target, scaling, key = state.scale_target, state.scaling, state.key
     if target is None or scaling.decision is None:
         return []
     what = f"{target.kind} {target.name}"

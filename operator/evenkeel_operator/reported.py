@@ -17,6 +17,7 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.rotation import Answers
 from evenkeel_operator.core.status import inactive_before
+from evenkeel_operator.pass_state import PassState
 
 AGAIN_S: Final = 15.0
 STORE_S: Final = 60.0
@@ -52,13 +53,18 @@ class Reports:
         self._ask = ask
         self._known: dict[Key, Reported] = {}
 
-    async def look(self, key: Key, seen: Observed, *, has_store: bool) -> Reported:
-        """Ask routers if need be. `has_store`: whether they keep the ledger in a file or a server."""
+    async def look(self, state: PassState) -> PassState:
+        """Ask routers if need be. Raises `ClusterError`."""
+        found = await self._found(state.seen, has_store=state.has_store)
+        reported = state.with_reported(inactive=found.inactive, notes=found.notes)
+        return reported.due(found.again_s)
+
+    async def _found(self, seen: Observed, *, has_store: bool) -> Reported:
         engines = seen.engines
         version = "" if engines is None else str(engines["metadata"].get("resourceVersion", ""))
-        known = self._known.get(key)
+        known = self._known.get(seen.key)
         if engines is None and not has_store:  # not created yet, or another owner's
-            self.forget(key)
+            self.forget(seen.key)
             return Reported()
         if known is not None and known.version == version and known.again_s is None:
             return known
@@ -68,8 +74,8 @@ class Reports:
         why = {one.inactive_reason for answer in received for one in answer.replicas}
         failing = max(answer.store_error for answer in received)
         again_s = AGAIN_S if any(why) or failing else STORE_S if has_store else None
-        self._known[key] = Reported(tuple(sorted(why - {""})), failing, version, again_s)
-        return self._known[key]
+        self._known[seen.key] = Reported(tuple(sorted(why - {""})), failing, version, again_s)
+        return self._known[seen.key]
 
     def forget(self, key: Key) -> None:
         """The service is gone."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from evenkeel_operator.core.objects import Manifest, Object, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.rotation import (
     Answers,
+    ScaleDownStep,
     condition,
     look_again_s,
     marked,
@@ -35,24 +35,12 @@ from evenkeel_operator.core.rotation import (
     without_gate,
 )
 from evenkeel_operator.core.workload import Engine, engines_of, has_gate, workload
-from evenkeel_operator.desired import Desired
+from evenkeel_operator.pass_state import PassState
 
 _log = logging.getLogger(__name__)
 
 # Routers watch pods, so they see a mark within a few milliseconds.
 LETTING_GO_S: Final = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attended:
-    """The desired objects after rotation, and what rotation found."""
-
-    wanted: Desired | None
-    again_s: float | None = None
-    """Seconds until the next pass without an event."""
-    notes: tuple[Note, ...] = ()
-    blocked: Note | None = None
-    """Why new engines do not become ready although their containers are."""
 
 
 class Rotation:
@@ -71,30 +59,30 @@ class Rotation:
         self._routers = routers
         self._clock = clock
 
-    async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
+    async def attend(self, state: PassState) -> PassState:
         """Open gates, mark candidates; raises `ClusterError`."""
-        live = seen.engines
-        if wanted is None or live is None:
-            return Attended(wanted=wanted)
-        built = next((item for item in wanted.manifests if ref_of(item) == ref_of(live)), None)
+        live = state.seen.engines
+        if state.desired is None or live is None:
+            return state
+        built = next((one for one in state.desired.manifests if ref_of(one) == ref_of(live)), None)
         if built is None:  # another owner made the engines
-            return Attended(wanted=wanted)
+            return state
         manifest = _gated_as_it_was(built, live)
-        wanted = _with(wanted, manifest)
+        state = state.with_manifest(manifest)
         replicas = manifest["spec"]["replicas"]
         larger = _scaled(manifest, live["spec"].get("replicas", 1))
         # A foreign change of the number is reverted at once, without choosing candidates.
         shrinking = larger["spec"]["replicas"] > replicas and was_meant(larger, live)
-        noted = self._store.pods_to_check(key)
+        noted = self._store.pods_to_check(state.key)
         if not shrinking and not noted and workload(live, wanted=replicas).settled:
-            return Attended(wanted=wanted)
+            return state
 
-        engines = engines_of(await seen.pods.of(ENGINE_COMPONENT))
+        engines = engines_of(await state.seen.pods.of(ENGINE_COMPONENT))
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
-        self._store.note_checked_pods(key, noted, still=to_look_at)
+        self._store.note_checked_pods(state.key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
-        answers = await self.ask(seen) if ask else ()
-        notes = await self._open(key, engines, answers)
+        answers = await self.ask(state.seen) if ask else ()
+        notes = await self._open(state.key, engines, answers)
         leave = next_step(
             engines,
             wanted=replicas,
@@ -103,22 +91,12 @@ class Rotation:
             cordoned=self._store.cordoned,
             now=self._clock(),
         )
-        for engine in leave.unmark:
-            _log.info("%s: engine %s is no longer a scale-down candidate", key, engine.name)
-            notes += await self._write(self._client.apply, key, _head(key, engine))
-        for engine in leave.mark:
-            _log.info("%s: engine %s is a scale-down candidate", key, engine.name)
-            annotations = marked(engine, self._clock())
-            notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
-        found = Attended(
-            wanted=wanted,
-            again_s=look_again_s(engines, self._clock()),
-            notes=tuple(notes),
-            blocked=overdue(engines, self._clock()),
-        )
+        notes += await self._mark(state.key, leave)
+        now = self._clock()
+        state = state.with_notes(notes).with_blocked(overdue(engines, now))
         if not leave.wait or notes:  # marks that the API server refuses do not prevent a scale-down
-            return found
-        return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
+            return state.due(look_again_s(engines, now))
+        return state.with_manifest(larger).due(LETTING_GO_S)
 
     async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""
@@ -132,6 +110,17 @@ class Rotation:
             _log.info("%s: engine %s enters rotation: %s", key, engine.name, why.message)
             head = {**_head(key, engine), "status": {"conditions": [condition(why, now)]}}
             notes += await self._write(self._client.apply_status, key, head)
+        return notes
+
+    async def _mark(self, key: Key, leave: ScaleDownStep) -> list[Note]:
+        notes: list[Note] = []
+        for engine in leave.unmark:
+            _log.info("%s: engine %s is no longer a scale-down candidate", key, engine.name)
+            notes += await self._write(self._client.apply, key, _head(key, engine))
+        for engine in leave.mark:
+            _log.info("%s: engine %s is a scale-down candidate", key, engine.name)
+            annotations = marked(engine, self._clock())
+            notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
         return notes
 
     async def _write(
@@ -159,12 +148,6 @@ def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
 
 def _scaled(manifest: Manifest, replicas: int) -> Manifest:
     return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
-
-
-def _with(wanted: Desired, manifest: Manifest) -> Desired:
-    ref = ref_of(manifest)
-    items = (manifest if ref_of(item) == ref else item for item in wanted.manifests)
-    return replace(wanted, manifests=tuple(items))
 
 
 def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:

@@ -11,7 +11,7 @@ from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
 from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.core.workload import TIME_FORMAT
-from evenkeel_operator.reconcile import RESYNC_S, Dependencies, write_status
+from evenkeel_operator.reconcile import RESYNC_S, Dependencies
 
 
 class TenantPass:
@@ -48,7 +48,7 @@ class TenantPass:
             services=services,
             now=dependencies.clock().strftime(TIME_FORMAT),
         )
-        await write_status(dependencies, key, raw, status)
+        await dependencies.applier.write_status(key, raw, status)
         return RESYNC_S
 
     def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:

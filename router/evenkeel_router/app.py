@@ -110,7 +110,7 @@ async def running(
         await _read_store(stack, rooms)
         # 2. The way to replicas.
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
-        stack.enter_context(tokenising)
+        await stack.enter_async_context(tokenising)
         await tokenising.load()
 
         # 3. What runs beside the requests.

@@ -1,1 +1,1 @@
-"""An SGLang-shaped replica: one engine model, driven by virtual time or by the wall clock."""
+"""An SGLang-shaped replica: one engine model, driven by virtual time or by the wall clock; and the traffic of both."""

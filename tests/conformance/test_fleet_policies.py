@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, FleetPolicy, Usage, replica_set
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_simulator.laboratory.policies import FLEET_POLICIES as POLICIES
-from evenkeel_simulator.laboratory.policies import LaboratoryFleetConfig
+from evenkeel_laboratory.policies.registry import FLEET_POLICIES as POLICIES
+from evenkeel_laboratory.policies.registry import LaboratoryFleetConfig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

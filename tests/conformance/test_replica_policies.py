@@ -16,8 +16,8 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.laboratory.policies import REPLICA_POLICIES, LaboratoryConfig, policies
-from evenkeel_simulator.laboratory.vtc_central import CentralCounters
+from evenkeel_laboratory.policies.registry import REPLICA_POLICIES, LaboratoryConfig, policies
+from evenkeel_laboratory.policies.vtc_central import CentralCounters
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.costs import QuadraticCost

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from evenkeel_simulator.experiments.records import write_csv
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile, simulate
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile, simulate
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec, make_workload
+from evenkeel_simulator.traffic.records import write_csv
 
 GOLDEN = Path(__file__).parent / "simulation"
 SPEC = {

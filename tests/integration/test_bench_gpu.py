@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_simulator.experiments.workload_file import read_spec
+from evenkeel_laboratory.experiments.workload_file import read_spec
 from evenkeel_simulator.server.app import running_server
 
 from bench.gpu.load import burst, shrunk

@@ -13,11 +13,12 @@ from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_sglang import hooks, seams
 
 from tests.support.walks import listed, noted
-from tests.unit.evenkeel_sglang.test_scheduling import Req, req
+from tests.unit.evenkeel_plugin.test_scheduling import Req, req
 
-FOLDERS = ("sglang_plugin", "fairshare", "contract")
+FOLDERS = ("plugins/sglang", "plugins/common", "fairshare", "contract")
 ROOMS = {
-    "plug-in": "sglang_plugin/evenkeel_sglang",
+    "plug-in": "plugins/sglang/evenkeel_sglang",
+    "shared": "plugins/common/evenkeel_plugin",
     "replica": "fairshare/evenkeel_fairshare/replica",
 }
 

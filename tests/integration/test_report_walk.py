@@ -7,17 +7,17 @@ from dataclasses import replace
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import facts_of
 from evenkeel_contract.reportbook import ReportBook
+from evenkeel_plugin.reports import ReportServer
 from evenkeel_router.app import running
 from evenkeel_router.telemetry.metrics import metrics
-from evenkeel_sglang.reports import ReportServer
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.routers import QUICK, config_for, routable, until
 from tests.support.walks import carrying, listed
-from tests.unit.evenkeel_sglang.test_scheduling import Loop, req
+from tests.unit.evenkeel_plugin.test_scheduling import Loop, req
 
-FOLDERS = ("sglang_plugin", "contract", "router", "fairshare")
-ROOMS = {"engine": "sglang_plugin/evenkeel_sglang"} | {
+FOLDERS = ("plugins/common", "contract", "router", "fairshare")
+ROOMS = {"engine": "plugins/common/evenkeel_plugin"} | {
     room: f"router/evenkeel_router/{room}" for room in ("fleet", "ledger", "telemetry")
 }
 TOKENS = 95

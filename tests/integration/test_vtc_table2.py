@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from evenkeel_laboratory.experiments.setup import Setup, simulate
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.experiments.setup import Setup, simulate
-from evenkeel_simulator.experiments.summary import summarise
-from evenkeel_simulator.experiments.traces import named_clients, programs, read_trace
-from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.traffic.summary import summarise
+from evenkeel_simulator.traffic.traces import named_clients, programs, read_trace
+from evenkeel_simulator.traffic.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = Path(os.environ.get("EVENKEEL_DATA", ROOT.parent / "shared" / "data")) / "arena27.csv.gz"

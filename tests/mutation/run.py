@@ -21,12 +21,26 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "out" / "mutation"
 ACCEPTED = ROOT / "docs" / "design" / "mutation.md"
 PACKAGE = "evenkeel_fairshare"
-LABORATORY = "evenkeel_simulator"
-"""Of this package the laboratory is mutated too; it needs the engine."""
-EVERYTHING = ("replica/*.py", "fleet/*.py", "prefix/*.py", "*.py", "laboratory/*.py")
+OTHERS = {
+    "policies": "laboratory/evenkeel_laboratory",
+    "traffic": "simulator/evenkeel_simulator",
+}
+"""Rooms of other packages that are mutated too."""
+NEEDED = ("__init__.py", "engine", *OTHERS)
+"""What is staged of their packages."""
+EVERYTHING = (
+    "replica/*.py",
+    "fleet/*.py",
+    "prefix/*.py",
+    "*.py",
+    "policies/*.py",
+    "traffic/timeline.py",
+    "traffic/service_difference.py",
+)
 TESTS = (
     *("tests/support", "tests/conformance", "tests/property"),
-    *(f"tests/unit/{PACKAGE}", f"tests/unit/{LABORATORY}/laboratory"),
+    f"tests/unit/{PACKAGE}",
+    *(f"tests/unit/{Path(folder).name}/{room}" for room, folder in OTHERS.items()),
 )
 
 CONFIG = """
@@ -49,14 +63,15 @@ def stage(patterns: list[str], tests_named: str) -> None:
     """Copy what is mutated, and those of the tests named so that import nothing else, be it through tests/support."""
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
-    for part in ("__init__.py", "engine", "laboratory"):
-        source, target = ROOT / "simulator" / LABORATORY / part, STAGE / "src" / LABORATORY / part
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            target.parent.mkdir()
-            shutil.copyfile(source, target)
-    foreign = r"evenkeel_(?!fairshare|simulator\.laboratory)"
+    for folder in OTHERS.values():
+        for source in (ROOT / folder / part for part in NEEDED):
+            target = STAGE / "src" / Path(folder).name / source.name
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.exists():
+                target.parent.mkdir()
+                shutil.copyfile(source, target)
+    foreign = r"evenkeel_(?!fairshare|laboratory\.policies|simulator\.traffic)"
     support = (ROOT / "tests" / "support").glob("*.py")
     beyond = [
         path.stem
@@ -72,8 +87,9 @@ def stage(patterns: list[str], tests_named: str) -> None:
                 copy = STAGE / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
+    packages = {room: Path(folder).name for room, folder in OTHERS.items()}
     only = ", ".join(
-        f'"src/{LABORATORY if pattern.startswith("laboratory/") else PACKAGE}/{pattern}"'
+        f'"src/{packages.get(pattern.partition("/")[0], PACKAGE)}/{pattern}"'
         for pattern in patterns
     )
     tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())

@@ -19,7 +19,7 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_laboratory.policies.registry import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 

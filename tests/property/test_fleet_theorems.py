@@ -23,7 +23,7 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVtc
+from evenkeel_laboratory.policies.vtc_central import CentralCounters, CentralVtc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

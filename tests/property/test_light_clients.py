@@ -9,7 +9,7 @@ from collections import Counter
 from random import Random
 
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
-from evenkeel_simulator.laboratory.policies import check_refill
+from evenkeel_laboratory.policies.registry import check_refill
 from hypothesis import given
 from hypothesis import strategies as st
 

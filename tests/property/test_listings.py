@@ -17,8 +17,8 @@ from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
-from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
+from evenkeel_laboratory.policies.registry import PrintedDlpm
+from evenkeel_laboratory.policies.vtc_oracle import OracleVtc
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,9 +13,9 @@ from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantCo
 from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
-from evenkeel_simulator.experiments.owed import owed_service, service_of
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload import Client
+from evenkeel_simulator.traffic.owed import owed_service, service_of
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.workload import Client
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from evenkeel_fairshare.replica.registry import POLICIES
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.evenkeel_plugin.test_scheduling import Loop, req
 from tests.unit.evenkeel_sglang.test_rank_clock import rank
-from tests.unit.evenkeel_sglang.test_scheduling import Loop, req
 
 
 @given(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect, Refusal
@@ -120,14 +123,27 @@ bodies = st.one_of(
 )
 
 
-@cache
-def tokenizers() -> tuple[AnyTokenizer, ...]:
-    return ModelTokenizer(model_files()), SimulatedTokenizer()
+Ids = Callable[[Chat], list[int]]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Iterator[list[tuple[AnyTokenizer, Ids]]]:
+    """Both tokenizers, each with what makes the ids of a conversation."""
+    with asyncio.Runner() as runner:
+        model = ModelTokenizer(model_files())
+        runner.run(model.start())
+
+        def ids(tokenizer: AnyTokenizer, chat: Chat) -> list[int]:
+            return tokenizer.chat(runner.run(tokenizer.text(chat)), chat.answer_begins)
+
+        yield [(one, partial(ids, one)) for one in (model, SimulatedTokenizer())]
+        runner.run(model.close())
 
 
 @settings(max_examples=500, deadline=None)
-@given(bodies)
+@given(given_body=bodies)
 def test_every_body_that_is_taken_has_tokens_or_a_reason(
+    tokenizers: list[tuple[AnyTokenizer, Ids]],
     given_body: tuple[Endpoint, dict[str, Any]],
 ) -> None:
     endpoint, fields = given_body
@@ -139,10 +155,10 @@ def test_every_body_that_is_taken_has_tokens_or_a_reason(
         body = inference.body
         msgspec.json.decode(body)
         asked = read(endpoint, body)
-        for tokenizer in tokenizers():
+        for tokenizer, ids_of in tokenizers:
             with suppress(UntokenisedError):
                 if isinstance(asked, Chat):
-                    assert sglang_blocks(tokenizer.chat(asked), page_tokens=1)
+                    assert sglang_blocks(ids_of(asked), page_tokens=1)
                 else:
                     for one in asked.inputs:
                         ids = tokenizer.prompt(one) if isinstance(one, str) else one

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.vtc_preempt import PreemptiveVtc
+from evenkeel_laboratory.policies.vtc_preempt import PreemptiveVtc
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -99,7 +99,10 @@ class Engine:
         path = [str(folder / f"sglang-{sglang}")] if sglang else [beside] if beside else []
         path += [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
         # This checkout, also where another one is installed.
-        path += [str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")]
+        path += [
+            str(ROOT / part)
+            for part in ("plugins/sglang", "plugins/common", "contract", "fairshare")
+        ]
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [

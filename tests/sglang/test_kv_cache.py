@@ -89,7 +89,7 @@ async def following(replica: ReplicaConfig) -> AsyncIterator[tuple[Rooms, Member
     rooms.replicas.configured["r0"] = replica
     member = rooms.replicas.fleet.add("r0")
     rooms.replicas.fleet.ready(member)
-    with Tokenisation(prefix, rooms.prefixes.untokenised) as tokenising:
+    async with Tokenisation(prefix, rooms.prefixes.untokenised) as tokenising:
         health_monitor = HealthMonitor(
             rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber()
         )

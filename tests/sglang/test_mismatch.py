@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(3000)]
 CHANGED = os.pathsep.join(
     [
         str(ROOT / "tests/sglang/changed_seam"),
-        *(str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")),
+        *(
+            str(ROOT / part)
+            for part in ("plugins/sglang", "plugins/common", "contract", "fairshare")
+        ),
     ]
 )
 ENGINE = 'namespace="team-ml",evenkeel_dev_service="llama",pod="e1"'

@@ -19,6 +19,7 @@ from evenkeel_router.prefix.prompts import Chat, read
 
 from tests.sglang.engine import Engine, engine_environment
 from tests.support.routers import KEY, config_for, router_of, until
+from tests.support.tokenizers import ids_of_chat
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -135,21 +136,21 @@ def prompt_of(chat: dict[str, Any]) -> Chat:
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, PARTS], ids=["text", "parts"])
-def test_prompts_and_chats_have_the_engines_token_ids(
+async def test_prompts_and_chats_have_the_engines_token_ids(
     start: Start, tmp_path: Path, template: str
 ) -> None:
     model = model_folder(tmp_path / "model", template)
     engine, tokenizer = start(*flags(model)), ours(model)
-    with httpx.Client(base_url=engine.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=120) as http:
         for prompt in PROMPTS:
-            told = http.post("/tokenize", json={"model": NAME, "prompt": prompt})
+            told = await http.post("/tokenize", json={"model": NAME, "prompt": prompt})
             assert tokenizer.prompt(prompt) == told.raise_for_status().json()["tokens"], prompt
         for chat in CHATS if template is TEMPLATE else CHATS[:3]:
             body = chat | {"model": NAME, "max_tokens": 1, "return_prompt_token_ids": True}
-            answer = http.post("/v1/chat/completions", json=body)
+            answer = await http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
             got = answer.json()["choices"][0]["prompt_token_ids"]
-            assert tokenizer.chat(prompt_of(chat)) == got, chat
+            assert await ids_of_chat(tokenizer, prompt_of(chat)) == got, chat
 
 
 async def test_the_router_predicts_what_the_engine_finds_cached(

@@ -31,7 +31,7 @@ OLDEST: Final = (0, 5, 16)
 PAGE: Final = ROOT / "docs/reference/compatibility.md"
 HEADING: Final = "| SGLang | source | loads | tests |\n|---|---|---|---|\n"
 NOT_DONE: Final = "–"
-PARTS: Final = ("sglang_plugin", "contract", "fairshare")
+PARTS: Final = ("plugins/sglang", "plugins/common", "contract", "fairshare")
 AS_IF_TESTED: Final = "from evenkeel_sglang import seams\nseams.TESTED += (seams.installed(),)\n"
 """A `sitecustomize` module, which Python imports at its start. A version that is not in `TESTED` would schedule without the policy."""
 TESTS: Final = ("-m", "sglang and not slow", "-k", "not older_supported and not refuses and not 0.5.21", "tests/sglang/test_plugin.py")  # fmt: skip

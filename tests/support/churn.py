@@ -26,7 +26,7 @@ from evenkeel_fairshare.ledger import (
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_laboratory.policies.registry import PrintedDlpm
 
 
 @dataclass(frozen=True, slots=True)

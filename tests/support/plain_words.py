@@ -217,8 +217,8 @@ def _forms(name: str) -> Iterator[str]:
 
 _SOURCES: Final = (".py", ".yaml", ".json", ".toml", ".tpl", ".txt", ".sh", ".cfg", "")
 _FOLDERS: Final = (
-    "bench", "chaos", "charts", "cli", "contract", "crds", "e2e", "examples", "fairshare", "images", "kube", "monitoring",
-    "operator", "router", "sglang_plugin", "simulator", "tests", "vllm_plugin",
+    "bench", "chaos", "charts", "cli", "contract", "crds", "e2e", "examples", "fairshare", "images", "kube", "laboratory", "monitoring",
+    "operator", "plugins", "router", "simulator", "tests",
 )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evenkeel_router.prefix.model_tokenizers import AnyTokenizer
+from evenkeel_router.prefix.prompts import Chat
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 TEMPLATE = (
@@ -58,3 +60,12 @@ def model_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return folder
+
+
+async def ids_of_chat(tokenizer: AnyTokenizer, chat: Chat) -> list[int]:
+    """The token ids of a conversation, by a tokenizer that is started for it. Raises `UntokenisedError`."""
+    try:
+        await tokenizer.start()
+        return tokenizer.chat(await tokenizer.text(chat), chat.answer_begins)
+    finally:
+        await tokenizer.close()

@@ -19,10 +19,12 @@ FOLDERS = (
     "contract",
     "kube",
     "simulator",
+    "laboratory",
     "router",
     "operator",
-    "sglang_plugin",
-    "vllm_plugin",
+    "plugins/common",
+    "plugins/sglang",
+    "plugins/vllm",
     "cli",
 )
 
@@ -72,6 +74,41 @@ CASES = (
         "the engine model imports a server",
         [("evenkeel_simulator.engine.model", "evenkeel_simulator.server.app")],
         "simulator-layers",
+    ),
+    Case(
+        "the engine model imports the form of traffic",
+        [("evenkeel_simulator.engine.model", "evenkeel_simulator.traffic.workload")],
+        "simulator-layers",
+    ),
+    Case(
+        "a simulated replica imports what its image leaves out",
+        [("evenkeel_simulator.server.app", "evenkeel_simulator.traffic.records")],
+        "images-without-traffic",
+    ),
+    Case(
+        "vLLM's plug-in imports SGLang's",
+        [("evenkeel_vllm.prompts", "evenkeel_sglang.prompts")],
+        "layers",
+    ),
+    Case(
+        "what the plug-ins share imports one of them",
+        [("evenkeel_plugin.scheduling", "evenkeel_sglang.seams")],
+        "layers",
+    ),
+    Case(
+        "the command line imports the laboratory",
+        [("evenkeel_cli.replay.report", "evenkeel_laboratory.experiments.setup")],
+        "fleet-without-laboratory",
+    ),
+    Case(
+        "an experiment imports a verb's module",
+        [("evenkeel_laboratory.experiments.setup", "evenkeel_laboratory.commands.scalers")],
+        "laboratory-rooms",
+    ),
+    Case(
+        "an experiment imports the operator",
+        [("evenkeel_laboratory.experiments.scaling", "evenkeel_operator.core.scaling")],
+        "laboratory-parts",
     ),
     Case(
         "the operator's core imports what reads the cluster",
@@ -212,7 +249,8 @@ def paths_of(copy: Path, imports: Sequence[tuple[str, str]]) -> list[Path]:
     found = []
     for module, _ in imports:
         package, _, rest = module.partition(".")
-        folder = next(path for path in copy.glob(f"*/{package}") if path.is_dir())
+        folders = (copy / name / package for name in FOLDERS)
+        folder = next(path for path in folders if path.is_dir())
         found.append(folder / f"{rest.replace('.', '/')}.py")
     return found
 

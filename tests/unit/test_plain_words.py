@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import evenkeel_sglang.metrics
+import evenkeel_plugin.metrics
 import pytest
 import yaml
 from evenkeel_contract.crd import definitions
@@ -38,8 +38,8 @@ from tests.support.plain_words import (
 
 PYTHON: Final = tuple(
     f"{folder}/**/*.py"
-    for folder in ("bench", "chaos", "cli", "contract", "crds", "docs", "e2e", "fairshare", "kube", "monitoring", "operator", "release", "router",
-                   "sglang_plugin", "simulator", "vllm_plugin")
+    for folder in ("bench", "chaos", "cli", "contract", "crds", "docs", "e2e", "fairshare", "kube", "laboratory", "monitoring", "operator", "release", "router",
+                   "plugins", "simulator")
 )  # fmt: skip
 DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")
 HISTORY: Final = "CHANGELOG.md"
@@ -170,7 +170,7 @@ def test_alerts_have_a_summary_in_short_sentences() -> None:
 def test_metrics_of_the_plugin_have_help_in_short_sentences() -> None:
     """Those of routers, replicas and the operator are read from their scrapes (tests/integration/test_exported_metrics.py)."""
     own = [
-        one for one in vars(evenkeel_sglang.metrics).values() if isinstance(one, Counter | Gauge)
+        one for one in vars(evenkeel_plugin.metrics).values() if isinstance(one, Counter | Gauge)
     ]
     assert own
     assert [fault for one in own for fault in sentence_faults(one._documentation)] == []

@@ -6,7 +6,7 @@ Three choices decide the meaning of the figures:
 - Throughput counts the requests that ended within the time in which requests arrived. A longer tail after that time
   does not reduce it.
 - What each client was given over what it was owed, and Jain's index of it, are those of `evenkeel top` and `simulate`: see
-  `evenkeel_simulator.experiments.owed`. A request that had not ended when the phase was cut was not given anything.
+  `evenkeel_simulator.traffic.owed`. A request that had not ended when the phase was cut was not given anything.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.summary import summarise
-from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.summary import summarise
+from evenkeel_simulator.traffic.workload import Program
 
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from evenkeel_contract.routerconfig import ListenConfig
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.experiments.workload import Call, Program
+from evenkeel_simulator.traffic.workload import Call, Program
 
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.clients import assign_keys, headers_by_key

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from evenkeel_simulator.experiments.plots import tidy
+from evenkeel_simulator.traffic.axes import tidy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

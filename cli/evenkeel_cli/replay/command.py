@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from evenkeel_simulator.experiments.traces import TraceError
-from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.traffic.traces import TraceError
+from evenkeel_simulator.traffic.workload import Program
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from evenkeel_fairshare.verdict import verdict
-from evenkeel_simulator.experiments.summary import Summary, summarise
+from evenkeel_simulator.traffic.summary import Summary, summarise
 from rich.console import Group, RenderableType
 
 from evenkeel_cli.narrow import FittedTable, make_table

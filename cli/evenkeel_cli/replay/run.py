@@ -14,8 +14,8 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload import Call, Program
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.workload import Call, Program
 
 from evenkeel_cli.replay.sender import Answer, Question
 

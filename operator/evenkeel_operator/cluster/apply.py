@@ -1,4 +1,4 @@
-"""Carry out a plan: the only place that writes objects of a service. And write Events, which `kubectl describe` shows.
+"""Carry out a plan: the only place that writes objects of a service, its status, and Events, which `kubectl describe` shows.
 
 A new object is looked up before it is applied. Server-side apply would take over any object of the same name, and
 that object may belong to another owner.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Final
+from typing import Any, Final
 
+from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
+from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import (
@@ -25,21 +27,21 @@ from evenkeel_operator.core.objects import (
     Difference,
     Manifest,
     Object,
-    Plan,
     Ref,
-    Residue,
     differences,
     is_controlled_by,
+    make_plan,
     ref_of,
     seal,
 )
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.status import EventText, cut
+from evenkeel_operator.core.status import EventText, cut, differs
 from evenkeel_operator.manifests.context import MANAGER
 
 # Quotas and policies are changed by hand, sometimes within seconds and sometimes much later.
 FIRST_RETRY_S: Final = 5.0
 LAST_RETRY_S: Final = 300.0
+_MAX_MESSAGE: Final = 1024  # characters of an event, the limit of the API server
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +123,18 @@ class Applier:
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
 
-    def residue(self, key: Key) -> Residue:
-        """Fields that the server normalises, for `make_plan`."""
-        return self._residue.get(key, {})
-
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._residue.pop(key, None)
         self._refusals.keep(key, ())
 
-    async def carry_out(self, key: Key, plan: Plan, *, owner_uid: str) -> ApplyResult:
-        """Apply, then delete. A refusal is noted, and the other writes continue. Raises `ClusterError` if a later
-        attempt may succeed."""
-        outcome = ApplyResult()
+    async def carry_out(self, seen: Observed, manifests: Sequence[Manifest]) -> ApplyResult:
+        """Apply what differs, then delete the rest. A refusal is noted, and the other writes continue. Raises
+        `ClusterError` if a later attempt may succeed."""
+        key, outcome = seen.key, ApplyResult()
+        # Fields that the server normalises are no difference.
+        residue = self._residue.get(key, {})
+        plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         for change in plan.apply:
@@ -143,7 +144,7 @@ class Applier:
             if refusal is None:
                 try:
                     _log.info("%s: apply %s", key, change.why)
-                    await self._apply(key, change, outcome, owner_uid=owner_uid)
+                    await self._apply(key, change, outcome, owner_uid=seen.uid)
                     continue
                 except Refused as error:
                     refusal = self._refusals.refused(key, change.ref, what, message=error.message)
@@ -168,6 +169,47 @@ class Applier:
                     Fault(_field_of(manifest), f"is refused by the cluster: {error.message}")
                 )
         return tuple(faults)
+
+    async def write_status(self, key: Key, raw: Object, status: dict[str, Any]) -> bool:
+        """Write the status of the object `raw` if it differs; returns whether it did. Raises `ClusterError`."""
+        if not differs(status, raw):
+            return False
+        metadata = {"name": key.name, "namespace": key.namespace}
+        head = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata}
+        answer = await self._client.apply_status({**head, "status": status})
+        self._store.named(key.kind, key.namespace).put(answer)
+        return True
+
+    async def emit(self, about: Object, news: EventText, *, now: datetime) -> None:
+        """Write one event. A failure is only logged: nothing depends on it."""
+        metadata = about["metadata"]
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+                "namespace": metadata["namespace"],
+            },
+            "involvedObject": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+            "type": "Warning" if news.bad else "Normal",
+            "reason": news.reason,
+            "message": cut(news.message, _MAX_MESSAGE),
+            "action": "Reconcile",
+            "eventTime": stamp,
+            "reportingComponent": MANAGER,
+            "reportingInstance": MANAGER,
+        }
+        try:
+            await self._client.create(event)
+        except ClusterError as error:
+            _log.warning("cannot write event %s of %s: %s", news.reason, metadata["name"], error)
 
     async def _apply(
         self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str
@@ -198,38 +240,3 @@ def _field_of(manifest: Manifest) -> str:
     if kind == "PersistentVolumeClaim":
         return "spec.model.cache" if component == "engine" else "spec.router.state.file"
     return f"spec.{component}"
-
-
-_MAX_MESSAGE: Final = 1024  # characters, the limit of the API server
-
-
-async def emit(client: KubeClient, about: Object, news: EventText, *, now: datetime) -> None:
-    """Write one event. A failure is only logged: nothing depends on it."""
-    metadata = about["metadata"]
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    event = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
-            "namespace": metadata["namespace"],
-        },
-        "involvedObject": {
-            "apiVersion": about["apiVersion"],
-            "kind": about["kind"],
-            "namespace": metadata["namespace"],
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-        },
-        "type": "Warning" if news.bad else "Normal",
-        "reason": news.reason,
-        "message": cut(news.message, _MAX_MESSAGE),
-        "action": "Reconcile",
-        "eventTime": stamp,
-        "reportingComponent": MANAGER,
-        "reportingInstance": MANAGER,
-    }
-    try:
-        await client.create(event)
-    except ClusterError as error:
-        _log.warning("cannot write event %s of %s: %s", news.reason, metadata["name"], error)

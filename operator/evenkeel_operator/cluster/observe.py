@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -75,6 +75,11 @@ class Observed:
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
     @property
+    def key(self) -> Key:
+        """The service's name and namespace."""
+        return self.pods.key
+
+    @property
     def uid(self) -> str:
         return str(self.raw["metadata"]["uid"])
 
@@ -86,14 +91,16 @@ class Observed:
     @property
     def engines(self) -> Object | None:
         """The Deployment of the engines."""
-        return self.children.get(Ref("Deployment", engine_name(self.pods.key.name)))
+        return self.child("Deployment", engine_name)
 
     @property
     def credentials(self) -> Credentials | None:
         """The generated keys."""
-        return read_credentials(
-            self.children.get(Ref("Secret", credentials_name(self.pods.key.name)))
-        )
+        return read_credentials(self.child("Secret", credentials_name))
+
+    def child(self, kind: str, name_of: Callable[[str], str]) -> Object | None:
+        """The object of this kind whose name is made from the service's."""
+        return self.children.get(Ref(kind, name_of(self.key.name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is
 owed its share of what they received together, but no more than it received and its waiting requests cost (`tenancy.divided`).
-A client that is not backlogged is owed what it received. Experiments compute it by the same rule (`experiments/owed.py`).
+A client that is not backlogged is owed what it received. Experiments compute it by the same rule (`evenkeel_simulator.traffic.owed`).
 
 The values are computed in steps and replaced as a whole. Requests are served between steps, since a large fleet takes
 longer than a request may wait.

@@ -18,10 +18,9 @@ from evenkeel_contract.promptfacts import (
     TOKENIZER_FILE,
 )
 from evenkeel_contract.simulatedprompt import ChatMessage, encode, render
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
-from evenkeel_router.prefix.chat_template import ChatTemplate
+from evenkeel_router.prefix.chat_template import ChatTemplates, TemplateError
 from evenkeel_router.prefix.prompts import Chat, for_template
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
@@ -31,13 +30,22 @@ class TokenizerError(ValueError):
 
 
 class AnyTokenizer(Protocol):
-    """Token ids, as the engine makes them. Called from threads; raises `UntokenisedError`."""
+    """Token ids, as the engine makes them. Raises `UntokenisedError`."""
+
+    async def start(self) -> None:
+        """Make ready what renders conversations. Raises `TokenizerError`."""
+
+    async def close(self) -> None:
+        """The tokenizer is used no more."""
+
+    async def text(self, chat: Chat) -> str:
+        """The text that the chat template makes of a conversation, without `answer_begins`."""
 
     def prompt(self, text: str) -> list[int]:
-        """Of a prompt."""
+        """The ids of a prompt. Called from threads."""
 
-    def chat(self, chat: Chat) -> list[int]:
-        """Of a conversation."""
+    def chat(self, text: str, answer_begins: str) -> list[int]:
+        """The ids of a conversation's text and of the answer that continues it. Called from threads."""
 
 
 class ModelTokenizer:
@@ -59,6 +67,22 @@ class ModelTokenizer:
         self._bos = None if bos is None else self._tokenizer.token_to_id(bos)
         self._templates = _templates(files, config, special)
 
+    async def start(self) -> None:
+        try:
+            await self._templates.start()
+        except TemplateError as error:
+            raise TokenizerError(f"the chat template is invalid: {error}") from error
+
+    async def close(self) -> None:
+        await self._templates.close()
+
+    async def text(self, chat: Chat) -> str:
+        names = ("tool_use", "default") if chat.tools else ("default",)
+        name = next((name for name in names if name in self._templates.names), None)
+        if name is None:
+            raise UntokenisedError(Reason.NO_TEMPLATE)
+        return await self._templates.render(name, chat)
+
     def prompt(self, text: str) -> list[int]:
         return self._encode(text, special=True)
 
@@ -68,14 +92,10 @@ class ModelTokenizer:
         ids: list[int] = found.ids
         return ids
 
-    def chat(self, chat: Chat) -> list[int]:
-        template = self._templates.get("tool_use") if chat.tools else None
-        template = template or self._templates.get("default")
-        if template is None:
-            raise UntokenisedError(Reason.NO_TEMPLATE)
-        ids = self._encode(template.render(chat), special=False)
-        if chat.answer_begins:
-            rest = self.prompt(chat.answer_begins)
+    def chat(self, text: str, answer_begins: str) -> list[int]:
+        ids = self._encode(text, special=False)
+        if answer_begins:
+            rest = self.prompt(answer_begins)
             ids += rest[1:] if rest and rest[0] == self._bos else rest
         return ids
 
@@ -83,15 +103,21 @@ class ModelTokenizer:
 class SimulatedTokenizer:
     """The simulator's."""
 
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def text(self, chat: Chat) -> str:
+        messages = for_template(chat, keeps_parts=False)
+        return render([ChatMessage(role=one["role"], content=one["content"]) for one in messages])
+
     def prompt(self, text: str) -> list[int]:
         return encode(text).tolist()
 
-    def chat(self, chat: Chat) -> list[int]:
-        messages = [
-            ChatMessage(role=message["role"], content=message["content"])
-            for message in for_template(chat, keeps_parts=False)
-        ]
-        return self.prompt(render(messages))
+    def chat(self, text: str, answer_begins: str) -> list[int]:
+        return self.prompt(text)
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
@@ -118,8 +144,8 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _templates(
     files: Mapping[str, bytes], config: Mapping[str, Any], special: Mapping[str, str]
-) -> dict[str, ChatTemplate]:
-    """By name; a model has one, `default`, or several. The file of its own goes before the configuration's."""
+) -> ChatTemplates:
+    """A model has one template, `default`, or several. The file of its own goes before the configuration's."""
     given = config.get("chat_template")
     if TEMPLATE_FILE in files:
         given = files[TEMPLATE_FILE].decode(errors="replace")
@@ -131,7 +157,4 @@ def _templates(
         sources = {one["name"]: one["template"] for one in given if isinstance(one, dict)}
     else:
         sources = {}
-    try:
-        return {name: ChatTemplate(source, special) for name, source in sources.items()}
-    except TemplateError as error:
-        raise TokenizerError(f"the chat template is invalid: {error}") from error
+    return ChatTemplates(sources, special)

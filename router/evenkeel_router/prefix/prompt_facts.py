@@ -111,4 +111,4 @@ class PromptFactsClient:
         if digest and digest != current and digest in self._files:
             await self._tokenising.adopt(self._files[digest])
         elif not digest and not current and not self._prefixes.untokenised.error:
-            self._tokenising.use(None, "no replica has reported its tokenizer")
+            await self._tokenising.use(None, "no replica has reported its tokenizer")

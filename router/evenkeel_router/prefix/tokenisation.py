@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar, TypeVarTuple
 
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
@@ -39,6 +40,8 @@ LONGEST_BYTES: Final = 2 * 1024 * 1024
 WAITING_BYTES: Final = 4 * 1024 * 1024
 """Prompts being tokenised, all together."""
 THREADS: Final = 2
+_Given = TypeVarTuple("_Given")
+_Result = TypeVar("_Result")
 _HASHES: Final = {PageHash.SGLANG: sglang_blocks, PageHash.VLLM: vllm_blocks}
 
 
@@ -68,11 +71,12 @@ class Tokenisation:
         self.busy_bytes = 0
         """Of prompts in the threads."""
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._replace(None)
 
     @property
     def pages(self) -> PageKind:
@@ -84,7 +88,6 @@ class Tokenisation:
         before, self._config = self._config, config
         self.wanted = config.mode is PrefixMode.TOKENS
         if (before.mode, before.tokenizer) != (config.mode, config.tokenizer):
-            self.tokenizer, self.digest = None, ""
             self._changed.set()
 
     async def run(self) -> None:
@@ -92,6 +95,8 @@ class Tokenisation:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self.digest = ""
+            await self._replace(None)
             await self.load()
 
     async def load(self) -> None:
@@ -100,12 +105,12 @@ class Tokenisation:
         if not self.wanted or config.tokenizer is None:
             return
         if config.tokenizer == SIMULATOR_TOKENIZER:
-            self.use(SimulatedTokenizer())
+            await self.use(SimulatedTokenizer())
             return
         try:
-            self.use(await asyncio.to_thread(_load, Path(config.tokenizer)))
+            await self.use(await asyncio.to_thread(_load, Path(config.tokenizer)))
         except (TokenizerError, OSError) as error:
-            self.use(None, f"{config.tokenizer}: {error}")
+            await self.use(None, f"{config.tokenizer}: {error}")
 
     @property
     def asks(self) -> bool:
@@ -116,28 +121,38 @@ class Tokenisation:
         """Do as a replica does, whose files are all here."""
         self.digest = facts.digest
         if facts.trouble:
-            self.use(None, facts.trouble)
+            await self.use(None, facts.trouble)
             return
         pages = PageKind(facts.page_tokens, facts.page_hash)
         if facts.simulated:
-            self.use(SimulatedTokenizer(), pages=pages)
+            await self.use(SimulatedTokenizer(), pages=pages)
         else:
             try:
                 made = await asyncio.to_thread(ModelTokenizer, facts.files)
-                self.use(made, pages=pages)
+                await self.use(made, pages=pages)
             except TokenizerError as error:
-                self.use(None, str(error))
+                await self.use(None, str(error))
 
-    def use(
+    async def use(
         self, tokenizer: AnyTokenizer | None, trouble: str = "", *, pages: PageKind | None = None
     ) -> None:
-        """From now on this one; `trouble` says why there is none. PageKind as configured unless said otherwise."""
-        self.tokenizer = tokenizer
+        """From now on this one; `trouble` says why there is none. Pages are as configured unless given.
+
+        Raises `TokenizerError`.
+        """
+        if tokenizer is not None:
+            await tokenizer.start()
+        await self._replace(tokenizer)
         self._reported = pages
         self.untokenised.trust_again()
         self.untokenised.error = trouble
         if trouble:
             _log.warning("no tokenizer, prompts are matched by their text: %s", trouble)
+
+    async def _replace(self, tokenizer: AnyTokenizer | None) -> None:
+        before, self.tokenizer = self.tokenizer, tokenizer
+        if before is not None:
+            await before.close()
 
     async def of(
         self, endpoint: Endpoint, inference: Inference, *, cache_salt: str = ""
@@ -165,19 +180,33 @@ class Tokenisation:
             raise UntokenisedError(Reason.OPTIONS, "the request names an adapter")
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
-        if len(inference.body) <= INLINE_BYTES:
-            return self._tokenise(tokenizer, endpoint, inference.body, cache_salt)
-        if size_bytes > LONGEST_BYTES:
+        threaded_bytes = 0 if len(inference.body) <= INLINE_BYTES else size_bytes
+        if threaded_bytes > LONGEST_BYTES:
             raise UntokenisedError(Reason.TOO_LONG)
-        if self.busy_bytes + size_bytes > WAITING_BYTES:
+        if threaded_bytes and self.busy_bytes + threaded_bytes > WAITING_BYTES:
             raise UntokenisedError(Reason.BUSY)
-        self.busy_bytes += size_bytes
+        asked = await self._work(threaded_bytes, read, endpoint, inference.body)
+        kind = _kind(asked)
+        if self.untokenised.distrusts(kind):
+            raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
+        text = await tokenizer.text(asked) if isinstance(asked, Chat) else ""
+        return await self._work(
+            threaded_bytes, _tokenised, tokenizer, asked, text, self.pages, cache_salt
+        )
+
+    async def _work(
+        self, threaded_bytes: int, step: Callable[[*_Given], _Result], *args: *_Given
+    ) -> _Result:
+        """Do one step: at once, or with `threaded_bytes` of the prompt in a thread."""
+        if not threaded_bytes:
+            return step(*args)
+        self.busy_bytes += threaded_bytes
         loop = asyncio.get_running_loop()
-        work = self._threads.submit(self._tokenise, tokenizer, endpoint, inference.body, cache_salt)
+        work = self._threads.submit(step, *args)
 
         def done(_: object) -> None:  # also after its client left
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._give_back, size_bytes)
+                loop.call_soon_threadsafe(self._give_back, threaded_bytes)
 
         work.add_done_callback(done)
         return await asyncio.wrap_future(work)
@@ -185,26 +214,27 @@ class Tokenisation:
     def _give_back(self, size_bytes: int) -> None:
         self.busy_bytes -= size_bytes
 
-    def _tokenise(
-        self, tokenizer: AnyTokenizer, endpoint: Endpoint, body: bytes, cache_salt: str
-    ) -> Tokenised:
-        asked = read(endpoint, body)
-        kind = asked.kind if isinstance(asked, Chat) else "prompt"
-        if self.untokenised.distrusts(kind):
-            raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
-        prompts = _ids(tokenizer, asked)
-        pages = self.pages
-        return Tokenised(
-            tokens=sum(map(len, prompts)),
-            first=Pages(_hashes(prompts[0], pages, cache_salt), pages.tokens, len(prompts[0])),
-            kind=kind,
-        )
+
+def _kind(asked: Prompts | Chat) -> str:
+    return asked.kind if isinstance(asked, Chat) else "prompt"
 
 
-def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
+def _tokenised(
+    tokenizer: AnyTokenizer, asked: Prompts | Chat, text: str, pages: PageKind, cache_salt: str
+) -> Tokenised:
+    """`text` is what the template made of a conversation."""
+    prompts = _ids(tokenizer, asked, text)
+    return Tokenised(
+        tokens=sum(map(len, prompts)),
+        first=Pages(_hashes(prompts[0], pages, cache_salt), pages.tokens, len(prompts[0])),
+        kind=_kind(asked),
+    )
+
+
+def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat, text: str) -> list[list[int]]:
     try:
         if isinstance(asked, Chat):
-            return [tokenizer.chat(asked)]
+            return [tokenizer.chat(text, asked.answer_begins)]
         return [tokenizer.prompt(one) if isinstance(one, str) else one for one in asked.inputs]
     except (TypeError, UnicodeEncodeError) as error:  # a lone surrogate, which a template may make
         raise UntokenisedError(Reason.TEMPLATE) from error

@@ -18,7 +18,7 @@ from evenkeel_simulator.engine.token_times import TokenTimes
 
 @runtime_checkable
 class ChargesByPass(Protocol):
-    """A policy that charges by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
+    """A policy that charges by forward passes instead of tokens (`evenkeel_laboratory.policies.vtc_artifact`)."""
 
     def decoding(self, batch: Sequence[EngineRequest]) -> None:
         """A decode pass over `batch` begins."""

@@ -34,7 +34,7 @@ class EngineConfig:
     admission: AdmissionRule | AdmissionMaker = AdmissionRule.SGLANG
     """The default is SGLang's own, as all defaults here: experiments and the simulated replica begin with the engine without the
     plug-in, and name what they change. `setup.engine_config`, which `evenkeel simulate` uses, has the plug-in's default, `HISTORY`.
-    A maker is a rule of its own for experiments (`laboratory.vtc_artifact`)."""
+    A maker is a rule of its own for experiments (`evenkeel_laboratory.policies.vtc_artifact`)."""
     max_running: int = 4096
     """Most requests in the batch (`--max-running-requests`)."""
     prefill_tokens: int | None = 8192

@@ -1,7 +1,7 @@
 import pytest
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_simulator.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.fleet import Fleet
 
 from bench.fleet_ablation import QUESTIONS, WHAT_IF, _config
 

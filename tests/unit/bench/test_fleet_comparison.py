@@ -7,11 +7,11 @@ from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.hrrn import Hrrn
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.experiments.fleet import Fleet
-from evenkeel_simulator.experiments.workload import Program, Workload
-from evenkeel_simulator.experiments.workload_file import read_spec
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
-from evenkeel_simulator.laboratory.routers import CacheAware
+from evenkeel_laboratory.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.workload_file import read_spec
+from evenkeel_laboratory.policies.registry import PrintedDlpm
+from evenkeel_laboratory.policies.routers import CacheAware
+from evenkeel_simulator.traffic.workload import Program, Workload
 
 from bench.fleet_comparison import (
     COMPARED,

@@ -8,10 +8,10 @@ from random import Random
 
 import msgspec
 import pytest
-from evenkeel_simulator.experiments.generators import Chat, DocumentQa, TreeOfThoughts
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload import Program
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec, read_spec
+from evenkeel_laboratory.experiments.generators import Chat, DocumentQa, TreeOfThoughts
+from evenkeel_laboratory.experiments.workload_file import WorkloadSpec, read_spec
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.workload import Program
 
 from bench.gpu.load import burst, longest_call, paced, shrunk
 from bench.gpu.prompts import Prompts

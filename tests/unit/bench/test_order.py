@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from evenkeel_contract.enginesettings import WARMUP_S
-from evenkeel_simulator.experiments.workload_file import read_spec
+from evenkeel_laboratory.experiments.workload_file import read_spec
 
 from bench.fleet_comparison import WORKLOADS, Result
 from bench.order import ORDERS, REFERENCE, ordered_fleet, passes, table

@@ -18,8 +18,7 @@ from typing import Final
 import pytest
 import typer.main
 import yaml
-from evenkeel_cli.main import COMMANDS, build
-from evenkeel_cli.planning import Change
+from evenkeel_cli.main import build, verbs
 from evenkeel_cli.route.routefile import check_route
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import GROUP
@@ -30,6 +29,7 @@ from evenkeel_contract.spec.resources import (
     TenantSpec,
 )
 from evenkeel_contract.validate import parse_service
+from evenkeel_laboratory.commands.planning import Change
 from typer.testing import CliRunner
 
 from release.names import INSTALL
@@ -92,7 +92,7 @@ def fault_of(words: list[str]) -> str | None:
 
 
 def _fault_of_evenkeel(arguments: list[str]) -> str | None:
-    if not arguments or arguments[0] not in COMMANDS:
+    if not arguments or arguments[0] not in verbs():
         return f"no command {arguments[:1]}"
     group = typer.main.get_command(build(arguments))
     assert isinstance(group, typer.core.TyperGroup)

@@ -11,7 +11,7 @@ from evenkeel_cli.demo.phases import FLOOD, ORDINARY, Flood, PhaseResult, _file,
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.run import Outcome
 from evenkeel_cli.replay.sender import Answer
-from evenkeel_simulator.experiments.workload import Call, Program
+from evenkeel_simulator.traffic.workload import Call, Program
 
 
 def test_the_load_is_reproducible_and_has_the_stated_rates() -> None:

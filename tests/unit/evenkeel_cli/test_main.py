@@ -22,20 +22,20 @@ ROOT = Path(__file__).parents[3]
 def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
     listed = CliRunner().invoke(main.build(["--help"]), ["--help"], env={"COLUMNS": "200"})
     assert listed.exit_code == 0
-    for name, (module, help_line) in main.COMMANDS.items():
+    for name, (module, help_line, _) in main.verbs().items():
         doc = getdoc(main._function(module, name))
         assert doc is not None
         assert doc.splitlines()[0] == help_line
         assert help_line in listed.output
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", main.verbs())
 def test_every_command_has_help(name: str) -> None:
     result = CliRunner().invoke(main.build([name]), [name, "--help"])
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("arguments", [[], *([name] for name in main.COMMANDS)])
+@pytest.mark.parametrize("arguments", [[], *([name] for name in main.verbs())])
 def test_help_fits_a_terminal_of_80_columns_and_cuts_nothing(arguments: list[str]) -> None:
     requested = [*arguments, "--help"]
     text = CliRunner().invoke(main.build(requested), requested, env={"COLUMNS": "80"}).output
@@ -80,7 +80,7 @@ def test_the_version_is_that_of_the_installed_distribution(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("shell", "line", "want"),
     [
-        ("bash", "evenkeel ", set(main.COMMANDS)),
+        ("bash", "evenkeel ", set(main.verbs())),
         ("bash", "evenkeel si", {"simulate"}),
         ("bash", "evenkeel up --prob", {"--probe-port"}),
         *(

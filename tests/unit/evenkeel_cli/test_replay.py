@@ -12,7 +12,7 @@ from evenkeel_cli.replay.run import WORDS, Outcome, prompt_of
 from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.experiments.workload import Call
+from evenkeel_simulator.traffic.workload import Call
 
 from docs.generate.exampletrace import HABITS
 

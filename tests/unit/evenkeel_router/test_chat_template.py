@@ -1,25 +1,30 @@
-"""A chat template has a bounded part of a thread's time, whatever it does with it and whatever it is given."""
+"""Chat templates run in a process of their own, with a bounded part of its time and memory."""
 
 from __future__ import annotations
 
-import itertools
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.prefix import chat_template
 from evenkeel_router.prefix.chat_template import (
     LONGEST_S,
-    PER_BYTE_S,
-    SMALL_S,
     TOO_LONG,
     TOO_MUCH,
-    ChatTemplate,
+    ChatTemplates,
+    TemplateError,
 )
 from evenkeel_router.prefix.prompts import Chat, read
+from evenkeel_router.prefix.template_worker import MEMORY_BYTES
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 HI = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 ENDLESS = {
     "ranges within ranges": "{% for a in range(99999) %}{% for b in range(99999) %}"
     "{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
@@ -35,115 +40,26 @@ ENDLESS = {
 }
 
 
-def chat(messages: list[dict[str, Any]] = HI, **fields: Any) -> Chat:
-    found = read(Endpoint.CHAT, msgspec.json.encode({"messages": messages, **fields}))
-    assert isinstance(found, Chat)
-    return found
-
-
-@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
-@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "f"}}]])
-def test_what_would_go_on_for_ages_is_given_up(
-    source: str, tools: list[dict[str, Any]] | None
-) -> None:
-    with pytest.raises(UntokenisedError) as caught:
-        ChatTemplate(source, {}).render(chat(tools=tools))
-    assert (caught.value.reason, caught.value.detail) == (Reason.TEMPLATE, TOO_LONG)
-
-
-def turns(asked: Chat, *, step_s: float) -> int:
-    """How many turns a loop gets, each of which takes so long."""
-    clock = itertools.count(0.0, step_s)
-    reached: list[int] = []
-    template = ChatTemplate(
-        "{% for a in range(99999) %}{{ see(a) }}{% endfor %}",
-        {"see": reached.append},  # type: ignore[dict-item]
-        clock=lambda: next(clock),
-    )
-    with pytest.raises(UntokenisedError):
-        template.render(asked)
-    return len(reached)
-
-
-def test_the_time_grows_with_the_request_up_to_an_end() -> None:
-    small, large = chat(), chat([{"role": "user", "content": "x" * 20_000}])
-    huge = chat([{"role": "user", "content": "x" * 2_000_000}])
-    step_s = 1e-4
-    for asked in (small, large, huge):
-        allowed_s = min(LONGEST_S, SMALL_S + PER_BYTE_S * asked.size_bytes)
-        assert turns(asked, step_s=step_s) == pytest.approx(allowed_s / step_s, abs=2)
-    assert turns(huge, step_s=step_s) == pytest.approx(LONGEST_S / step_s, abs=2)
-
-
-def test_no_request_can_give_itself_more() -> None:
-    options = {"chat_template_kwargs": {"evenkeel_check": "none"}}
-    with pytest.raises(UntokenisedError) as caught:
-        ChatTemplate(ENDLESS["ranges within ranges"], {}).render(chat(**options))
-    assert caught.value.detail == TOO_LONG
-
-
-def test_looking_at_the_time_changes_no_text() -> None:
-    source = (
-        "{% macro say(m) %}<{{ m.role }}>{{ caller() }}{% endmacro %}"
-        "{% for m in messages if m.role != 'system' %}{% call say(m) %}{{ m.content }}{% endcall %}"
-        "{{ loop.index }}/{{ loop.length }}{{ '.' if loop.last else ',' }}{% else %}nobody{% endfor %}"
-        "{% for a in [[1, [2]]] recursive %}({{ loop(a[1:]) if a is iterable else a }}){% endfor %}"
-    )
-    messages = [{"role": "system", "content": "s"}, *HI, {"role": "user", "content": "ho"}]
-    assert ChatTemplate(source, {}).render(chat(messages)) == ("<user>hi1/2,<user>ho2/2.(())")
-    assert ChatTemplate(source, {}).render(chat(messages[:1])).startswith("nobody")
-
-
+IN_ONE_EXPRESSION = {
+    "a power": "{{ (9 ** n) % 10 }}",
+    "a precision": "{{ 1.5|round(n, 'ceil') }}",
+    "a text in a text of the same letters": "{% set a = 'a' * 1000000 %}"
+    "{% for i in range(99) %}{{ a.count(('a' * 500000) ~ 'b') }}{% endfor %}",
+}
 IMMENSE = {
     "a text times a number": "{{ 'x' * 1000000000 }}",
-    "a number times a text": "{{ 1000000000 * 'x' }}",
-    "a number that a request gives": "{{ 'x' * n }}",
-    "a list times a number": "{{ ([1] * 1000000000)|length }}",
-    "a power": "{{ (9 ** (9 ** 9)) % 10 }}",
-    "powers by products": "{% set a = 2 ** 8000 %}{{ (a * a) % 10 }}",
-    "a sum": "{% set a = 'x' * 4000000 %}{{ a + a }}",
-    "a chain": "{% set a = 'x' * 4000000 %}{{ a ~ a }}",
+    "a list times a number that a request gives": "{{ ([1] * n)|length }}",
+    "a sum": "{% set a = messages[0].content * 60 %}{{ (a + a)|length }}",
     "twice as much in each line": "{% set a = 'xxxxxxxx' %}" + "{% set a = a ~ a %}" * 60,
     "twice as much in each set block": "{% set a = 'xxxxxxxx' %}"
     + "{% set a %}{{ a }}{{ a }}{% endset %}" * 60,
     "a format": "{{ '%1000000000d' % 1 }}",
-    "a format whose width is given": "{{ '%*d' % (1000000000, 1) }}",
-    "a format method": "{{ '{:1000000000}'.format('x') }}",
-    "a format method whose width is given": "{{ '{:{}}'.format('x', n) }}",
-    "a format of many fields": "{% set a = 'x' * 1000000 %}{{ '{0}{0}{0}{0}{0}{0}'.format(a) }}",
-    "a width": "{{ 'x'.center(1000000000) }}",
-    "a width on the left": "{{ 'x'.ljust(n) }}",
-    "a width on the right": "{{ 'x'.rjust(n) }}",
-    "zeros": "{{ '1'.zfill(n) }}",
-    "tabs": "{{ '\t'.expandtabs(n) }}",
-    "replacements": "{% set a = 'x' * 10000 %}{{ a.replace('x', a) }}",
-    "what is put everywhere": "{% set a = 'x' * 10000 %}{{ a.replace('', a) }}",
-    "a translation": "{% set a = 'x' * 10000 %}{{ a.translate({120: a}) }}",
-    "a long separator": "{% set a = 'x' * 10000 %}{{ a.join(a) }}",
-    "filter: a width": "{{ 'x'|center(1000000000) }}",
+    "a width": "{{ 'x'.center(n) }}",
+    "replacements": "{% set a = 'x' * 20000 %}{{ a.replace('x', a) }}",
     "filter: an indent": "{{ 'x'|indent(n, true) }}",
-    "filter: replacements": "{% set a = 'x' * 10000 %}{{ a|replace('x', a) }}",
-    "filter: a format": "{{ '%1000000000d'|format(1) }}",
-    "filter: a long separator": "{% set a = 'x' * 10000 %}{{ a|join(a) }}",
-    "filter: a separator of attributes": "{% set a = 'x' * 1000000 %}"
-    "{{ [{'k': a}, {'k': a}, {'k': a}, {'k': a}, {'k': a}]|join(attribute='k') }}",
-    "filter: lines": "{% set a = 'x ' * 10000 %}{{ a|wordwrap(1, wrapstring=a) }}",
-    "filter: batches": "{{ ([1]|batch(n, 0)|list)|length }}",
-    "filter: slices": "{{ ([1]|slice(n)|list)|length }}",
-    "filter: a precision": "{{ 1.5|round(n, 'ceil') }}",
     "filter: JSON": "{{ [1]|tojson(indent=n) }}",
     "all that is written": "{% set a = 'x' * 1000000 %}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}",
-    "all that a macro writes": "{% set a = 'x' * 1000000 %}"
-    "{% macro m() %}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}{% endmacro %}{{ m()|length }}",
 }
-
-
-@pytest.mark.parametrize("source", IMMENSE.values(), ids=IMMENSE)
-def test_what_would_take_all_memory_is_given_up_before_it_is_made(source: str) -> None:
-    asked = chat(chat_template_kwargs={"n": 10**9})
-    with pytest.raises(UntokenisedError) as caught:
-        ChatTemplate(source, {}, clock=lambda: 0.0).render(asked)
-    assert (caught.value.reason, caught.value.detail) == (Reason.TEMPLATE, TOO_MUCH)
 
 
 USUAL = {
@@ -162,6 +78,149 @@ USUAL = {
 }
 
 
-@pytest.mark.parametrize(("source", "want"), USUAL.items())
-def test_what_templates_usually_do_is_as_ever(source: str, want: str) -> None:
-    assert ChatTemplate(source, {}).render(chat()) == want
+def chat(messages: list[dict[str, Any]] = HI, **fields: Any) -> Chat:
+    found = read(Endpoint.CHAT, msgspec.json.encode({"messages": messages, **fields}))
+    assert isinstance(found, Chat)
+    return found
+
+
+@asynccontextmanager
+async def templates(sources: Mapping[str, str], **special: str) -> AsyncIterator[ChatTemplates]:
+    made = ChatTemplates(sources, special)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.close()
+
+
+async def refused(made: ChatTemplates, name: str, asked: Chat) -> str:
+    with pytest.raises(UntokenisedError) as caught:
+        await made.render(name, asked)
+    assert caught.value.reason is Reason.TEMPLATE
+    return caught.value.detail
+
+
+def workers() -> list[psutil.Process]:
+    return [
+        one for one in psutil.Process().children() if "template_worker" in " ".join(one.cmdline())
+    ]
+
+
+async def test_templates_render_as_transformers_renders_them() -> None:
+    async with templates({want: source for source, want in USUAL.items()}) as made:
+        for source, want in USUAL.items():
+            assert await made.render(want, chat()) == want, source
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+async def test_a_template_without_an_end_is_given_up(tools: list[dict[str, Any]] | None) -> None:
+    async with templates(ENDLESS | {"usual": "{{ messages[0].content }}"}) as made:
+        process = workers()
+        for name in ENDLESS:
+            assert await refused(made, name, chat(tools=tools)) == TOO_LONG, name
+        assert await made.render("usual", chat()) == "hi"
+        assert workers() == process  # loops end by themselves; the process goes on
+
+
+async def test_the_kernel_ends_a_process_that_no_loop_ends() -> None:
+    asked = chat(chat_template_kwargs={"n": 10**9})
+    async with templates(IN_ONE_EXPRESSION | {"usual": "{{ messages[0].content }}"}) as made:
+        for name in IN_ONE_EXPRESSION:
+            assert await refused(made, name, asked) == TOO_LONG, name
+            assert await made.render("usual", chat()) == "hi"
+
+
+async def test_a_template_gets_no_more_memory_than_the_limit() -> None:
+    asked = chat([{"role": "user", "content": "x" * 2_000_000}], chat_template_kwargs={"n": 10**9})
+    async with templates(IMMENSE | {"usual": "{{ messages[0].content }}"}) as made:
+        assert await made.render("usual", chat()) == "hi"
+        (process,) = workers()
+        start_bytes = process.memory_info().vms
+        for name in IMMENSE:
+            assert await refused(made, name, asked) == TOO_MUCH, name
+            assert all(one.memory_info().vms <= start_bytes + MEMORY_BYTES for one in workers())
+        assert await made.render("usual", chat()) == "hi"
+
+
+async def test_the_time_grows_with_the_request_up_to_an_end() -> None:
+    count = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    async with templates({"count": count}) as made:
+        used_s = []
+        for size in (1, 100_000, 1_900_000):
+            (process,) = workers()
+            before_s = process.cpu_times().user
+            await refused(made, "count", chat([{"role": "user", "content": "x" * size}]))
+            used_s.append(process.cpu_times().user - before_s)
+    # CPU time, in steps of 10 ms: another load of the machine changes nothing.
+    assert used_s[0] < used_s[1] < used_s[2] <= LONGEST_S + 0.05
+
+
+async def test_no_request_can_give_itself_more() -> None:
+    options = {"chat_template_kwargs": {"allowed_s": 1e9, "name": "usual"}}
+    async with templates(ENDLESS) as made:
+        assert await refused(made, "ranges within ranges", chat(**options)) == TOO_LONG
+
+
+async def test_loops_macros_and_calls_render_whole() -> None:
+    source = (
+        "{% macro say(m) %}<{{ m.role }}>{{ caller() }}{% endmacro %}"
+        "{% for m in messages if m.role != 'system' %}{% call say(m) %}{{ m.content }}{% endcall %}"
+        "{{ loop.index }}/{{ loop.length }}{{ '.' if loop.last else ',' }}{% else %}nobody{% endfor %}"
+        "{% for a in [[1, [2]]] recursive %}({{ loop(a[1:]) if a is iterable else a }}){% endfor %}"
+    )
+    messages = [{"role": "system", "content": "s"}, *HI, {"role": "user", "content": "ho"}]
+    async with templates({"default": source}) as made:
+        assert await made.render("default", chat(messages)) == "<user>hi1/2,<user>ho2/2.(())"
+        assert (await made.render("default", chat(messages[:1]))).startswith("nobody")
+
+
+async def test_a_client_that_leaves_ends_no_rendering_of_others() -> None:
+    async with templates({"default": "{{ messages[0].content }}"}) as made:
+        process = workers()
+        leaving = asyncio.create_task(made.render("default", chat()))
+        staying = asyncio.create_task(
+            made.render("default", chat([{"role": "user", "content": "ho"}]))
+        )
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert await staying == "ho"
+        assert workers() == process
+
+
+async def test_a_killed_process_is_replaced() -> None:
+    async with templates({"default": "{{ messages[0].content }}"}) as made:
+        (process,) = workers()
+        process.kill()
+        process.wait()
+        assert await refused(made, "default", chat()) == TOO_LONG
+        assert await made.render("default", chat()) == "hi"
+
+
+async def test_a_conversation_does_not_wait_long_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_template, "BUSY_S", 0.0)
+    async with templates(ENDLESS | {"usual": "{{ messages[0].content }}"}) as made:
+        first = asyncio.create_task(made.render("ranges within ranges", chat()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(UntokenisedError) as caught:
+            await made.render("usual", chat())
+        assert caught.value.reason is Reason.BUSY
+        with pytest.raises(UntokenisedError):
+            await first
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{{ 'x' ", "{{ 9 ** (9 ** 9) }}"])
+async def test_a_template_that_is_none_is_refused(source: str) -> None:
+    made = ChatTemplates({"default": source}, {})
+    with pytest.raises(TemplateError):
+        await made.start()
+    assert workers() == []
+
+
+async def test_the_process_ends_with_its_templates() -> None:
+    async with templates({"default": "hi"}):
+        assert len(workers()) == 1
+    assert workers() == []

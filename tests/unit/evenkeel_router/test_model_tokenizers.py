@@ -18,7 +18,7 @@ from evenkeel_router.prefix.prompts import Chat, read
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 from tokenizers import Tokenizer
 
-from tests.support.tokenizers import TEMPLATE, model_files, tokenizer_json
+from tests.support.tokenizers import TEMPLATE, ids_of_chat, model_files, tokenizer_json
 
 BOS = 0
 
@@ -29,9 +29,9 @@ def asked(**fields: Any) -> Chat:
     return found
 
 
-def said(files: dict[str, bytes], **fields: Any) -> str:
+async def said(files: dict[str, bytes], **fields: Any) -> str:
     """A conversation's prompt, out of its token ids."""
-    ids = ModelTokenizer(files).chat(asked(**fields))
+    ids = await ids_of_chat(ModelTokenizer(files), asked(**fields))
     text: str = Tokenizer.from_buffer(tokenizer_json()).decode(ids, skip_special_tokens=False)
     return text
 
@@ -39,63 +39,65 @@ def said(files: dict[str, bytes], **fields: Any) -> str:
 HI = [{"role": "user", "content": "hi"}]
 
 
-def test_a_prompt_begins_with_one_bos_and_a_chat_with_that_of_its_template() -> None:
+async def test_a_prompt_begins_with_one_bos_and_a_chat_with_that_of_its_template() -> None:
     tokenizer = ModelTokenizer(model_files())
     assert tokenizer.prompt("the engine")[0] == BOS
-    assert tokenizer.chat(asked(messages=HI)).count(BOS) == 1
-    assert said(model_files(), messages=HI) == "<s><|user|>hi\n<|assistant|>"
+    assert (await ids_of_chat(ModelTokenizer(model_files()), asked(messages=HI))).count(BOS) == 1
+    assert await said(model_files(), messages=HI) == "<s><|user|>hi\n<|assistant|>"
     without = TEMPLATE.removeprefix("{{ bos_token }}")
-    assert BOS not in ModelTokenizer(model_files(without)).chat(asked(messages=HI))
+    assert BOS not in await ids_of_chat(ModelTokenizer(model_files(without)), asked(messages=HI))
 
 
 def test_a_prompt_that_spells_a_bos_has_two_as_the_engine_has_it() -> None:
     assert ModelTokenizer(model_files()).prompt("<s>hi").count(BOS) == 2
 
 
-def test_the_answer_that_is_continued_follows_without_a_bos() -> None:
+async def test_the_answer_that_is_continued_follows_without_a_bos() -> None:
     messages = [*HI, {"role": "assistant", "content": "Once upon"}]
-    got = said(model_files(), messages=messages, continue_final_message=True)
+    got = await said(model_files(), messages=messages, continue_final_message=True)
     assert got == "<s><|user|>hi\n<|assistant|>Once upon"
 
 
-def test_tools_and_calls_are_printed_as_json_with_nothing_escaped() -> None:
+async def test_tools_and_calls_are_printed_as_json_with_nothing_escaped() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"<é>": 1}}}]
-    got = said(model_files(), messages=HI, tools=tools)
+    got = await said(model_files(), messages=HI, tools=tools)
     assert '{"name": "f", "parameters": {"<é>": 1}, "description": null}' in got
 
 
-def test_a_template_that_wants_functions_alone_gets_them() -> None:
+async def test_a_template_that_wants_functions_alone_gets_them() -> None:
     template = "{% for tool in tools %}{{ tool['name'] + ' ' }}{% endfor %}"
     tools = [{"function": {"name": "engine"}}, {"function": {"name": "router"}}]
-    assert said(model_files(template), messages=HI, tools=tools) == "engine router "
+    assert await said(model_files(template), messages=HI, tools=tools) == "engine router "
 
 
-def test_options_reach_the_template() -> None:
-    assert "<think>" not in said(model_files(), messages=HI)
-    got = said(model_files(), messages=HI, chat_template_kwargs={"enable_thinking": True})
+async def test_options_reach_the_template() -> None:
+    assert "<think>" not in await said(model_files(), messages=HI)
+    got = await said(model_files(), messages=HI, chat_template_kwargs={"enable_thinking": True})
     assert got.endswith("<think><|assistant|>")
 
 
-def test_a_template_may_go_through_parts_break_out_of_loops_and_mark_generations() -> None:
+async def test_a_template_may_go_through_parts_break_out_of_loops_and_mark_generations() -> None:
     template = (
         "{%- for message in messages %}{% for part in message.content %}[{{ part.text }}]"
         "{% break %}{% endfor %}{% endfor %}{% generation %}!{% endgeneration %}"
     )
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert said(model_files(template), messages=[{"role": "user", "content": parts}]) == "[a]!"
+    assert (
+        await said(model_files(template), messages=[{"role": "user", "content": parts}]) == "[a]!"
+    )
 
 
-def test_of_several_templates_the_one_for_tools_is_for_tools() -> None:
+async def test_of_several_templates_the_one_for_tools_is_for_tools() -> None:
     templates = [
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "tools"},
     ]
     files = model_files(None, chat_template=templates)
-    assert said(files, messages=HI) == "plain"
-    assert said(files, messages=HI, tools=[{"function": {"name": "f"}}]) == "tools"
-    assert said(model_files("file", chat_template=templates), messages=HI) == "file"
+    assert await said(files, messages=HI) == "plain"
+    assert await said(files, messages=HI, tools=[{"function": {"name": "f"}}]) == "tools"
+    assert await said(model_files("file", chat_template=templates), messages=HI) == "file"
     own = model_files(None) | {"chat_template.json": b'{"chat_template": "own"}'}
-    assert said(own, messages=HI) == "own"
+    assert await said(own, messages=HI) == "own"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +109,11 @@ def test_of_several_templates_the_one_for_tools_is_for_tools() -> None:
         ("{{ ''.__class__.__mro__ }}{{ messages.append(1) }}", Reason.TEMPLATE),
     ],
 )
-def test_a_chat_without_a_template_that_holds_has_a_reason(
+async def test_a_chat_without_a_template_that_holds_has_a_reason(
     template: str | None, want: Reason
 ) -> None:
     with pytest.raises(UntokenisedError) as caught:
-        ModelTokenizer(model_files(template)).chat(asked(messages=HI))
+        await ids_of_chat(ModelTokenizer(model_files(template)), asked(messages=HI))
     assert caught.value.reason is want
 
 
@@ -125,9 +127,9 @@ def test_a_chat_without_a_template_that_holds_has_a_reason(
         (model_files("{% for %}"), "the chat template is invalid"),
     ],
 )  # fmt: skip
-def test_files_that_make_no_tokenizer_are_named(files: dict[str, bytes], want: str) -> None:
+async def test_files_that_make_no_tokenizer_are_named(files: dict[str, bytes], want: str) -> None:
     with pytest.raises(TokenizerError, match=want):
-        ModelTokenizer(files)
+        await ModelTokenizer(files).start()
 
 
 def test_a_tokenizer_never_cuts_a_prompt_off() -> None:
@@ -143,7 +145,9 @@ def test_a_tokenizer_never_cuts_a_prompt_off() -> None:
     assert len(ModelTokenizer(files).prompt("the engine and the router " * 9)) > 9
 
 
-def test_the_simulators_conversation_is_its_own_templates() -> None:
+async def test_the_simulators_conversation_is_its_own_templates() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    got = SimulatedTokenizer().chat(asked(messages=[{"role": "user", "content": parts}]))
+    got = await ids_of_chat(
+        SimulatedTokenizer(), asked(messages=[{"role": "user", "content": parts}])
+    )
     assert got == encode("<|user|>\na b\n<|assistant|>\n").tolist()

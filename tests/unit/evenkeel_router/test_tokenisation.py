@@ -47,7 +47,7 @@ async def loaded(folder: Path) -> Tokenisation:
 
 async def test_a_prompt_is_tokenised_short_or_long(tmp_path: Path) -> None:
     tokenizer = ModelTokenizer(model_files())
-    with await loaded(tmp_path) as of:
+    async with await loaded(tmp_path) as of:
         for text in ("The engine", LONG):
             ids = tokenizer.prompt(text)
             assert await of.of(*inference(prompt=text)) == Tokenised(
@@ -66,7 +66,7 @@ async def test_a_prompt_is_tokenised_short_or_long(tmp_path: Path) -> None:
 async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
-    with await loaded(tmp_path) as of:
+    async with await loaded(tmp_path) as of:
         plain = await of.of(*inference(Endpoint.CHAT, messages=messages))
         with_tools = await of.of(*inference(Endpoint.CHAT, messages=messages, tools=tools))
     assert plain is not None
@@ -76,7 +76,7 @@ async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> 
 
 async def test_in_text_mode_nothing_is_tokenised_and_nothing_counted() -> None:
     untokenised = Untokenised()
-    with Tokenisation(PrefixConfig(), untokenised) as of:
+    async with Tokenisation(PrefixConfig(), untokenised) as of:
         assert await of.of(*inference(prompt="hi")) is None
     assert not untokenised.counts
 
@@ -93,7 +93,7 @@ async def test_in_text_mode_nothing_is_tokenised_and_nothing_counted() -> None:
 async def test_what_is_not_tokenised_is_counted(
     want: Reason, asked: tuple[Endpoint, Inference], tmp_path: Path
 ) -> None:
-    with await loaded(tmp_path) as of:
+    async with await loaded(tmp_path) as of:
         assert await of.of(*asked) is None
         assert of.untokenised.counts == {want: 1}
 
@@ -103,7 +103,7 @@ async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
 ) -> None:
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     model_folder(tmp_path, model_files(loop))
-    with Tokenisation(tokens_config(str(tmp_path)), Untokenised()) as of:
+    async with Tokenisation(tokens_config(str(tmp_path)), Untokenised()) as of:
         await of.load()
         for text in ("hi", "hi " * tokenising.INLINE_BYTES):  # on the loop, and in a thread
             messages = [{"role": "user", "content": text}]
@@ -121,7 +121,7 @@ async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
     full.mkdir()
     empty.mkdir()
     model_folder(full, model_files())
-    with Tokenisation(tokens_config(str(empty)), Untokenised()) as of:
+    async with Tokenisation(tokens_config(str(empty)), Untokenised()) as of:
         await of.load()
         assert of.untokenised.error == f"{empty}: the model has no tokenizer.json"
         for _ in range(3):
@@ -147,8 +147,17 @@ class _Held:
         assert self.go.wait(20)
         return [1]
 
-    def chat(self, chat: Chat) -> list[int]:
+    def chat(self, text: str, answer_begins: str) -> list[int]:
         raise AssertionError("no chat")
+
+    async def text(self, chat: Chat) -> str:
+        raise AssertionError("no chat")
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
 
 
 async def test_no_client_waits_long_behind_the_prompts_of_others(
@@ -156,8 +165,8 @@ async def test_no_client_waits_long_behind_the_prompts_of_others(
 ) -> None:
     monkeypatch.setattr(tokenising, "WAITING_BYTES", 2 * len(LONG))
     held = _Held()
-    with Tokenisation(tokens_config(), Untokenised()) as of:
-        of.use(held)
+    async with Tokenisation(tokens_config(), Untokenised()) as of:
+        await of.use(held)
         waiting = [asyncio.create_task(of.of(*inference(prompt=LONG))) for _ in range(2)]
         await asyncio.sleep(0)
         assert await of.of(*inference(prompt=LONG)) is None
@@ -172,7 +181,7 @@ async def test_no_client_waits_long_behind_the_prompts_of_others(
 async def test_a_kind_whose_count_was_wrong_three_times_is_tokenised_no_more(
     tmp_path: Path,
 ) -> None:
-    with await loaded(tmp_path) as of:
+    async with await loaded(tmp_path) as of:
         check = of.untokenised.check
         assert not check("prompt", tokens=10, reported=11)
         assert not check("prompt", tokens=10, reported=0)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from evenkeel_contract.names import ADAPTER_HEADER
+from evenkeel_plugin.matching import LOAD_TOKENS, AdapterLoads
 from evenkeel_sglang import hooks
-from evenkeel_sglang.matching import LOAD_TOKENS, AdapterLoads
 
 
 def req(adapter: str | None) -> SimpleNamespace:

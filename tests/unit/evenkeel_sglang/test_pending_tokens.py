@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evenkeel_plugin.request import EngineRequest, context_tokens
 from evenkeel_sglang import hooks
-from evenkeel_sglang.engine import EngineRequest, context_tokens
 
-from tests.unit.evenkeel_sglang.test_scheduling import Loop, Req, req
+from tests.unit.evenkeel_plugin.test_scheduling import Loop, Req, req
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_plugin.scheduling import Scheduling
 from evenkeel_sglang import hooks
 from evenkeel_sglang.engine import RankClock, Tick
-from evenkeel_sglang.scheduling import Scheduling
 
-from tests.unit.evenkeel_sglang.test_scheduling import Loop, req
+from tests.unit.evenkeel_plugin.test_scheduling import Loop, req
 
 
 def test_ticks_travel_among_requests_and_are_taken_out():

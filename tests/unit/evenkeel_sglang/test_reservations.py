@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from evenkeel_plugin.request import Reservations, restore
 from evenkeel_sglang import hooks
-from evenkeel_sglang.engine import Reservations, restore
 
 
 @dataclass

@@ -12,14 +12,14 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, simulate
+from evenkeel_laboratory.experiments.workload_file import WorkloadError, make_workload, read_spec
 from evenkeel_simulator.engine.adapters import AdapterSlots
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
-from evenkeel_simulator.experiments.setup import Setup, engine_config, simulate
-from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.experiments.workload_file import WorkloadError, make_workload, read_spec
+from evenkeel_simulator.traffic.workload import Workload
 
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue
 

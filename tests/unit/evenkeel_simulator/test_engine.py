@@ -5,12 +5,12 @@ import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.registry import make_policy
+from evenkeel_laboratory.policies.vtc_artifact import ArtifactAdmission, artifact_config
 from evenkeel_simulator.engine.batch import Batch
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
 from evenkeel_simulator.engine.request import RequestError, State
-from evenkeel_simulator.laboratory.vtc_artifact import ArtifactAdmission, artifact_config
 
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue, make_request
 

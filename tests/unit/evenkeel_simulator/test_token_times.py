@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from evenkeel_laboratory.experiments.setup import engine_config
+from evenkeel_laboratory.policies.registry import REPLICA_POLICIES, LaboratoryConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.engine.request import EngineRequest
-from evenkeel_simulator.experiments.setup import engine_config
-from evenkeel_simulator.laboratory.policies import REPLICA_POLICIES, LaboratoryConfig
 
 
 @pytest.mark.parametrize("jump", [True, False], ids=["jumps", "single steps"])

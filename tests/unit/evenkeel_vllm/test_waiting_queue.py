@@ -10,7 +10,7 @@ import pytest
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import make_policy
-from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_plugin.scheduling import Scheduling
 
 WAITING, RUNNING = SimpleNamespace(name="WAITING"), SimpleNamespace(name="RUNNING")
 

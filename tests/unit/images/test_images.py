@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.rig.images import ARCHITECTURE, PRODUCTS
+from images.recipe import ARCHITECTURE, PRODUCTS
 
 ROOT = Path(__file__).parents[3]
 SGLANG = (ROOT / "images" / "sglang.Dockerfile").read_text()
@@ -67,8 +67,7 @@ from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.server.settings import parse_arguments
 assert set(POLICIES) == {name.value for name in ReplicaPolicyName}
 assert not any("laboratory" in module for module in sys.modules)
-for part in ("experiments", "laboratory"):
-    assert importlib.util.find_spec(f"evenkeel_simulator.{part}") is None, part
+assert importlib.util.find_spec("evenkeel_simulator.traffic") is None
 for name in POLICIES:
     parse_arguments(["--model", "m", "--replica-policy", name]).make_policy()
 parse_arguments(["--model", "m", "--replica-policy", "DLPM as printed"])
@@ -146,7 +145,7 @@ def test_programs_in_an_image_know_their_version(tmp_path: Path) -> None:
 
 
 def test_sglang_finds_the_plug_in_of_its_image(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "sglang_plugin" / "evenkeel_sglang", tmp_path / "evenkeel_sglang")
+    shutil.copytree(ROOT / "plugins/sglang/evenkeel_sglang", tmp_path / "evenkeel_sglang")
     script = [sys.executable, ROOT / "images" / "project.py", "metadata", tmp_path]
     subprocess.run(script, cwd=ROOT, check=True)
     (found,) = entry_points_of(tmp_path)
@@ -160,8 +159,9 @@ def test_the_plug_ins_image_copies_what_its_context_holds(engine: str) -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
     for sources in re.findall(r"^COPY (.+) \S+$", recipe, re.MULTILINE):
         assert set(sources.split()) <= allowed
-    for package in {"fairshare", "contract", "sglang_plugin", f"{engine}_plugin"}:
+    for package in ("fairshare", "contract", "plugins/common", f"plugins/{engine}"):
         assert f"COPY {package}/evenkeel_" in recipe
+    assert recipe.count("/evenkeel_") == 4
 
 
 def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.laboratory.policies import PrintedDlpm, check_refill
+from evenkeel_laboratory.policies.registry import PrintedDlpm, check_refill
 
 from tests.support.costs import QuadraticCost
 from tests.support.replica import admit, arrive, decode, deficit, request

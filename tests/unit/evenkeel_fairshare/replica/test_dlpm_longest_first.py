@@ -9,7 +9,7 @@ import pytest
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH
-from evenkeel_simulator.laboratory.policies import check_refill
+from evenkeel_laboratory.policies.registry import check_refill
 
 from tests.support.replica import admit, arrive, deficit, request
 

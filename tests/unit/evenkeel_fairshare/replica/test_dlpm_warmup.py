@@ -9,7 +9,7 @@ import pytest
 from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_laboratory.policies.registry import PrintedDlpm
 
 from tests.support.replica import request
 

@@ -7,8 +7,8 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.policies import policies
-from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf
+from evenkeel_laboratory.policies.registry import policies
+from evenkeel_laboratory.policies.vtc_artifact import ArtifactLcf
 
 from tests.support.replica import admit, arrive, decode, request
 

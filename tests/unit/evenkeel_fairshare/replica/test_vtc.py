@@ -10,8 +10,8 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ClientState
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.policies import LaboratoryConfig, policies
-from evenkeel_simulator.laboratory.vtc_artifact import ArtifactVtc
+from evenkeel_laboratory.policies.registry import LaboratoryConfig, policies
+from evenkeel_laboratory.policies.vtc_artifact import ArtifactVtc
 
 from tests.support.costs import QuadraticCost
 from tests.support.replica import admit, arrive, decode, request

@@ -1,0 +1,1 @@
+"""Fleets of engines in virtual time, fed by traces and workloads, measured and plotted."""

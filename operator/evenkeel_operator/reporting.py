@@ -1,0 +1,101 @@
+"""Write what a pass found: metrics, the status of the service, and events for what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from evenkeel_contract.names import (
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    engine_name,
+    router_name,
+)
+
+from evenkeel_operator import metrics
+from evenkeel_operator.cluster.apply import Applier
+from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.store import Store
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import Ref
+from evenkeel_operator.core.status import EventText, Findings, events_for, service_status
+from evenkeel_operator.core.workload import (
+    STUCK,
+    TIME_FORMAT,
+    Workload,
+    newest_template,
+    workload,
+)
+from evenkeel_operator.pass_state import PassState
+
+
+class Reporter:
+    """Reports on all services."""
+
+    def __init__(
+        self, store: Store, observer: Observer, applier: Applier, *, clock: Callable[[], datetime]
+    ) -> None:
+        """`clock`: the time of day in UTC."""
+        self._store = store
+        self._observer = observer
+        self._applier = applier
+        self._clock = clock
+
+    async def report(self, state: PassState) -> Findings:
+        """Write metrics, status and events; returns the findings. Raises `ClusterError`."""
+        found = await self._findings(state)
+        now, desired = self._clock(), state.desired
+        status = service_status(
+            state.raw,
+            found,
+            running=state.spec.running,
+            image=desired.image if desired else None,
+            available_image=desired.available_image if desired else None,
+            host_taken=desired is not None and desired.host_taken,
+            now=now.strftime(TIME_FORMAT),
+        )
+        metrics.SERVICES.found(state.key.namespace, state.key.name, found, status)
+        for change in state.reverted:
+            reverted = EventText(reasons.REVERTED, change.why, bad=True)
+            await self._applier.emit(state.raw, reverted, now=now)
+        if await self._applier.write_status(state.key, state.raw, status):
+            # After the status: an operator that stops in between would otherwise repeat the events forever.
+            for news in events_for(state.raw, status):
+                await self._applier.emit(state.raw, news, now=now)
+        return found
+
+    async def _findings(self, state: PassState) -> Findings:
+        seen, running = state.seen, state.spec.running
+        routers = running.spec.router.count if running else 0
+        if state.is_external:
+            engines = await self._observer.external_engines(state.key)
+        else:
+            engines = await self._workload(seen, ENGINE_COMPONENT, state.scaling.replicas)
+        return Findings(
+            faults=state.spec.faults,
+            runs=state.desired is not None,
+            engines=engines,
+            routers=await self._workload(seen, ROUTER_COMPONENT, routers),
+            notes=state.notes,
+            blocked=state.blocked,
+            wakes=state.wakes,
+            inactive=state.inactive,
+            scaling=state.scaling,
+        )
+
+    async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:
+        name_of = engine_name if component == ENGINE_COMPONENT else router_name
+        # The apply step has put its answer into the store.
+        deployment = self._store.children(seen.key).items.get(
+            Ref("Deployment", name_of(seen.key.name))
+        )
+        found = workload(deployment, wanted=wanted)
+        if deployment is None or found.settled:
+            return found
+        pods = await seen.pods.of(component)
+        found = workload(deployment, wanted=wanted, pods=pods)
+        if found.failure is None or found.failure.reason not in STUCK:
+            return found
+        replica_sets = await self._observer.replica_sets(seen.key, component)
+        newest = newest_template(replica_sets, deployment)
+        return workload(deployment, wanted=wanted, pods=pods, newest=newest)

@@ -1,0 +1,71 @@
+"""The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
+
+The same socket answers with which tokenizer the engine uses, and with what its cache holds. It has a thread of its own, since
+the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built when a router asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import zmq
+from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.promptfacts import PromptFacts
+from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reports import ClientReport, ReportError
+from evenkeel_contract.reportsport import MAX_QUESTION_BYTES, Answers
+from evenkeel_fairshare.replica.contract import ClientState
+
+logger = logging.getLogger(__name__)
+
+Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]]
+
+
+class ReportServer:
+    """Answers routers until the process ends."""
+
+    def __init__(
+        self,
+        book: ReportBook,
+        snapshot: Snapshot,
+        *,
+        prompts: Callable[[], PromptFacts],
+        pages: HeldPages,
+        host: str,
+        port: int,
+    ) -> None:
+        """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
+
+        `prompts` is called once, when a router first asks.
+        """
+        self._answers = Answers(
+            book=book,
+            refresh=lambda: book.update(*snapshot()),
+            prompts=cache(prompts),
+            pages=pages,
+        )
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IPV6, ":" in host)
+        address = f"[{host}]" if ":" in host else host
+        self._socket.bind(f"tcp://{address}:{port or '*'}")
+        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+        threading.Thread(target=self._serve, name="evenkeel-reports", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            frames = self._socket.recv_multipart()
+            try:
+                answers = self._answers.to(frames[-1])
+            except ReportError as error:
+                logger.warning(
+                    "evenkeel: refused an invalid question on the reports port: %s", error
+                )
+                continue
+            for answer in answers:
+                # Everything before the question is the way back: the asker, and an empty frame from a REQ.
+                self._socket.send_multipart([*frames[:-1], answer])

@@ -1,0 +1,419 @@
+"""A replica policy in charge of SGLang's waiting queue: one per scheduler process.
+
+It keeps the policy's view of waiting and running requests equal to the engine's, lets the policy's pass decide which request
+the engine tries next, and reports the result of each try to the policy.
+
+There are no hooks for arrivals, aborts and retractions. SGLang has a dozen places that touch its queue, different ones in
+every version. So before every pass the queue is compared with the policy's view, which costs less than sorting it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
+from time import monotonic
+from types import CodeType
+
+from evenkeel_contract.reportbook import Accounts
+from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
+
+from evenkeel_plugin.matching import AdapterLoads, Matching
+from evenkeel_plugin.request import (
+    EngineRequest,
+    Reservations,
+    Scheduled,
+    context_tokens,
+    is_probe,
+    prefix_tokens,
+    scheduled_of,
+    was_aborted,
+)
+
+logger = logging.getLogger(__name__)
+
+
+_finished = methodcaller("finished")
+
+Pass = Generator[Request, AdmissionResult, None]
+"""A pass of the policy."""
+
+
+class WaitingQueue(list[EngineRequest]):
+    """SGLang's waiting queue. One walk over it is the policy's pass; every other use sees the list.
+
+    The engine walks it once per pass (`for req in self.waiting_queue`), with its own checks of memory in the
+    loop's body: so the pass can answer each of them before it proposes the next request. Other functions of
+    SGLang's may walk it before, which must not use up the pass: `walker` is the function with the loop.
+    """
+
+    def __init__(
+        self,
+        waiting: Iterable[EngineRequest],
+        proposals: Iterator[EngineRequest],
+        walker: CodeType | None = None,
+    ) -> None:
+        """Without a `walker`, the first walk is the pass."""
+        super().__init__(waiting)
+        self._proposals: Iterator[EngineRequest] | None = proposals
+        self._walker = walker
+
+    def __iter__(self) -> Iterator[EngineRequest]:
+        proposals = self._proposals
+        if proposals is None or self._walker not in {None, sys._getframe(1).f_code}:
+            return super().__iter__()
+        self._proposals = None
+        return proposals
+
+    def disarm(self) -> None:
+        """The pass is over, walked or not."""
+        self._proposals = None
+
+
+class Scheduling:
+    """The policy's side of one scheduler. Called by one thread; `snapshot` by any."""
+
+    def __init__(
+        self,
+        policy: ReplicaPolicy,
+        accounts: Accounts,
+        *,
+        match: Callable[[EngineRequest], int],
+        time: EngineTime | None = None,
+        adapters: AdapterLoads | None = None,
+        refused: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13); `refused` is called for each client key that
+        could not be read. With several ranks `clock` must give them all the same time, or their orders would differ."""
+        self.policy = policy
+        self._accounts = accounts
+        self._matching = Matching(match) if policy.matches_prefix else None
+        self._time = time
+        self._turns = PassTurns(time)
+        self.reservations = Reservations(self._client_of)
+        self._adapters = adapters or AdapterLoads()
+        self.refused = refused
+        self.bypassed: Callable[[], None] = lambda: None
+        """Called for each request that entered the batch unproposed."""
+        self.chunk_waits: EngineRequest | None = None
+        """The prompt in chunks that waits in this pass."""
+        self._clock = clock
+        self._waiting: dict[EngineRequest, Scheduled] = {}
+        self._waiting_tokens = 0
+        """Context tokens of these."""
+        self._running: dict[EngineRequest, Scheduled] = {}
+        self._decoded = 0
+        """Requests with new output since the last pass, those of each step counted."""
+        self._answer: AdmissionResult | None = None
+        self._proposed: EngineRequest | None = None
+        self._pass: Generator[EngineRequest, None, None] | None = None
+        self._queue: WaitingQueue | None = None
+        self._lock = threading.Lock()
+
+    def begin_pass(
+        self, queue: Sequence[EngineRequest], *, walker: CodeType | None = None
+    ) -> WaitingQueue:
+        """Compare the engine's queue with the policy's, and open a pass over it, for the loop of `walker`."""
+        self.end_pass()
+        self._adapters.begin_pass()
+        with self._lock:
+            self._reconcile(queue)
+            if self._matching is not None:
+                matches, self._decoded = self._matching.refresh(decoded=self._decoded), 0
+                for request, matched_tokens in matches.items():
+                    scheduled = self._waiting[request]
+                    scheduled.matched_tokens = matched_tokens
+                    self.policy.rematched(scheduled)
+        # Requests that the policy does not know by now are probes.
+        is_known = len(queue) == len(self._waiting)
+        probes = [] if is_known else [request for request in queue if request not in self._waiting]
+        self._pass = self._proposals(probes)
+        self._queue = WaitingQueue(queue, self._pass, walker)
+        return self._queue
+
+    def end_pass(self) -> None:
+        """The engine tries no more requests; the result of its last try still counts."""
+        if self._pass is not None and self._queue is not None:
+            self._pass.close()
+            self._queue.disarm()
+            self._pass = self._queue = self._proposed = None
+
+    def waiting_tokens(self, queue: Sequence[EngineRequest]) -> int | None:
+        """After the walk of a pass: input and output so far of all requests in the engine's queue. None: not known. Ends the pass."""
+        if self._pass is None:
+            return None
+        self.end_pass()
+        return self._waiting_tokens if len(queue) == len(self._waiting) else None
+
+    def look(self, queue: Sequence[EngineRequest]) -> None:
+        """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
+        if len(queue) < len(self._waiting):
+            with self._lock:
+                self._reconcile(queue)
+
+    def tried(self, request: EngineRequest, *, admitted: bool) -> None:
+        """The result of the last proposal."""
+        scheduled = self._waiting.get(request)
+        if scheduled is None:
+            return  # a probe
+        if request is not self._proposed:
+            if admitted:
+                self._bypass(scheduled)
+            return
+        self._answer = AdmissionResult.ADMITTED if admitted else AdmissionResult.NO_ROOM
+        if admitted:
+            self._measure(scheduled)
+
+    def postponed(self, request: EngineRequest, reason: AdmissionResult) -> None:
+        """The last proposal cannot enter beside the prompt in chunks that waits."""
+        if request is self._proposed:
+            self._answer = reason
+
+    def must_wait(self, request: EngineRequest) -> bool:
+        """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
+        scheduled = self._running.get(request)
+        return scheduled is not None and self._time is not None and self._time.must_wait(scheduled)
+
+    def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
+        """Whether it has to, or requests that wait in the queue go before it."""
+        with self._lock:
+            self._reconcile(queue)
+        scheduled = self._running.get(request)
+        return (
+            scheduled is not None and self._time is not None and self._time.should_wait(scheduled)
+        )
+
+    def processed(
+        self, batch: Iterable[EngineRequest], *, is_prefill: bool, seconds: float = 0.0
+    ) -> None:
+        """A forward pass over `batch` ended after `seconds`: charge time and new output, remove finished requests."""
+        with self._lock:
+            running = [scheduled for request in batch if (scheduled := self._running.get(request))]
+            self._account_time(running, seconds)
+            grown = self._charge(running)
+            self._begin_decoding(grown)
+            self._decoded += len(grown)
+            for scheduled in running:
+                request = scheduled.engine
+                if request.finished():
+                    self._leave(scheduled)
+                elif is_prefill and self._matching is not None:
+                    # Only the last chunk of an input makes a token.
+                    self._matching.computed(request, prefilled=scheduled in grown)
+
+    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]:
+        """What every client was served, its deficits, and Q^u in force. For reports; any thread."""
+        with self._lock:
+            for scheduled in self._running.values():
+                self._accounts.settle(scheduled)
+            return self._accounts.copy(), self.policy.clients(), self.policy.quantum
+
+    def _measure(self, scheduled: Scheduled) -> None:
+        """What an admitted request has to compute."""
+        request = scheduled.engine
+        scheduled.matched_tokens = prefix_tokens(request)
+        scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
+        scheduled.load_tokens = self._adapters.tokens(request)
+
+    def _bypass(self, scheduled: Scheduled) -> None:
+        """The engine admitted a request that the policy did not propose: it is counted, and the pass ends."""
+        self.end_pass()
+        logger.error(
+            "evenkeel: request %s entered the batch unproposed, so it is not charged", scheduled.id
+        )
+        self.bypassed()
+        with self._lock:
+            self._measure(scheduled)
+            scheduled.bypassed = True
+            self.policy.leave(scheduled, self._clock())
+            self._enter(scheduled)
+
+    def _enter(self, scheduled: Scheduled) -> None:
+        request = scheduled.engine
+        del self._waiting[request]
+        self._waiting_tokens -= scheduled.context_tokens
+        self._running[request] = scheduled
+        if self._time is not None:
+            self._time.starts(scheduled)
+        self._accounts.admitted(scheduled, charged=scheduled.charge_input)
+        if self._matching is not None:
+            self._matching.begin(request, scheduled.extend_tokens)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def _account_time(self, running: Sequence[Scheduled], seconds: float) -> None:
+        if self._time is None or not running:
+            return
+        # Of a prompt in chunks all of its tokens count for its part of each prefill.
+        prefilled: dict[Request, int] = {
+            one: one.extend_tokens for one in running if self._time.in_prefill(one)
+        }
+        self._time.elapsed(seconds, prefilled=prefilled, decoded=len(prefilled) < len(running))
+
+    def _begin_decoding(self, grown: Iterable[Scheduled]) -> None:
+        if self._time is not None:
+            for scheduled in grown:
+                if self._time.in_prefill(scheduled):
+                    self._time.decodes(scheduled)
+
+    def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
+        yield from probes
+        admitted: list[Request] = []
+        chunk = self.chunk_waits
+        self._turns.begin(chunk=None if chunk is None else self._running.get(chunk))
+        yield from self._one_pass(admitted)
+        if self._turns.must_repeat(admitted):
+            yield from self._one_pass(admitted)
+
+    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, None]:
+        """One pass of the policy; adds requests that the engine took to `admitted`."""
+        with self._lock:
+            admissions = self.policy.admissions(self._clock())
+            wanted = self._next_try(admissions, next(admissions, None))
+        try:
+            while wanted is not None:
+                self._answer, self._proposed = None, wanted.engine
+                yield wanted.engine
+                if self._answer is AdmissionResult.ADMITTED:
+                    admitted.append(wanted)
+                with self._lock:
+                    wanted = self._next_try(admissions, self._settle(admissions, wanted))
+        finally:
+            # The engine ended the pass; if the last request went in, charge its input.
+            if wanted is not None and self._answer is AdmissionResult.ADMITTED:
+                with self._lock:
+                    self._settle(admissions, wanted)
+            admissions.close()
+
+    def _settle(self, admissions: Pass, tried: Scheduled) -> Request | None:
+        """Report the result of a try to the policy; returns its next proposal."""
+        # No answer: the engine skipped it for a reason of its own (no slot for its adapter).
+        outcome = self._answer or AdmissionResult.NO_SLOT
+        self._answer = self._proposed = None
+        if outcome is AdmissionResult.ADMITTED:
+            self._enter(tried)
+        try:
+            return admissions.send(outcome)
+        except StopIteration:
+            return None
+
+    def _next_try(self, admissions: Pass, proposed: Request | None) -> Scheduled | None:
+        """The first request, from `proposed` on, that waits neither for a turn of its client nor for another request."""
+        must_wait, matching = self._turns.must_wait, self._matching
+        try:
+            while proposed is not None:
+                if must_wait(proposed):
+                    proposed = admissions.send(self._turn_of_others(proposed))
+                    continue
+                assert isinstance(proposed, Scheduled)
+                if matching is not None and matching.is_being_computed(
+                    proposed.engine, proposed.matched_tokens
+                ):
+                    proposed = admissions.send(AdmissionResult.LATER)
+                else:
+                    return proposed
+        except StopIteration:
+            pass
+        return None
+
+    def _turn_of_others(self, proposed: Request) -> AdmissionResult:
+        """The answer to a request of a client that has to wait."""
+        chunk = self.chunk_waits
+        is_own = chunk is not None and self._client_of(chunk) == proposed.client
+        return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
+
+    def _client_of(self, request: EngineRequest) -> str | None:
+        scheduled = self._running.get(request) or self._waiting.get(request)
+        return None if scheduled is None else scheduled.client
+
+    def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
+        now_s = self._clock()
+        known = list(self._waiting)
+        # The engine adds requests at the end. Comparing lists costs a fraction of comparing sets.
+        is_longer = queue[: len(known)] == known
+        if not is_longer:
+            present = set(queue)
+            for request in known:
+                if request not in present:
+                    self._leave(self._waiting[request])  # aborted while it waited
+        if any(map(_finished, self._running)):  # aborted between two forward passes
+            for scheduled in [one for one in self._running.values() if one.engine.finished()]:
+                self._charge([scheduled])
+                self._leave(scheduled)
+        for request in queue[len(known) :] if is_longer else queue:
+            if request not in self._waiting and not is_probe(request):
+                self._arrive(request, now_s)
+        if not is_longer:  # in the engine's order again
+            self._waiting = {one: self._waiting[one] for one in queue if one in self._waiting}
+
+    def _arrive(self, request: EngineRequest, now_s: float) -> None:
+        scheduled = self._running.pop(request, None)
+        if scheduled is not None:  # retracted: what it computes again is charged again (R11)
+            self._accounts.left(scheduled)
+            if self._time is not None:
+                self._time.stops(scheduled)
+            if scheduled.bypassed:
+                scheduled.bypassed = False
+                self.policy.arrive(scheduled, now_s)
+            else:
+                self.policy.requeue(scheduled, now_s)
+            if self._matching is not None:
+                self._matching.end(request)
+        else:
+            scheduled = scheduled_of(request, now_s, refused=self.refused)
+            if self._time is not None:
+                self._time.open(scheduled)
+            self.policy.arrive(scheduled, now_s)
+        self._waiting[request] = scheduled
+        scheduled.context_tokens = context_tokens(request)
+        self._waiting_tokens += scheduled.context_tokens
+        if self._matching is not None:
+            self._matching.add(request)
+
+    def _leave(self, scheduled: Scheduled) -> None:
+        request = scheduled.engine
+        if self._running.pop(request, None) is not None:
+            self._accounts.left(scheduled)
+            self.reservations.ended(scheduled.client, scheduled.output_tokens)
+            if self._time is not None:
+                self._time.stops(scheduled)
+            if self._matching is not None:
+                self._matching.cached(request)
+        else:
+            del self._waiting[request]
+            self._waiting_tokens -= scheduled.context_tokens
+            if self._matching is not None:
+                self._matching.discard(request)
+        if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
+            self._accounts.aborted(scheduled)
+        if self._time is not None:
+            self._time.close(scheduled)
+        if not scheduled.bypassed:
+            self.policy.leave(scheduled, self._clock())
+
+    def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
+        """Charge new output, once per token; returns the requests that have some."""
+        grown: dict[int, list[Scheduled]] = {}  # by tokens due: one, but for speculative decoding
+        now_s = self._clock()
+        for scheduled in running:
+            new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
+            if new_tokens > 0:
+                if scheduled.output_tokens:
+                    scheduled.token_s = now_s
+                else:
+                    scheduled.first_token(now_s)
+                scheduled.output_tokens += new_tokens
+                due_tokens = 0 if scheduled.bypassed else scheduled.due_tokens(new_tokens)
+                grown.setdefault(due_tokens, []).append(scheduled)
+        for due_tokens, group in grown.items():
+            if due_tokens > 0:  # else it was paid elsewhere (R11)
+                self.policy.progress_all(group, due_tokens)
+        return {scheduled for group in grown.values() for scheduled in group}

@@ -1,0 +1,51 @@
+"""A prompt in chunks that waits, so that requests of other clients can enter the batch or decode (design R13).
+
+SGLang has one such prompt at a time, and continues it in each prefill until it is complete. Its memory stays reserved while it waits.
+A pass without it works as if there was none, so no other prompt may be cut into chunks meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from evenkeel_fairshare.replica.contract import AdmissionResult
+from evenkeel_plugin.request import EngineRequest, context_tokens, prefix_tokens
+from evenkeel_plugin.scheduling import Scheduling
+
+WHOLE: Final = 1 << 40
+"""As the alignment of chunks: more tokens than any prompt has, so SGLang cuts none."""
+
+
+@contextmanager
+def waits(scheduler: Any, scheduling: Scheduling) -> Iterator[None]:
+    """The prompt in chunks waits: SGLang does not see it."""
+    chunk, scheduler.chunked_req = scheduler.chunked_req, None
+    alignment, scheduler.truncation_align_size = scheduler.truncation_align_size, WHOLE
+    scheduling.chunk_waits = chunk
+    # SGLang would not count the adapter of the prompt in chunks, and might load too many. So no request enters.
+    held: list[EngineRequest] = []
+    if scheduler.enable_lora:
+        held, scheduler.waiting_queue = scheduler.waiting_queue, held
+    try:
+        yield
+    finally:
+        if held:  # requests whose grammar became ready were added meanwhile
+            scheduler.waiting_queue = [*held, *scheduler.waiting_queue]
+        scheduling.chunk_waits = None
+        scheduler.truncation_align_size = alignment
+        scheduler.chunked_req = chunk
+
+
+def refusal_beside(adder: Any, request: Any, chunk: EngineRequest) -> AdmissionResult | None:
+    """Why a request cannot enter while `chunk` waits: it has to be cut into chunks itself, or it leaves too little memory for the
+    rest of that prompt. None: it can."""
+    pages = -(-(context_tokens(request) - prefix_tokens(request)) // adder.page_size)
+    extend_tokens = pages * adder.page_size
+    if extend_tokens > adder.rem_chunk_tokens:
+        return AdmissionResult.HELD if not adder.can_run_list else AdmissionResult.LATER
+    expected_tokens = request.sampling_params.max_new_tokens - len(request.output_ids)
+    rest_tokens = context_tokens(chunk) - prefix_tokens(chunk)
+    needed_tokens = extend_tokens + adder.page_size + expected_tokens + rest_tokens
+    return AdmissionResult.LATER if needed_tokens > adder.rem_total_tokens else None
