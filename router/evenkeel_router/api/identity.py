@@ -292,7 +292,7 @@ def tenant_identity(tenant: TenantConfig) -> str:
     return ClientKey(tenant.namespace, tenant.name, DEFAULT_CLIENT).tenant_identity
 
 
-@lru_cache(4096)
+@lru_cache(4096)  # every answer about clients needs the names of all of them
 def names_of(identity: str) -> tuple[str, str]:
     """(tenant, client) of an identity, unescaped; the client is `OTHER_CLIENTS` for a tenant's other clients."""
     tenant, _, name = identity.rpartition("/")

@@ -167,8 +167,10 @@ def _clients(
 ) -> Steps[tuple[consolestate.ClientNow, ...]]:
     """Clients that the router knows: declared, or served since it started."""
     ledger, rates = rooms.service_ledger, history.now.rates
-    found = [*client_figures(ledger.fairness.now, rooms.totals, ledger.weights.declared)]
-    yield
+    found = []
+    for one in client_figures(ledger.fairness.now, rooms.totals, ledger.weights.declared):
+        found.append(one)
+        yield
     own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
     active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
     fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
@@ -186,11 +188,9 @@ def _client(
     rooms: Rooms, one: ClientFigures, rates: Mapping[str, Figures], scope: str, share: float
 ) -> consolestate.ClientNow:
     """`share`: its part of the fleet if every active client waited."""
-    weights, name = rooms.service_ledger.weights, one.identity
-    own, part = (
-        rates.get(name, NOTHING),
-        rooms.service_ledger.fairness.now.given_over_owed.get(name),
-    )
+    ledger, name = rooms.service_ledger, one.identity
+    weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
+    own = rates.get(name, NOTHING)
     together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
     words = client_in_words(
         given_over_owed=part,
