@@ -20,7 +20,7 @@ class _Waited(NamedTuple):
     at_s: float
     """Time of the last call."""
     service: float
-    """At that time, in total."""
+    """Service in total at `at_s`, weighted tokens."""
 
 
 class Saturation:

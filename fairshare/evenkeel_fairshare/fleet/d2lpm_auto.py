@@ -108,9 +108,9 @@ class AutoD2lpm(FleetPolicy):
         self._max_clients = max_clients
         self._live = EMPTY
         self._loads: list[_OpenWork] = []
-        """Of all clients together, by slot."""
+        """slot → open work of all clients together."""
         self._output = _MeanOutput()
-        """Of all clients."""
+        """Mean output of all clients' requests."""
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
 
     def select(
@@ -176,7 +176,7 @@ class AutoD2lpm(FleetPolicy):
             self._output.add(output)
 
     def credit(self, client: str) -> Mapping[int, float]:
-        """Minus the open work of a client by slot: what it was charged at dispatch and gets back at the ends."""
+        """Open work of a client by slot, negated: what it was charged at dispatch and gets back when requests end."""
         account = self._accounts.get(client)
         return {} if account is None else {slot: -account.work(slot) for slot in account.open}
 
@@ -206,7 +206,7 @@ class AutoD2lpm(FleetPolicy):
             load.weight -= own.weight
 
     def _input_cost(self, request: Dispatch, slot: int) -> float:
-        """Of the tokens that a replica computes for a request."""
+        """Cost of the prompt tokens that a replica computes for a request, weighted tokens."""
         if request.longest >> slot & 1:
             tokens = request.input_tokens - request.matched_tokens
         else:

@@ -271,7 +271,7 @@ class QuantaSeen:
     def since_last_compaction(
         self, touched: Collection[str], live: Collection[str]
     ) -> Generator[None, None, dict[str, float]]:
-        """By tenant: new quanta since the last call, over the live replicas."""
+        """Tenant → new quanta since the last call, over the live replicas."""
         if self._weights is not self._ledger.weights:
             yield from self.begin()  # quanta before and after a change of weights are not comparable
             return {}
@@ -310,7 +310,7 @@ class Draft:
     def __init__(self, closed_totals: ClosedTotals) -> None:
         self.closed_totals = closed_totals
         self.clients: dict[str, ClosedRow] = {}
-        """Rows that change."""
+        """Client → its row in the next version, if it changes."""
         self.given = dict(closed_totals.given)
         self.forgotten: list[str] = []
         self._tenants: dict[str, ClosedRow] = {}

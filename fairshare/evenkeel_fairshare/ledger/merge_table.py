@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     cells: bytes = b""
 
     def split(self, rows: int) -> list[Rows]:
-        """These rows in pieces of at most `rows`; at least one piece, which may be empty."""
+        """Pieces of at most `rows` rows; at least one piece, which may be empty."""
         if len(self.names) <= rows:
             return [self]
         size = len(self.cells) // len(self.names)

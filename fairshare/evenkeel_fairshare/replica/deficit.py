@@ -87,7 +87,7 @@ class Account:
         self.name = name
         self.level = level
         self.path: tuple[Account, ...] = (*parent.path, self) if parent else (self,)
-        """From the tenant down to this account."""
+        """Accounts from the tenant down to this one."""
         self.waiting = 0
         """Requests in the queue."""
         self.running = 0
@@ -95,7 +95,7 @@ class Account:
         self.refused = 0
         """Waiting requests that the current pass refused."""
         self.held = 0
-        """Those of them that the engine can begin only after another prompt. Others get refills meanwhile."""
+        """Waiting requests that the engine can begin only after another prompt. Other clients get refills meanwhile."""
         self.seed = 0.0
         """The first deficit (R5)."""
         self.weight = 1.0
@@ -153,7 +153,7 @@ class Account:
         self._set(self.deficit + cost)
 
     def weigh(self, weight: float) -> None:
-        """From now on a refill gives `weight` quanta."""
+        """Change the weight: each later refill gives `weight` quanta."""
         self.weight = weight
         quantum = self.level.quantum * weight
         if quantum != self.quantum:
@@ -304,11 +304,12 @@ class DeficitLevel:
                 member.renew(before)
 
     def begin_pass(self) -> None:
-        """During warm-up no member stays eligible from one pass to the next: a new member may need fewer refills."""
+        """Start a pass. During warm-up no member stays eligible from one pass to the next: a new member may need fewer
+        refills."""
         self.horizon = self.refills
 
     def end_warmup(self) -> None:
-        """From now on refills take effect at once. Deferred refills go to all members, so that no member misses any."""
+        """Let refills take effect at once. Deferred refills go to all members, so that no member misses any."""
         self.warming_up, present = False, list(self.members.values())
         departed = list(self._departed.values())
         for account in departed:

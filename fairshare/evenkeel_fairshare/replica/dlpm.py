@@ -69,7 +69,7 @@ class Dlpm(ReplicaPolicy):
         self._order = order
         self._queue: dict[Request, ClientQueue] = {}
         self.tenant_queues: dict[Account, TenantQueue] = {}
-        """Of each tenant and client with a waiting request."""
+        """Tenant → queues of its clients with a waiting request."""
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
@@ -98,7 +98,7 @@ class Dlpm(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admit_alone(self, request: Request, now_s: float) -> bool:
-        """Without the queue: most requests at a router's gate find no other one there."""
+        """Admit a request without the queue: most requests at a router's gate find no other one there."""
         if self.tenants.warming_up:
             return False
         self._queue_was_empty()
@@ -281,7 +281,7 @@ class Dlpm(ReplicaPolicy):
         return queue
 
     def _drop(self, queue: ClientQueue) -> None:
-        """It has no request left."""
+        """Remove the queue of a client without waiting requests."""
         tenant = queue.client.path[0]
         del self.tenant_queues[tenant][queue.client]
         if not self.tenant_queues[tenant]:

@@ -21,7 +21,7 @@ class Ranked:
     waiting: int = 0
     """Requests in the queue."""
     entry: float | None = None
-    """Its rank in the heap of a `Lowest`."""
+    """Rank of the member in the heap of a `Lowest`; None while it is not there."""
 
 
 _Item = TypeVar("_Item", bound=Ranked)

@@ -63,7 +63,7 @@ class Vtc(MeteredPolicy[Counter]):
             self._admit(request, counter)
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Minus the counter, for remembered clients."""
+        """Remembered clients; the deficit of each is its negated counter."""
         return {
             client: ClientState(-counter.rank, 0.0, counter.waiting)
             for client, counter in self._accounts.items()
