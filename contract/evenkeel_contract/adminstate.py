@@ -47,12 +47,12 @@ class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientState(msgspec.Struct, frozen=True, kw_only=True):
-    """One client."""
+    """State of one client in `/v1/state`."""
 
     identity: str
     """`namespace/tenant/client`; `namespace/tenant/*` for the other clients of a tenant together."""
     name: str
-    """Empty for the other clients of a tenant together."""
+    """Name of the client; empty for the other clients of a tenant together."""
     weight: int = 1
     in_flight: int = 0
     requests: int = 0
@@ -90,7 +90,7 @@ class TenantState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica."""
+    """State of one replica in `/v1/state`."""
 
     name: str
     url: str
@@ -150,12 +150,12 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
-    """Another router."""
+    """Another router of the service in `/v1/state`."""
 
     name: str
     url: str
     router: str = ""
-    """Its incarnation; empty if it never answered."""
+    """Incarnation of the peer; empty if it never answered."""
     answer_age_s: float | None = None
     error: str = ""
 
@@ -198,7 +198,7 @@ class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
     untokenised: dict[str, int] = {}
     """Requests in mode Tokens that the router matched by their text, by reason."""
     predictions: dict[str, PredictionState] = {}
-    """By `text`, `estimated` (tokens, without complete events) and `exact`."""
+    """Source of the match (`text`, `estimated`: tokens without complete events, `exact`) → its predictions."""
 
 
 class RouterState(msgspec.Struct, frozen=True, kw_only=True):

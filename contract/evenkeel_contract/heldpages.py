@@ -31,7 +31,7 @@ MAX_PART_BYTES: Final = PART_PAGES * _HASH_BYTES + 4096
 
 
 class PagesQuestion(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
-    """A router's request."""
+    """A router's question for the pages that a replica's cache holds."""
 
     version: int
 

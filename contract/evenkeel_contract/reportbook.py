@@ -44,7 +44,7 @@ class Accounts:
         self._cost = cost
         self._max_clients = max_clients
         self.clients: dict[str, ClientReport] = {}
-        """By identity; at most `max_clients`, and one shared row per tenant."""
+        """Identity → report of the client; at most `max_clients`, and one shared row per tenant."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
