@@ -131,7 +131,7 @@ class Kind(Protocol):
 
     @property
     def api(self) -> str:
-        """As in `apiVersion`."""
+        """Group and version, as in `apiVersion`."""
 
     @property
     def plural(self) -> str: ...
@@ -176,7 +176,7 @@ class KubeClient:
         return await self._write("PATCH", self._path_of(manifest), query, manifest, _APPLY)
 
     async def apply_status(self, manifest: Object) -> Object:
-        """The same for the status of an object that exists."""
+        """Make the status of an existing object match the manifest; returns the whole object."""
         query = {"fieldManager": self._manager, "force": "true"}
         path = f"{self._path_of(manifest)}/status"
         return await self._write("PATCH", path, query, manifest, _APPLY)

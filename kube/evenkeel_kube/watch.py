@@ -71,7 +71,7 @@ class Watcher(Generic[Object]):
         """Whether all objects were listed at least once."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         while True:
             try:
                 if not self.cache.resource_version:
