@@ -62,7 +62,7 @@ class _Scaled:
 
 
 class Autoscaler:
-    """Of all services."""
+    """Scales all services."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Autoscaler:
     async def attend(
         self, state: PassState, *, activation: bool, cordoned: Collection[str]
     ) -> PassState:
-        """With the number of engines to run. Raises `ClusterError`.
+        """The pass with the number of engines to run. Raises `ClusterError`.
 
         `activation`: requests wait for the first one. `cordoned`: names of nodes.
         """
@@ -206,11 +206,11 @@ LAST_RETRY_S: Final = 30.0
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """One service."""
+    """What is known of one service at zero."""
 
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its routers may have changed."""
+    """Event: the service's routers may have changed."""
     waiting: set[str] = field(default_factory=set)
     """Addresses of the routers at which requests wait for the first replica."""
     task: asyncio.Task[None] | None = None
@@ -238,7 +238,7 @@ class Activations:
         return followed is not None and followed.wanted
 
     def follow(self, key: Key, *, token: str) -> None:
-        """Called after every pass that finds no ready engine, since the routers may have changed."""
+        """Start or refresh the watch on a service without a ready engine; its routers may have changed since the last pass."""
         known = self._followed.get(key)
         if known is not None and known.token == token:
             known.look.set()

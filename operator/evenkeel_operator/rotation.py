@@ -44,7 +44,7 @@ LETTING_GO_S: Final = 0.3
 
 
 class Rotation:
-    """For all services."""
+    """Rotation of the replicas of all services."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Rotation:
 
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
-    """Without the gate if only the gate would change: that alone must not restart every engine."""
+    """The manifest without the gate if only the gate would change: that alone must not restart every engine."""
     if has_gate(live["spec"]["template"]):
         return manifest
     bare = without_gate(manifest)

@@ -25,7 +25,7 @@ KIND: Final = "Lease"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTiming:
-    """As client-go's defaults."""
+    """Times of a leader election. The defaults are those of client-go."""
 
     duration_s: float = 15.0
     """How long other candidates wait after the last renewal."""
@@ -35,7 +35,7 @@ class LeaseTiming:
 
 
 class Lease:
-    """One candidate's view."""
+    """One candidate's view of the Lease."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ GATE_PATIENCE: Final = timedelta(seconds=30)
 """How long a replica waits if no router answers. Without routers nothing is served, so waiting longer gains nothing."""
 LONGEST_WAIT_S: Final = 30.0
 OVERDUE: Final = timedelta(minutes=5)
-"""Usually a router takes a replica one or two seconds after its containers are ready."""
+"""Time after which a ready replica without a router is reported. Usually a router takes it within one or two seconds."""
 
 IN_ROTATION: Final = "InRotation"
 NO_ROUTER: Final = "NoRouter"
@@ -124,7 +124,7 @@ class Loss:
     """What would be lost with a replica."""
 
     requests: int = 0
-    """In flight, at all routers."""
+    """Requests in flight at the replica, from all routers."""
     blocks: int = 0
     """Prompt tokens that routers expect in the replica's cache."""
 
@@ -140,7 +140,7 @@ class ScaleDownStep:
 
 
 def losses(answers: Answers) -> Mapping[str, Loss]:
-    """By replica."""
+    """Replica → what would be lost with it."""
     sent: Counter[str] = Counter()
     reported: dict[str, int] = {}
     blocks: Counter[str] = Counter()

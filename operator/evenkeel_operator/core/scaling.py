@@ -53,11 +53,11 @@ class PastRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The number changed."""
+    """A change of the number of replicas."""
 
     at_s: float
     by: int
-    """Above 0: added replicas."""
+    """Change of the number of replicas; above 0: replicas were added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Decision:
 
     replicas: int
     reason: str
-    """Of the number: a word of `reasons`, for `status.scaling`."""
+    """Why the number was chosen: a word of `reasons`, for `status.scaling`."""
     active: bool
     note: Note
 
@@ -218,7 +218,7 @@ class State:
 
 
 def started(replicas: int, *, now_s: float) -> State:
-    """From the replicas that exist: they count as recommended, as in autoscaling/v2 after a start."""
+    """State at a start. The replicas that exist count as recommended, as in autoscaling/v2."""
     first = PastRecommendation(now_s, Recommendation(replicas, reasons.STABILIZING))
     return State(replicas, History((first,)))
 
@@ -301,7 +301,7 @@ def foreign_scalers(
 
 
 def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scaling:
-    """From the spec, and from what the scaler decided where the spec has one."""
+    """Number of replicas, from the spec and from what the scaler decided where the spec has one."""
     if spec is None:
         return Scaling(0, Note(reasons.INVALID, "No valid spec is in use."))
     if spec.autoscaling is None:

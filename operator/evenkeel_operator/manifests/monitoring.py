@@ -163,6 +163,6 @@ def _number(value: float) -> str:
 
 
 def _span(duration_s: float) -> str:
-    """As PromQL writes it, to the minute."""
+    """A duration in the form of PromQL, rounded to minutes."""
     minutes = round(duration_s / 60)
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
