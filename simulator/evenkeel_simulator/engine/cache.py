@@ -65,11 +65,11 @@ class Seeker(Protocol):
     node: Node | None
     """The deepest match; None while the prompt does not follow the cache."""
     depth: int
-    """Segments matched."""
+    """Number of matched segments."""
     path_tokens: int
-    """Their tokens."""
+    """Tokens of the matched segments."""
     matched_tokens: int
-    """The same, capped."""
+    """Tokens of the match, at most `most_matched_tokens`."""
 
 
 class CacheObserver(Protocol):

@@ -359,7 +359,7 @@ class Engine:
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
-        """In the policy's order: the last one goes to the front of the queue."""
+        """Retract the requests that the policy preempts, in its order. The last one goes to the front of the queue."""
         running: dict[Request, EngineRequest] = {request: request for request in self._batch}
         preempted = [running[request] for request in self.policy.preempt(list(running), now_s)]
         for request in preempted:

@@ -31,7 +31,7 @@ class Prefills:
         self._update_makers(request)
 
     def remove(self, request: EngineRequest) -> None:
-        """It was aborted."""
+        """Remove an aborted request."""
         del self.requests[request]
         request.pending_tokens = 0
         self._update_makers(request)

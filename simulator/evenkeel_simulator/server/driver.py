@@ -42,10 +42,10 @@ class Driver:
         """`publish` publishes what the cache changed; it must not block."""
         self.engine = engine
         self.resumed = asyncio.Event()
-        """Set unless generation is paused."""
+        """Event that is set unless generation is paused."""
         self.resumed.set()
         self.stopped = asyncio.Event()
-        """Set once the loop ended, for whatever reason."""
+        """Event that is set once the loop ended, for whatever reason."""
         self._speed = speed
         self._metrics = metrics
         self._publish = publish
@@ -152,7 +152,7 @@ class Driver:
     # Time
 
     def _now_s(self) -> float:
-        """Engine time."""
+        """Engine time now, seconds."""
         return (time.monotonic() - self._origin_s) * self._speed
 
     def _event_s(self) -> float:

@@ -42,7 +42,7 @@ class AnswerLimits:
     """What ends an answer."""
 
     max_tokens: int
-    """At least 1."""
+    """Most tokens of the answer, at least 1."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Call:
 
     name: str
     start: int
-    """Its first token; the name is complete with it."""
+    """First token of the call; the name is complete with it."""
     end: int
 
 
@@ -82,7 +82,7 @@ class Delta:
     call: int | None = None
     """Number of the tool call that `text` adds arguments to; None: it is text of the answer."""
     name: str | None = None
-    """Of a tool call that begins here."""
+    """Name of a tool call that begins here; None: none begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
