@@ -33,7 +33,7 @@ from evenkeel_laboratory.experiments.scaling import Scaler, ScalingFigures, run_
 from evenkeel_laboratory.experiments.setup import Setup
 
 DEFAULT_TTFT_S: Final = 2.0
-"""Of a service without `slo.ttft`."""
+"""Time to first token of a service without `slo.ttft`."""
 PLOT: Final = "scaling.png"
 FIGURES: Final = "scaling.json"
 
@@ -55,7 +55,7 @@ class Terms:
 
 
 def read_terms(path: Path) -> Terms:
-    """Of the only FairInferenceService of a file, and its tenants; raises `UsageError` and `YamlFault`."""
+    """Terms of the only FairInferenceService of a file and of its tenants; raises `UsageError` and `YamlFault`."""
     services: list[FairInferenceService] = []
     tenants: list[InferenceTenant] = []
     faults: list[str] = []
@@ -140,7 +140,7 @@ def write(
 
 
 def report(found: Sequence[ScalingFigures], console: Console, *, threshold_s: float) -> None:
-    """The table."""
+    """The table of all runs."""
     within = f"in {threshold_s:g} s"
     table = make_table("scaler", "GPU hours", within, "TTFT p50", "p99", "starts", "flaps", "peak")
     for one in found:

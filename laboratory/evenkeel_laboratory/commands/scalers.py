@@ -28,7 +28,7 @@ from evenkeel_operator.core.scaling import History, State, Terms, apply_behavior
 from evenkeel_laboratory.experiments.fleet_watch import Observation
 
 INTERVAL_S: Final = 15.0
-"""Of the operator and of the HorizontalPodAutoscaler."""
+"""Interval of the operator and of the HorizontalPodAutoscaler."""
 LEARNING_S: Final = 3 * 3600.0
 """The window of the operator's query for capacity."""
 SAMPLE_S: Final = 60.0

@@ -37,9 +37,9 @@ class Fit:
     profile: CostProfile
     answers: int
     median_error: float
-    """Of the decode time of an answer, as a part of it."""
+    """Median error of the decode time of an answer, as a part of it."""
     total_error: float
-    """Of all decode times together; above 0: the profile is too slow."""
+    """Relative error of the sum of all decode times; above 0: the profile is too slow."""
     peak_kv_tokens: int
     """Most tokens that running requests of a replica held at once, besides those that they found in the cache."""
 
@@ -55,7 +55,7 @@ class _Answer:
 
 
 def fit_profile(requests: Sequence[RequestLine]) -> Fit:
-    """Raises `FitError`."""
+    """Fit a profile to a recording; raises `FitError`."""
     answers = _answers(requests)
     usable = [one for one in answers if one.output_tokens >= LEAST_TOKENS]
     if len(usable) < LEAST_ANSWERS:
@@ -135,7 +135,7 @@ class _Load:
         self._extend = np.concatenate(([0], np.cumsum([tokens for _, tokens in prefills])))
 
     def factors(self, one: _Answer) -> list[float]:
-        """Of the five coefficients, in the order of the module's formula."""
+        """Factors of the five coefficients, in the order of the module's formula."""
         steps = one.output_tokens - 1
         span_s = one.end_s - one.first_s
         first = bisect_right(self._at_s, one.first_s) - 1

@@ -20,7 +20,7 @@ from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.profiles import CostProfile
 
 QUANTUM_S: Final = 0.5
-"""Between two choices. The sources give no value."""
+"""Time between two choices. The sources give no value."""
 PREEMPTION_CAP: Final = 1.0
 """Preemptions per request that has arrived, on average: that of the public Andes paper."""
 HIGH_WATERMARK: Final = 0.9
@@ -105,7 +105,7 @@ class Andes(UnchargedPolicy):
         return excluded[:allowed]
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
-        """In the order of the last choice, and not beyond its batch size; without one first come, first served."""
+        """Requests in the order of the last choice, and not beyond its batch size; before a choice, first come, first served."""
         choice = self._choice
         order = list(self._queue)
         if choice is not None:
@@ -159,7 +159,7 @@ class Andes(UnchargedPolicy):
         return max(choices, key=lambda choice: choice.gain)
 
     def _batch_sizes(self, candidates: Sequence[Request]) -> Sequence[int]:
-        """From the largest batch that is as fast as users read to the largest that fits, if that is larger."""
+        """Batch sizes from the largest that is as fast as users read to the largest that fits, if that is larger."""
         lengths = sorted(map(_context, candidates))
         tokens = largest = 0
         for length in lengths:
