@@ -331,8 +331,8 @@ class Draft:
                 # An idle client has missed nothing yet for this debt.
                 idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),
             )
-        for tenant, owed in closing.tenants.items():
-            self._add_to_tenant(tenant, 0.0, owed)
+        for tenant, balance in closing.tenants.items():
+            self._add_to_tenant(tenant, 0.0, balance)
 
     def activate(self, client: str) -> None:
         """Mark a client as active."""
@@ -372,10 +372,10 @@ class Draft:
         closed_totals.prune()
         return closed_totals
 
-    def _add_to_tenant(self, tenant: str, service: float, owed: float) -> None:
+    def _add_to_tenant(self, tenant: str, service: float, balance: float) -> None:
         row = self._tenants.get(tenant) or self.closed_totals.tenant(tenant)
         self._tenants[tenant] = row._replace(
-            service=row.service + service, carried=row.carried + owed
+            service=row.service + service, carried=row.carried + balance
         )
 
     def _level_of(self, client: str) -> float:

@@ -145,8 +145,8 @@ class Account:
             return  # `positive_from` stays the refill that made it positive
         if self.positive_from <= now:
             self._is_light = self.positive_from < now
-        self.positive_from = owed = now + int(-balance // self.quantum) + 1
-        level.last_debt = max(level.last_debt, owed)
+        self.positive_from = positive = now + int(-balance // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
 
     def pay_back(self, cost: float) -> None:
         """Take back a part of what was charged; `cost` is not negative."""
@@ -200,8 +200,8 @@ class Account:
         self._balance_at = now = level.refills
         self._balance = deficit
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
-        self.positive_from = owed = now + int(-deficit // self.quantum) + 1
-        level.last_debt = max(level.last_debt, owed)
+        self.positive_from = positive = now + int(-deficit // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
 
 
 class DeficitLevel:
