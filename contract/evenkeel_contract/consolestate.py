@@ -89,7 +89,7 @@ class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
     hit_rate: float | None = None
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class AlertCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the condition of an alert is true now. The alert itself fires after a time."""
 
     alert: str
@@ -125,7 +125,7 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a routable replica."""
     fleet: FleetState | None = None
     replicas: tuple[ReplicaNow, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[AlertCondition, ...] = ()
     ledger: LedgerState | None = None
     peers: tuple[PeerState, ...] = ()
 

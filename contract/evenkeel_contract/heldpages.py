@@ -62,7 +62,7 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
         return found
 
 
-class Held(NamedTuple):
+class PagesSnapshot(NamedTuple):
     """Content of a cache after a batch."""
 
     sequence: int
@@ -109,11 +109,11 @@ class HeldPages:
                 if not self._copies.took(page):
                     self._pages.pop(page, None)
 
-    def take(self) -> Held:
+    def take(self) -> PagesSnapshot:
         """Copy the content. The publishing thread waits meanwhile: 8 ms for a million pages."""
         with self._lock:
             hashes = [*self._pages, *self._copies.elements()]
-            return Held(self._batches, self._last_unix_s, self._page_tokens, hashes)
+            return PagesSnapshot(self._batches, self._last_unix_s, self._page_tokens, hashes)
 
 
 def ask() -> bytes:

@@ -84,7 +84,7 @@ class RequestLine(
 Line = Header | FleetLine | RequestLine
 
 
-class RecordingStart(msgspec.Struct, frozen=True):
+class StartRecording(msgspec.Struct, frozen=True):
     """The body of PUT."""
 
     salt: str = ""
@@ -115,7 +115,7 @@ class RecordingError(ValueError):
 
 _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(Line)
-_start = msgspec.json.Decoder(RecordingStart)
+_start = msgspec.json.Decoder(StartRecording)
 _state = msgspec.json.Decoder(RecordingState)
 
 

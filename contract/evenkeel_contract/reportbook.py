@@ -18,7 +18,7 @@ from copy import copy
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.replica.contract import ClientState, Request
+from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
 
@@ -127,7 +127,7 @@ class ReportBook:
     def update(
         self,
         totals: Mapping[str, ClientReport],
-        states: Mapping[str, ClientState],
+        states: Mapping[str, ClientDeficits],
         quantum: float = 0.0,
     ) -> None:
         """Take the current totals, states and Q^u; every client with a change gets the next sequence number."""
@@ -166,7 +166,7 @@ class ReportBook:
         )
 
 
-def _report(client: str, totals: ClientReport | None, state: ClientState | None) -> ClientReport:
+def _report(client: str, totals: ClientReport | None, state: ClientDeficits | None) -> ClientReport:
     report = unserved(client) if totals is None else copy(totals)
     if state is not None:
         report.deficit, report.tenant_deficit = state.deficit, state.tenant_deficit

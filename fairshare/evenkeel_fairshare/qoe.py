@@ -79,7 +79,7 @@ def area(first_s: float, gap_s: float, until_s: float, *, most_tokens: float = i
     return count * (until_s - first_s) - gap_s * count * (count - 1) / 2
 
 
-class Delivery:
+class AnswerTimeline:
     """The timeline of one answer so far, as its client shows it. Each call is O(1) per token or O(1)."""
 
     __slots__ = ("arrival_s", "expectation", "last_s", "shown_sum_s", "tokens")

@@ -126,7 +126,7 @@ _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 
 
-class Kind(Protocol):
+class ApiKind(Protocol):
     """Where the objects of a kind are."""
 
     @property
@@ -144,7 +144,7 @@ class KubeClient:
         self,
         api: ApiClient,
         *,
-        kinds: Mapping[str, Kind] | None = None,
+        kinds: Mapping[str, ApiKind] | None = None,
         manager: str = "",
         on_write: Callable[[str], None] = lambda method: None,
     ) -> None:
@@ -315,7 +315,7 @@ class KubeClient:
 async def connected(
     configuration: Configuration,
     *,
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, ApiKind] | None = None,
     manager: str = "",
     on_write: Callable[[str], None] = lambda method: None,
 ) -> AsyncIterator[KubeClient]:

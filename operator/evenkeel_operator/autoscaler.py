@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
-from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
+from evenkeel_contract.spec.autoscaling import Prometheus
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
+from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
@@ -39,7 +39,15 @@ from evenkeel_operator.core.recommendation import (
     without_series,
 )
 from evenkeel_operator.core.records import Defaults, may_be_asked
-from evenkeel_operator.core.scaling import Decision, State, Terms, decide, started, step, surged
+from evenkeel_operator.core.scaling import (
+    Decision,
+    ScalerState,
+    Terms,
+    decide,
+    started,
+    step,
+    surged,
+)
 from evenkeel_operator.core.workload import workload
 from evenkeel_operator.pass_state import PassState
 
@@ -56,7 +64,7 @@ class _Scaled:
     """What the last pass knew about the service."""
     source: Source | Note
     """A note: why it must not be queried, or cannot be."""
-    state: State
+    state: ScalerState
     seen: Measurements | Note
     decision: Decision
 
@@ -66,7 +74,7 @@ class Autoscaler:
 
     def __init__(
         self,
-        prometheus: Prometheus,
+        prometheus: PrometheusClient,
         observer: Observer,
         defaults: Defaults,
         *,
@@ -137,7 +145,7 @@ class Autoscaler:
             known.terms = terms
         return self._services[key].decision
 
-    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
+    async def _source(self, key: Key, spec: Prometheus) -> Source | Note:
         """The address to query. A spec in use may be older than the operator's settings."""
         if not may_be_asked(spec.url, self._defaults):
             message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
@@ -186,7 +194,7 @@ class Autoscaler:
             return error.note
 
     def _stepped(
-        self, terms: Terms, source: Source | Note, state: State, seen: Measurements | Note
+        self, terms: Terms, source: Source | Note, state: ScalerState, seen: Measurements | Note
     ) -> _Scaled:
         after, decision = step(state, terms, seen, now_s=self._monotonic_s())
         return _Scaled(terms, source, after, seen, decision)

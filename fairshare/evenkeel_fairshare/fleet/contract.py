@@ -42,7 +42,7 @@ class Dispatch(NamedTuple):
     input_tokens: int
     """Tokens of the whole prompt, as estimated before the replica reports its count."""
     weight: float = 1.0
-    """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
+    """The client's weight over the whole fleet: its tenant's times its own (`tenancy.ClientWeight.fleet`)."""
     longest: ReplicaSet = EMPTY
     """Replicas with the longest match of its prefix; without any match those with its adapter loaded."""
     matched_tokens: int = 0

@@ -68,7 +68,7 @@ class _MeanOutput:
         self.cost += (cost - self.cost) / self._requests
 
 
-class _Account:
+class _ClientWork:
     """The open work of one client by slot, and its mean output."""
 
     __slots__ = ("busy", "open", "output")
@@ -111,7 +111,7 @@ class AutoD2lpm(FleetPolicy):
         """slot → open work of all clients together."""
         self._output = _MeanOutput()
         """Mean output of all clients' requests."""
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._accounts: OrderedDict[str, _ClientWork] = OrderedDict()
 
     def select(
         self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
@@ -192,13 +192,13 @@ class AutoD2lpm(FleetPolicy):
             if slot in account.open:
                 account.drop(slot)
 
-    def _added(self, client: str) -> _Account:
-        account = self._accounts[client] = _Account()
+    def _added(self, client: str) -> _ClientWork:
+        account = self._accounts[client] = _ClientWork()
         if len(self._accounts) > self._max_clients:
             self._remove(self._accounts.popitem(last=False)[1])
         return account
 
-    def _remove(self, account: _Account) -> None:
+    def _remove(self, account: _ClientWork) -> None:
         for slot, own in account.open.items():
             load = self._loads[slot]
             load.input_cost -= own.input_cost
@@ -213,7 +213,7 @@ class AutoD2lpm(FleetPolicy):
             tokens = request.input_tokens + request.adapter_tokens
         return self._cost.input_cost(max(1, tokens))
 
-    def _wait(self, account: _Account, request: Dispatch, slot: int, input_cost: float) -> float:
+    def _wait(self, account: _ClientWork, request: Dispatch, slot: int, input_cost: float) -> float:
         """Work that a replica does before it has served the client's open work there.
 
         Under DLPM each other client gets, per weight, at most as much as this client needs.
@@ -229,7 +229,7 @@ class AutoD2lpm(FleetPolicy):
         share = work + input_cost + account.output.cost
         return work + min(others, share * other_weight / request.weight)
 
-    def _least_work(self, account: _Account, slots: int, outstanding: Sequence[int]) -> int:
+    def _least_work(self, account: _ClientWork, slots: int, outstanding: Sequence[int]) -> int:
         """The slot with the least open work of the client, then of all clients, then with the fewest requests.
 
         `slots` is not empty. Ties go to the lowest slot.

@@ -118,8 +118,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientState:
-    """A policy's account of one client, for reports and `evenkeel top`. Weighted tokens."""
+class ClientDeficits:
+    """Deficits and queue of one client at a policy, for reports and `evenkeel top`. Weighted tokens."""
 
     deficit: float
     """DLPM: q_i. VTC: minus the counter. 0 for policies without accounts."""
@@ -217,11 +217,11 @@ class ReplicaPolicy(ABC):
         """Running requests to retract before the next pass. Most policies never preempt."""
         return ()
 
-    def clients(self) -> Mapping[str, ClientState]:
+    def clients(self) -> Mapping[str, ClientDeficits]:
         """State by client, for reports. A policy without accounts still reports waiting clients, because nothing
         else shows that they starve."""
         counts = Counter(request.client for request in self.waiting())
-        return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}
+        return {client: ClientDeficits(0.0, 0.0, count) for client, count in counts.items()}
 
 
 class UnchargedPolicy(ReplicaPolicy):

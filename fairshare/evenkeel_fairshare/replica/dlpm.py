@@ -21,7 +21,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
     AdmissionResult,
     Arrival,
-    ClientState,
+    ClientDeficits,
     ReplicaPolicy,
     Request,
 )
@@ -223,10 +223,10 @@ class Dlpm(ReplicaPolicy):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def clients(self) -> Mapping[str, ClientState]:
+    def clients(self) -> Mapping[str, ClientDeficits]:
         """Every client with a request here, or with a debt or a seed at one of the levels."""
         return {
-            client.name: ClientState(
+            client.name: ClientDeficits(
                 deficit=client.deficit,
                 tenant_deficit=tenant.deficit,
                 waiting=client.waiting,

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.qoe import Delivery, Expectation
+from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -69,8 +69,8 @@ class Andes(UnchargedPolicy):
         self._expectation = expectation or Expectation()
         self._quantum_s = quantum_s
         self._cap = preemption_cap
-        self._running: dict[Request, Delivery] = {}
-        self._deliveries: dict[Request, Delivery] = {}
+        self._running: dict[Request, AnswerTimeline] = {}
+        self._deliveries: dict[Request, AnswerTimeline] = {}
         self._seen_tokens: dict[Request, int] = {}
         self._choice: Choice | None = None
         self._next_s = 0.0
@@ -82,7 +82,7 @@ class Andes(UnchargedPolicy):
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         self._arrived += 1
-        self._deliveries[request] = Delivery(request.arrival_s, self._expectation)
+        self._deliveries[request] = AnswerTimeline(request.arrival_s, self._expectation)
         self._seen_tokens[request] = request.output_tokens
         return super().arrive(request, now_s)
 

@@ -46,7 +46,7 @@ class Source:
     """Bearer token."""
 
 
-class Prometheus(Protocol):
+class PrometheusClient(Protocol):
     """The only access to Prometheus; tests replace it."""
 
     async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:

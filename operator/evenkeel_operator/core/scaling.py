@@ -52,7 +52,7 @@ class PastRecommendation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplicaChange:
     """A change of the number of replicas."""
 
     at_s: float
@@ -65,7 +65,7 @@ class History:
     """Earlier recommendations and changes that windows and periods use, oldest first."""
 
     recommendations: tuple[PastRecommendation, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReplicaChange, ...] = ()
 
 
 def apply_behavior(
@@ -85,7 +85,7 @@ def apply_behavior(
         decided = _limited(scaling, history, steady, present=present, now_s=now_s)
     decided = _bounded(decided, low, high)
     if decided.replicas != present:
-        change = Change(now_s, decided.replicas - present)
+        change = ReplicaChange(now_s, decided.replicas - present)
         history = replace(history, changes=(*history.changes, change))
     return decided, history
 
@@ -208,7 +208,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ScalerState:
     """State that the next step needs."""
 
     replicas: int
@@ -217,15 +217,15 @@ class State:
     """(time, replicas that took requests) of recent steps, oldest first."""
 
 
-def started(replicas: int, *, now_s: float) -> State:
+def started(replicas: int, *, now_s: float) -> ScalerState:
     """State at a start. The replicas that exist count as recommended, as in autoscaling/v2."""
     first = PastRecommendation(now_s, Recommendation(replicas, reasons.STABILIZING))
-    return State(replicas, History((first,)))
+    return ScalerState(replicas, History((first,)))
 
 
 def step(
-    state: State, terms: Terms, seen: Measurements | Note, *, now_s: float
-) -> tuple[State, Decision]:
+    state: ScalerState, terms: Terms, seen: Measurements | Note, *, now_s: float
+) -> tuple[ScalerState, Decision]:
     """One set of measurements."""
     scaling = terms.scaling
     earlier = (one for one in state.ready if one[0] > now_s - LATENCY_S - LONGEST_S)
@@ -249,7 +249,7 @@ def step(
         # Without measurements, that is the reason to hold.
         decided = Recommendation(state.replicas, note.reason)
     decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Note), note)
-    return State(decided.replicas, history, ready), decision
+    return ScalerState(decided.replicas, history, ready), decision
 
 
 def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:

@@ -136,7 +136,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EnginePod:
     """One engine pod that is not being deleted."""
 
     name: str
@@ -160,21 +160,21 @@ class Engine:
         return self.waits_since is not None or self.mark is not None
 
 
-def engines_of(pods: Iterable[Object]) -> tuple[Engine, ...]:
+def engines_of(pods: Iterable[Object]) -> tuple[EnginePod, ...]:
     """Pods that are not being deleted, by name."""
     found = (engine_of(pod) for pod in pods)
     alive = (engine for engine in found if engine is not None)
     return tuple(sorted(alive, key=lambda engine: engine.name))
 
 
-def engine_of(pod: Object) -> Engine | None:
+def engine_of(pod: Object) -> EnginePod | None:
     """The engine of a pod; None if the pod is no engine or is being deleted."""
     status: Mapping[str, Any] = pod.get("status") or {}
     if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
         return None
     conditions = conditions_of(pod)
     drain = annotations_of(pod).get(DRAIN_ANNOTATION)
-    return Engine(
+    return EnginePod(
         name=str(pod["metadata"]["name"]),
         uid=str(pod["metadata"].get("uid", "")),
         node=str((pod.get("spec") or {}).get("nodeName", "")),

@@ -24,7 +24,7 @@ from evenkeel_contract.names import (
     SESSION_HEADER,
 )
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.qoe import Delivery
+from evenkeel_fairshare.qoe import AnswerTimeline
 from multidict import istr
 
 from evenkeel_router.api.cors import Headers
@@ -101,7 +101,7 @@ class RequestState(msgspec.Struct, eq=False):
     status: int = 0
     complete: bool = False
     """The client was sent the last event of its stream before it left."""
-    delivery: Delivery | None = None
+    delivery: AnswerTimeline | None = None
     """When the tokens of its stream came; None while QoE is not measured."""
     usage: Usage | None = None
     """Estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""

@@ -65,7 +65,7 @@ WriteAnswer = Callable[[int], WrittenAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """Where a tool call lies in its answer."""
 
     name: str
@@ -98,7 +98,7 @@ class Speech:
     """The text by token, where the answer is not words or was cut."""
     script: tuple[int, ...] | None = None
     """The ids by token, where the answer is not words."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
     def piece(self, index: int) -> str:
         """Text of output token `index`, 0 <= index < tokens."""
@@ -161,7 +161,7 @@ def speak_written(seed: int, limits: AnswerLimits, answer: WrittenAnswer) -> Spe
         ids += encode(f"<tool_call>{name}\n")
         pieces += [""] * (len(ids) - start)
         _append(ids, pieces, arguments)
-        calls.append(Call(name, start, len(ids)))
+        calls.append(ToolCall(name, start, len(ids)))
     _append(ids, pieces, answer.text)
     ends = len(ids) < limits.max_tokens
     tokens = len(ids) + 1 if ends else limits.max_tokens

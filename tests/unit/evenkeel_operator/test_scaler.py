@@ -20,7 +20,7 @@ from evenkeel_operator.core.recommendation import (
     parts_of,
     recommend,
 )
-from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
+from evenkeel_operator.core.scaling import Decision, ScalerState, Terms, started, step
 
 BLIND = Note("NoData", "nothing there")
 LEARNT = {"saturated_per_s": 1000.0}
@@ -163,7 +163,7 @@ class Life:
     def __init__(self, replicas: int, **changes: Any) -> None:
         self.terms = Terms(scaling=scaling(**changes), ready=replicas)
         self.now_s = 1000.0
-        self.state: State = started(replicas, now_s=self.now_s)
+        self.state: ScalerState = started(replicas, now_s=self.now_s)
 
     def looks(self, seen: Measurements | Note, *, after_s: float = 15.0) -> Decision:
         self.now_s += after_s
