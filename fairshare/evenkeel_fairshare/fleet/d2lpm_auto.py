@@ -127,11 +127,13 @@ class AutoD2lpm(FleetPolicy):
         if not holders:
             return self._least_work(account, routable, outstanding)
         near, others = self._least_work(account, holders, outstanding), routable & ~holders
+        # Nowhere else to go, or nothing to wait for here.
         if not others or not self._loads[near].requests:
             return near
         saved_tokens = request.matched_tokens + request.adapter_tokens
         quantum = self._patience * self._cost.input_cost(saved_tokens)
         wait = self._wait(account, request, near, self._input_cost(request, near))
+        # Another replica can save no more than the whole wait.
         if wait <= quantum:
             return near
         far = self._least_work(account, others, outstanding)
@@ -141,6 +143,7 @@ class AutoD2lpm(FleetPolicy):
     def dispatched(self, request: Dispatch, slot: int) -> None:
         account = self._accounts.get(request.client) or self._added(request.client)
         self._accounts.move_to_end(request.client)
+        # The replica has left since it was chosen: there is no work to note.
         if not self._live >> slot & 1:
             return
         load, own = self._loads[slot], account.open.get(slot)
@@ -234,15 +237,16 @@ class AutoD2lpm(FleetPolicy):
 
         `slots` is not empty. Ties go to the lowest slot.
         """
+        # Where the client has no open work, its own work is 0, the least there is.
         idle = slots & ~account.busy
         mask = idle or slots
+        # A single slot needs no comparison.
         if not mask & mask - 1:
             return mask.bit_length() - 1
         loads, price = self._loads, self._output.cost
         best, least, own = -1, inf, inf
-        while (
-            mask
-        ):  # without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas
+        # Without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas.
+        while mask:
             low = mask & -mask
             mask ^= low
             slot = low.bit_length() - 1

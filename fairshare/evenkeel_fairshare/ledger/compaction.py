@@ -112,6 +112,7 @@ class Compactor:
         ledger.members = frozenset(members)
         lowest = min((self._followed_height(member) for member in members), default=-1)
         for name in list(ledger.replica_accounts):
+            # An account that is not folded counts as one above the lowest height, so it stays.
             if ledger.closed_totals.folded.get(name, lowest + 1) <= lowest:
                 ledger.forget_account(name)
         ledger.forget_routers(members)
@@ -209,6 +210,7 @@ class Compactor:
         """Remove clients whose idle time has cost them at least their debt, so that they gain nothing by it."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
+            # Clients are in the order in which they became idle: the others are idle for less.
             if now_s - since_s < rules.idle_s:
                 break
             del self._idle_since_s[client]
@@ -224,6 +226,7 @@ class Compactor:
                 if not _seeded(ledger, name, live):
                     idle.append(name)
                 yield
+            # Credit goes first, then the smallest debts: a debt that is forgotten is a gift.
             idle.sort(key=lambda name: draft.client(name).carried)
             for client in idle[:surplus]:
                 del self._idle_since_s[client]

@@ -143,8 +143,10 @@ class Account:
         self._balance_at = now
         if balance > 0:
             return  # `positive_from` stays the refill that made it positive
+        # This charge ends a credit. The member is light if a refill came during it that it did not need.
         if self.positive_from <= now:
             self._is_light = self.positive_from < now
+        # + 1: a deficit of exactly 0 is not positive.
         self.positive_from = positive = now + int(-balance // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
 
@@ -249,6 +251,7 @@ class DeficitLevel:
         is_new = account is None
         if account is None:
             account = Account(name, self, parent)
+        # Before the new weight counts: the refills that it missed gave quanta of the old one.
         account.come_back()
         self.members[name] = account
         account.weigh(weight)
@@ -326,6 +329,7 @@ class DeficitLevel:
 
     def _forget(self) -> None:
         """Remove half of the idle members: the smallest debts first, among equals the longest idle."""
+        # Half of them at once: one sort then serves many departures.
         by_debt = sorted(self._departed.values(), key=lambda gone: gone.deficit, reverse=True)
         for account in by_debt[: len(by_debt) // 2]:
             del self._departed[account.name]

@@ -127,6 +127,7 @@ class Dlpm(ReplicaPolicy):
         measured = self._measured
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
+        # Cleared here and not after the pass: the engine may end a pass at any request.
         for account in self._refused:
             account.refused = account.held = 0
         self._refused.clear()

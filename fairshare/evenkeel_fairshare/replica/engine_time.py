@@ -101,6 +101,7 @@ class EngineTime:
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
         client.decodes()
         _tenant_of(client).decodes()
+        # Less the steps so far: then no decode step needs to update the sums of clients.
         client.context_tokens += tokens - self._steps - before
         self._decoding[request] = tokens - self._steps
         self._context_tokens += tokens
@@ -160,6 +161,7 @@ class EngineTime:
                     progress[client] = progress.get(client, 0.0) + own_s
             self._steps += 1
             self._context_tokens += len(self._decoding)
+        # Between `use` and `progress`: they count from the virtual time before and after the iteration.
         if self._tenants.active:
             self._tenants.advance(seconds)
         for client, own_s in progress.items():

@@ -110,10 +110,12 @@ class ClientQueue(OrderedDict[Request, Entry]):
         if request is next(iter(self)):
             self.overtaken = 0
             if self.order.grows_with_queue:
+                # - 2: without the request that leaves, and without the one that is the oldest now.
                 self.max_overtaken = max(self.order.max_overtaken, len(self) - 2)
         elif admitted:
             self.overtaken += 1
         line, entry = self.line, self.pop(request)
+        # An admitted request is mostly the first: no search.
         del line[0 if line[0] is entry else bisect_left(line, entry)]
 
     def first(self) -> Entry:

@@ -383,6 +383,7 @@ class TimeLevel:
             member = self.idle.pop(name, None) or Member(self, parent)
             member.weight = weight
             self.weight += weight
+            # While a member is idle, `progress_until_s` is minus its lag; see `leave`.
             member.lag(-member.progress_until_s)
             self.active[name] = member
         elif member.weight != weight:
@@ -404,6 +405,7 @@ class TimeLevel:
         self.settle()
         member.progress_until_s = -member.lag_s
         del self.active[name]
+        # Exactly 0 when the last one leaves: a rounding error would remain.
         self.weight = self.weight - member.weight if self.active else 0.0
         self.idle[name] = member
         if len(self.idle) > MAX_IDLE:
