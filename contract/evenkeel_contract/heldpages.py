@@ -27,6 +27,7 @@ PART_PAGES: Final = 65_536
 MAX_PARTS: Final = 256
 """16 million pages: 268 million tokens in pages of 16."""
 _HASH_BYTES: Final = 8
+# The hashes, and room for the other fields.
 MAX_PART_BYTES: Final = PART_PAGES * _HASH_BYTES + 4096
 
 
@@ -127,6 +128,7 @@ def answer(held: HeldPages) -> Iterator[bytes]:
     sequence, last_unix_s, page_tokens, hashes = held.take()
     if len(hashes) > MAX_PARTS * PART_PAGES:
         trouble, hashes = f"it holds more than {MAX_PARTS * PART_PAGES} pages", []
+    # Rounded up. An empty cache is one empty part, since the router waits for an answer.
     parts = max(1, -(-len(hashes) // PART_PAGES))
     for part in range(parts):
         pages = array("Q", unsigned(hashes[part * PART_PAGES : (part + 1) * PART_PAGES]))

@@ -62,9 +62,11 @@ class Accounts:
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
             totals.output_tokens += after - before
+            # No gap comes before the first token.
             totals.itl_tokens += after - max(before, 1)
             totals.itl_s += request.token_s - request.booked_s
             request.booked_tokens, request.booked_s = after, request.token_s
+            # Another replica charged the paid tokens (R11): they were produced here, but cost nothing.
             before = max(before, request.paid_output_tokens)
             if after > before:
                 cost = self._cost.output_cost(request.extend_tokens, before, after)
@@ -157,6 +159,7 @@ class ReportBook:
         return Report(
             version=REPORT_VERSION,
             incarnation=self.incarnation,
+            # The number of the last row in this answer: the next question asks for the rows that did not fit.
             sequence=news[-1][0] if news else since,
             since=since,
             policy=self._policy,

@@ -29,6 +29,7 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
+# 401: the pod's token may just have been replaced, and is read again. 409: another writer was faster.
 TRANSIENT: Final = frozenset({401, 408, 409, 425, 429})
 # How the API server answers an apply whose fields have wrong types: with status 500 [seen in 1.35].
 _MALFORMED: Final = "failed to create typed patch object"
