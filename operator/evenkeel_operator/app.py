@@ -60,6 +60,7 @@ _log = logging.getLogger(__name__)
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
+# Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 
 

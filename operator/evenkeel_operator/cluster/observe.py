@@ -180,6 +180,7 @@ class Observer:
         """The engines that another owner made."""
         table = self._store.endpoints(key)
         if not table.is_listed:
+            # Before the list: events that arrive during it are applied to it afterwards.
             table.begin()
             selector = f"{SERVICE_LABEL}={key.name},{EXTERNAL_LABEL}"
             table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))

@@ -58,6 +58,7 @@ def openings(
 def look_again_s(engines: Iterable[EnginePod], now: datetime) -> float | None:
     """Seconds until routers are queried again about waiting replicas, often at first. None: no replica waits."""
     ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
+    # A tenth of the shortest wait: a router takes most replicas within two seconds.
     return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
 
 

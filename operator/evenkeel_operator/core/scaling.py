@@ -80,6 +80,7 @@ def apply_behavior(
     low, high = scaling.min_replicas, scaling.max_replicas
     history = _remembered(scaling, history, PastRecommendation(now_s, recommendation))
     decided = Recommendation(present, reasons.STABILIZING)
+    # Outside the bounds neither windows nor policies apply: the number goes to the bound at once.
     if low <= present <= high:
         steady = _stabilised(scaling, history, present=present, now_s=now_s)
         decided = _limited(scaling, history, steady, present=present, now_s=now_s)
@@ -141,6 +142,7 @@ def _limited(
     """No further than the policies allow."""
     wanted, behavior = recommendation.replicas, scaling.behavior
     if wanted > present:
+        # At least 1: no percentage of 0 replicas adds one.
         limit = max(1, present, _limit(behavior.scale_up, history, present, now_s, sign=1))
         exceeds = wanted > limit
     else:
