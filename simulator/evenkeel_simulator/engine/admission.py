@@ -74,6 +74,7 @@ class SGLangAdmission(Admission):
     Requests of a known length count in full.
     """
 
+    # SGLang's defaults of the three.
     INITIAL = 0.7
     LEAST = 0.7 * 0.14
     DECAY_STEPS = 600

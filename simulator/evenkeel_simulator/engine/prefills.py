@@ -44,6 +44,7 @@ class Prefills:
                 continue  # aborted on the way
             request.pending_tokens -= tokens
             computed_tokens = request.context_tokens - request.pending_tokens
+            # After a retraction output is computed again too; only the prompt goes to the cache here.
             self._memory.store(request, min(computed_tokens, request.input_tokens))
             self._update_makers(request)
             if not request.pending_tokens:

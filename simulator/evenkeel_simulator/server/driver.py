@@ -122,6 +122,7 @@ class Driver:
     def _start(self, *, follows_on: bool) -> float | None:
         """Start a step; its end, or None if there is nothing to do."""
         now_s = self._now_s()
+        # In engine time a step begins where the last one ended: late timers must not add up.
         if follows_on and now_s - self._step_end_s <= MAX_LAG_S * self._speed:
             now_s = self._step_end_s
         return self.engine.start(now_s, now_s)
