@@ -20,6 +20,7 @@ from evenkeel_contract.recording import RequestLine
 from evenkeel_simulator.engine.profiles import CostProfile
 from numpy.typing import NDArray
 
+# Half of them fit five coefficients, the other half measures the error.
 LEAST_ANSWERS = 40
 LEAST_TOKENS = 8
 _FLOOR_MS = 1e-6  # a profile needs both times above 0
@@ -77,6 +78,7 @@ def fit_profile(requests: Sequence[RequestLine]) -> Fit:
                 rows.append(load.factors(one))
                 times_ms.append((one.end_s - one.first_s) * 1e3)
     factors, times = np.array(rows), np.array(times_ms)
+    # Every other answer is held back, so that the errors are those of answers the fit did not see.
     found = _non_negative(factors[::2], times[::2])
     predicted = factors[1::2] @ found
     held = times[1::2]
@@ -119,6 +121,7 @@ class _Load:
     def __init__(self, answers: Sequence[_Answer]) -> None:
         steps: list[tuple[float, int, int, int]] = []
         for one in answers:
+            # Half of the output: the mean of what the request holds while it decodes.
             tokens, own = (
                 each + one.output_tokens // 2 for each in (one.input_tokens, one.extend_tokens)
             )

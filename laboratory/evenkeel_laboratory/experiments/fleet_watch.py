@@ -128,6 +128,7 @@ class FleetWatch:
             waiting=sum(waiting.values()),
             waiting_service=_costs(engines, waiting),
             asked_per_s=asked_per_s,
+            # Only over a whole window: before, the rate is divided by too much time.
             seen_per_s=rate / ready if ready and now_s - since_s >= WINDOW_S - REPORT_S else None,
             saturated_s=self._saturation.seconds,
             saturated_service=self._saturation.service,

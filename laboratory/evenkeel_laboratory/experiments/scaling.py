@@ -122,6 +122,7 @@ class ScaledFleet(Fleet):
 
     def tick(self, now_s: float) -> None:
         """Replicas become ready or are gone; the scaler decides."""
+        # First ends, then joins, then the report, then the decision: a scaler sees the present fleet.
         for slot, replica in list(self._replicas.items()):
             if replica.draining and not self._outstanding[slot]:
                 self._end_replica(slot, now_s)

@@ -82,6 +82,7 @@ class PrebleE2(InformedPolicy):
         self._expire()
         known = self._known(request)
         matched = sum([node.tokens for node in known])
+        # Exploit only if more of the prompt is known than not; else explore all replicas.
         if known and matched > request.input_tokens - matched:
             holders = next((n.slots & routable for n in reversed(known) if n.slots & routable), 0)
             routable = ReplicaSet(holders) or routable
@@ -226,6 +227,7 @@ class PrebleE2(InformedPolicy):
         """Pair the most with the least loaded replica, the second with the last but one, and so on."""
         by_load = sorted(self._prefills_ms, key=lambda slot: (self._total_ms(slot), slot))
         for heavy, light in zip(reversed(by_load), by_load, strict=True):
+            # Each further pair is closer together than this one.
             if self._total_ms(heavy) < IMBALANCE * self._total_ms(light):
                 return
             self._level(heavy, light)
