@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evenkeel_contract.heldpages import Held as ReplicaPages
-from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.heldpages import HeldPages, PagesSnapshot
 from evenkeel_contract.kvevents import (
     AllBlocksCleared,
     BlockRemoved,
@@ -117,7 +116,7 @@ class Following(RuleBasedStateMachine):
         self.queue: list[Numbered] = []
         self.replay: list[Numbered] | None = None
         self.must_replay = True
-        self.told: ReplicaPages | None = None
+        self.told: PagesSnapshot | None = None
 
     @property
     def now(self) -> Process:

@@ -16,7 +16,7 @@ from evenkeel_contract.values import CountOrPercent, Quantity
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import Measurements, Sample, measurements
-from evenkeel_operator.core.scaling import State, Terms, started, step
+from evenkeel_operator.core.scaling import ScalerState, Terms, started, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +55,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.ready_s = [0.0] * self.replicas
-        self.state: State = started(self.replicas, now_s=0.0)
+        self.state: ScalerState = started(self.replicas, now_s=0.0)
 
     def runs(self, seconds: float, rates: dict[str, float]) -> list[int]:
         """Requests come at these rates, weighted tokens per second. Returns the decisions."""
