@@ -7,9 +7,10 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.limit_worlds import (
     World,
     admit,
@@ -19,7 +20,7 @@ from tests.support.limit_worlds import (
     tenant,
 )
 
-SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = examples(20)
 
 
 def world_of(routers: int, seed: int, *, loss: float = 0.0) -> World:
@@ -113,7 +114,7 @@ def test_a_flood_gets_the_whole_limit_and_no_more(routers: int, skew: str) -> No
     assert len(world.admitted_s) >= 0.93 * (offered_s + 6)
 
 
-@settings(SLOW, max_examples=10)
+@examples(10)
 @given(
     routers=st.sampled_from((1, 2, 3, 8)),
     limit=st.sampled_from((20, 60, 160, 600)),
