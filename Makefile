@@ -136,10 +136,13 @@ define with-python
 endef
 
 .PHONY: test-python-3.12 test-python-3.13 test-all-python-3.12 test-all-python-3.13
-test-python-3.12 test-python-3.13: test-python-%:  ## Import every module, and run the tests of pure packages, in this version of Python
+test-python-3.12 test-python-3.13: test-python-%:
 	$(call with-python,$*,$(PURE))
 
-test-all-python-3.12 test-all-python-3.13: test-all-python-%:  ## Run all fast tests in this version of Python
+.PHONY: test-pythons
+test-pythons: test-python-3.12 test-python-3.13  ## Import every module, and run the tests of pure packages, in Python 3.12 and 3.13
+
+test-all-python-3.12 test-all-python-3.13: test-all-python-%:
 	$(call with-python,$*)
 
 # Clients of others have an environment of their own (6 GB), with Node in it.

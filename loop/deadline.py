@@ -1,4 +1,4 @@
-"""A plug-in of pytest: no test starts after a point in time, and the summary says how many did not."""
+"""A plug-in of pytest: after some time no further test starts, and the summary says how many did not."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import time
 
 import pytest
 
-UNTIL = "EVENKEEL_QUICK_UNTIL"
-"""The variable with the time, in seconds since 1970."""
+TIME_S = "EVENKEEL_QUICK_S"
+"""The variable with the seconds from the end of the collection to the last start of a test."""
 LATE = "no time was left: make test runs it"
+UNTIL = pytest.StashKey[float]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[UNTIL] = time.monotonic() + float(os.environ[TIME_S])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if time.time() > float(os.environ[UNTIL]):
+    if time.monotonic() > item.config.stash[UNTIL]:
         pytest.skip(LATE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     late = [one for one in terminalreporter.stats.get("skipped", []) if LATE in str(one.longrepr)]
     if late:
-        terminalreporter.write_line(
-            f"{len(late)} tests did not run: no time was left (make test runs them)"
-        )
+        terminalreporter.write_line(f"{len(late)} tests did not run: {LATE}")
