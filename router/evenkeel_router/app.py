@@ -142,7 +142,7 @@ async def running(
             tracer=tracing,
             sinks=sinks,
         )
-        probes = probe_app(rooms, lambda: metrics(rooms, log, tracing.dropped))
+        probes = probe_app(rooms, lambda: metrics(rooms, log.dropped, tracing.dropped.total))
         admin = admin_app(rooms, console, recorder)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router

@@ -1,10 +1,12 @@
-"""Mutation run over the algorithms: which changes to the code does no test notice?
+"""Mutation run: which changes to the code does no test notice?
 
     python tests/mutation/run.py replica/dlpm.py 'fleet/*.py' ...
+    python tests/mutation/run.py evenkeel_operator/autoscaler.py --tests 'autoscaler|activation'
 
-mutmut needs a `src` layout, so the sources and their tests are staged in `out/mutation` first. Prints every
-survivor as a diff; exits with 1 if one of them is not explained in docs/design/mutation.md. A survivor is
-explained there by quoting its changed line in a code block (`- old` / `+ new`), under its file's name.
+A pattern names files of the algorithms (`fairshare`, and `ROOMS`), or begins with the name of a package.
+mutmut needs a `src` layout, so the packages and the tests are staged in `out/mutation` first. Prints every survivor as a diff;
+exits with 1 if one of them is not explained in docs/design/mutation.md. A survivor is explained there by quoting its changed
+line in a code block (`- old` / `+ new`), under its file's name.
 """
 
 from __future__ import annotations
@@ -15,19 +17,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "out" / "mutation"
 ACCEPTED = ROOT / "docs" / "design" / "mutation.md"
-PACKAGE = "evenkeel_fairshare"
-OTHERS = {
-    "policies": "laboratory/evenkeel_laboratory",
-    "traffic": "simulator/evenkeel_simulator",
-}
-"""Rooms of other packages that are mutated too."""
-NEEDED = ("__init__.py", "engine", *OTHERS)
-"""What is staged of their packages."""
+ALGORITHMS = "evenkeel_fairshare"
+ROOMS = {"policies": "evenkeel_laboratory", "traffic": "evenkeel_simulator"}
+"""Rooms of other packages that are algorithms too."""
 EVERYTHING = (
     "replica/*.py",
     "fleet/*.py",
@@ -37,15 +35,17 @@ EVERYTHING = (
     "traffic/timeline.py",
     "traffic/service_difference.py",
 )
-TESTS = (
-    *("tests/support", "tests/conformance", "tests/property"),
-    f"tests/unit/{PACKAGE}",
-    *(f"tests/unit/{Path(folder).name}/{room}" for room, folder in OTHERS.items()),
+TESTS_OF_ALGORITHMS = (
+    *("tests/conformance", "tests/property"),
+    *(f"tests/unit/{ALGORITHMS}", *(f"tests/unit/{name}/{room}" for room, name in ROOMS.items())),
 )
+DATA = ("crds", "examples")
+"""Folders that tests of the other packages read."""
 
 CONFIG = """
 [tool.mutmut]
 source_paths = ["src"]
+also_copy = [{data}]
 only_mutate = [{only}]
 pytest_add_cli_args = ["--import-mode=importlib", "-p", "no:cacheprovider"]
 pytest_add_cli_args_test_selection = [{tests}]
@@ -59,42 +59,55 @@ asyncio_mode = "auto"
 """
 
 
+def path_of(pattern: str) -> str:
+    """The staged files of a pattern."""
+    if pattern.startswith("evenkeel_"):
+        return f"src/{pattern}"
+    return f"src/{ROOMS.get(pattern.split('/')[0], ALGORITHMS)}/{pattern}"
+
+
 def stage(patterns: list[str], tests_named: str) -> None:
-    """Copy what is mutated, and those of the tests named so that import nothing else, be it through tests/support."""
+    """Copy the packages, the tests of what is mutated, and what these read."""
     shutil.rmtree(STAGE, ignore_errors=True)
-    shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
-    for folder in OTHERS.values():
-        for source in (ROOT / folder / part for part in NEEDED):
-            target = STAGE / "src" / Path(folder).name / source.name
-            if source.is_dir():
-                shutil.copytree(source, target)
-            elif source.exists():
-                target.parent.mkdir()
-                shutil.copyfile(source, target)
-    foreign = r"evenkeel_(?!fairshare|laboratory\.policies|simulator\.traffic)"
-    support = (ROOT / "tests" / "support").glob("*.py")
-    beyond = [
-        path.stem
-        for path in support
-        if re.search(rf"import {foreign}|from {foreign}", path.read_text())
-    ]
-    modules = "|".join((foreign, *(rf"tests\.support\.{name}\b" for name in beyond)))
-    others = re.compile(rf"^\s*(from|import) ({modules})", re.MULTILINE)
-    for folder in TESTS:
+    for place in ("[a-z]*", "plugins/*"):
+        for file in ROOT.glob(f"{place}/evenkeel_*/__init__.py"):
+            shutil.copytree(file.parent, STAGE / "src" / file.parent.name)
+    for folder in (*DATA, "tests/support"):
+        shutil.copytree(ROOT / folder, STAGE / folder)
+    packages = {pattern.split("/")[0] for pattern in patterns if pattern.startswith("evenkeel_")}
+    tests = [f"tests/unit/{package}" for package in packages]
+    if not all(pattern.startswith("evenkeel_") for pattern in patterns):
+        tests += TESTS_OF_ALGORITHMS
+    for folder in tests:
         for path in (ROOT / folder).rglob("*.py"):
-            is_named = re.search(tests_named, str(path.relative_to(ROOT))) or "support" in folder
-            if is_named and not others.search(path.read_text()):
+            is_test = path.name.startswith("test_")
+            if is_test and folder in TESTS_OF_ALGORITHMS and imports_others(path):
+                continue
+            if not is_test or re.search(tests_named, str(path.relative_to(ROOT))):
                 copy = STAGE / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
-    packages = {room: Path(folder).name for room, folder in OTHERS.items()}
-    only = ", ".join(
-        f'"src/{packages.get(pattern.partition("/")[0], PACKAGE)}/{pattern}"'
-        for pattern in patterns
-    )
-    tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
     shutil.copyfile(ROOT / "tests" / "conftest.py", STAGE / "tests" / "conftest.py")
-    (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))
+    config = CONFIG.format(
+        data=quoted(DATA),
+        only=quoted(map(path_of, patterns)),
+        tests=quoted(folder for folder in tests if (STAGE / folder).exists()),
+    )
+    (STAGE / "pyproject.toml").write_text(config)
+
+
+def imports_others(test: Path) -> bool:
+    """Whether a test of the algorithms imports other packages, be it through tests/support: most of these are slow."""
+    others = r"^\s*(from|import) evenkeel_(?!fairshare|laboratory\.policies|simulator\.traffic)"
+    text = test.read_text()
+    support = re.findall(r"tests\.support\.(\w+)", text)
+    texts = [text, *((ROOT / "tests/support" / f"{name}.py").read_text() for name in support)]
+    return any(re.search(others, one, re.MULTILINE) for one in texts)
+
+
+def quoted(names: Iterable[str]) -> str:
+    """The items of a list in TOML."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def mutmut(*arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from evenkeel_operator.cluster.prometheus import PrometheusError, Source
 from evenkeel_operator.core.recommendation import AGE, ASKED, Answers, Sample
@@ -15,10 +15,14 @@ class FakePrometheus:
         self.answers: Answers | None = None
         self.sources: list[Source] = []
         self.queries: Mapping[str, str] = {}
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+        """What happens while it answers."""
 
     async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
         self.sources.append(source)
         self.queries = queries
+        if self.meanwhile is not None:
+            await self.meanwhile()
         if self.answers is None:
             raise PrometheusError("PrometheusUnreachable", "nobody answers")
         return {name: found for name, found in self.answers.items() if name in queries}

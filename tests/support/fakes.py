@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -91,6 +92,12 @@ class FakeUpstream:
 
     answer: Answer
     asked: list[tuple[str, Outgoing]] = field(default_factory=list)
+    silences_s: list[float] = field(default_factory=list)
+    """How long each request may go without an answer."""
+    takes_s: float = 0.0
+    """How long each answer takes."""
+    takes_back: bool = False
+    """Whether a replica drops a request that the router takes back."""
     closed: int = 0
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:
@@ -107,13 +114,15 @@ class _FakeExchange:
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
         self.upstream.asked.append((self.replica.name, request))
+        self.upstream.silences_s.append(silence_s)
+        await asyncio.sleep(self.upstream.takes_s)
         answer = self.upstream.answer(self.replica, request)
         if isinstance(answer, UpstreamError):
             raise answer
         return answer
 
     def break_off(self) -> bool:
-        return False
+        return self.upstream.takes_back
 
     def close(self) -> None:
         self.upstream.closed += 1

@@ -6,12 +6,10 @@ The exchange and the admission are the product's; only the clock of the event lo
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from evenkeel_contract.limitswire import LimitsAnswer, LimitsAsk, decode_answer, decode_ask, encode
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
@@ -24,30 +22,6 @@ from evenkeel_router.request.admission import Admission, PartUsedUp, TopUp, topp
 
 PORTS_OPEN_S = 5.0
 """A router takes requests when it has a part, or after this time."""
-
-
-class _VirtualSelector(selectors.SelectSelector):
-    """Does not wait: the clock goes on instead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 1000.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "all tasks wait for ever"
-        self.now_s += max(0.0, timeout)
-        return []
-
-
-def run_virtually(main: Coroutine[Any, Any, None]) -> None:
-    """Run to its end, on a clock that jumps to the next event."""
-    selector = _VirtualSelector()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now_s  # type: ignore[method-assign]
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.close()
 
 
 def tenant(**limits: int) -> Client:

@@ -1,4 +1,4 @@
-"""A replica's reporting socket that says what a test tells it to, over real ZeroMQ."""
+"""Both ends of a replica's reporting socket, over real ZeroMQ: one that says what a test tells it to, and one that asks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from evenkeel_contract.reports import (
     ClientReport,
     Report,
     ReportRequest,
+    decode_report,
     decode_request,
     encode,
 )
@@ -54,3 +55,13 @@ async def reporter() -> AsyncIterator[Reporter]:
 
 def report(incarnation: str, sequence: int, since: int, *clients: ClientReport) -> bytes:
     return encode(Report(REPORT_VERSION, incarnation, sequence, since, "DLPM", clients))
+
+
+def report_of(port: int) -> Report:
+    """The first report of the replica whose reports are on this port."""
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        socket.send(encode(ReportRequest(version=REPORT_VERSION, incarnation="", since=0)))
+        assert socket.poll(20_000), "no report"
+        return decode_report(socket.recv())

@@ -51,6 +51,9 @@ class Line(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def is_closing(self) -> bool:
+        return False
+
     def abort(self) -> None:
         return None
 
@@ -95,28 +98,39 @@ class Client:
         return passed
 
 
+class Wire:
+    """A connection to a replica, which answers read by read."""
+
+    def __init__(self) -> None:
+        self.replica = Line()
+        self.connection = ReplicaConnection(_Pool(), SilenceTimer(), "http://replica")
+        self.connection.connection_made(self.replica)
+
+    async def stream(self, reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client:
+        """A client whose stream is over, after these reads from its replica."""
+        coming, wire = iter(reads), self.connection
+
+        async def reading(waiting: asyncio.Future[_T]) -> _T:
+            while True:
+                for _ in range(4):  # whoever is woken by a read is through before the next one
+                    await asyncio.sleep(0)
+                if waiting.done():
+                    return await waiting
+                piece = next(coming, None) if self.replica.reading else None
+                if piece is not None:
+                    wire.data_received(piece)
+
+        await reading(wire.send(b"POST / HTTP/1.1\r\n\r\n", 5.0))
+        wire.no_longer_awaited()
+        client = Client(wire, EventScan(drops_usage=False), list(holds))
+        ended = False
+        while not ended and client.scan.broken is None:
+            ended = await reading(asyncio.ensure_future(wire.relay(client.feed, idle_s=5.0)))
+        wire.release()
+        client.scan.close()
+        return client
+
+
 async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client:
-    """A client whose stream is over, after these reads from its replica."""
-    replica, coming = Line(), iter(reads)
-    wire = ReplicaConnection(_Pool(), SilenceTimer(), "http://replica")
-    wire.connection_made(replica)
-
-    async def reading(waiting: asyncio.Future[_T]) -> _T:
-        while True:
-            for _ in range(4):  # whoever is woken by a read is through before the next one
-                await asyncio.sleep(0)
-            if waiting.done():
-                return await waiting
-            piece = next(coming, None) if replica.reading else None
-            if piece is not None:
-                wire.data_received(piece)
-
-    await reading(wire.send(b"POST / HTTP/1.1\r\n\r\n", 5.0))
-    wire.no_longer_awaited()
-    client = Client(wire, EventScan(drops_usage=False), list(holds))
-    ended = False
-    while not ended and client.scan.broken is None:
-        ended = await reading(asyncio.ensure_future(wire.relay(client.feed, idle_s=5.0)))
-    wire.release()
-    client.scan.close()
-    return client
+    """A client whose stream is over, on a connection of its own."""
+    return await Wire().stream(reads, holds)

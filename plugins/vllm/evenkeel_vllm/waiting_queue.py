@@ -45,8 +45,6 @@ class FairQueue(RequestQueue):
         if self._taken is not None:
             # The scheduler has counted the tokens of this step as computed.
             self._answer(scheduled_tokens.get(self._taken.rid, 0))
-        elif self._proposed is not None:
-            self._report(self._proposed, admitted=False)
         self._scheduling.end_pass()
         unproposed = scheduled_tokens.keys() - self._running.keys()
         for _ in unproposed - self._unproposed:
@@ -131,7 +129,5 @@ class FairQueue(RequestQueue):
         del self._waiting[taken.request]
         self._running[taken.rid] = taken
         taken.prefix_len = taken.request.num_computed_tokens - scheduled_tokens
-        self._report(taken, admitted=True)
-
-    def _report(self, tried: Any, *, admitted: bool) -> None:
-        self._scheduling.tried(tried, admitted=admitted)
+        admitted: Any = taken
+        self._scheduling.tried(admitted, admitted=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import Condition
+from evenkeel_contract.consolestate import AlertCondition
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
@@ -24,7 +24,7 @@ SATURATED: Final = 0.9
 
 def conditions(
     rooms: Rooms, window: Window, peers: tuple[PeerState, ...], now_s: float
-) -> tuple[Condition, ...]:
+) -> tuple[AlertCondition, ...]:
     """All conditions, the problems first."""
     found = [
         *_fairness(rooms),
@@ -36,11 +36,13 @@ def conditions(
     return tuple(sorted(found, key=lambda condition: not condition.problem))
 
 
-def _is(alert: str, problem: bool, message: str) -> Condition:
-    return Condition(alert=alert, problem=problem, message=message)
+def _is(alert: str, problem: object, message: str, otherwise: str = "") -> AlertCondition:
+    """`otherwise`: the message where there is no problem, if it differs."""
+    text = message if problem or not otherwise else otherwise
+    return AlertCondition(alert=alert, problem=bool(problem), message=text)
 
 
-def _fairness(rooms: Rooms) -> Iterator[Condition]:
+def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
     config, now = rooms.settings.config, rooms.service_ledger.fairness.now
     if (percent := config.max_share_error_percent) is not None:
         message = f"The share error is {now.share_error:.0%}; {percent}% is allowed."
@@ -51,55 +53,46 @@ def _fairness(rooms: Rooms) -> Iterator[Condition]:
     starved = sorted(
         "/".join(names_of(name)) for name, part in now.given_over_owed.items() if part < STARVED
     )
-    message = (
-        f"Given less than half of what they were owed: {', '.join(starved[:5])}."
-        if starved
-        else "Every client that waited was given at least half of what it was owed."
+    yield _is(
+        "EvenkeelClientStarved",
+        starved,
+        f"Given less than half of what they were owed: {', '.join(starved[:5])}.",
+        "Every client that waited was given at least half of what it was owed.",
     )
-    yield _is("EvenkeelClientStarved", bool(starved), message)
 
 
-def _replicas(rooms: Rooms, now_s: float) -> Iterator[Condition]:
+def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
-    message = f"{len(routable)} of {len(fleet)} replicas take requests."
-    yield _is("", not routable, message)
-    old = {
-        member.name: now_s - reports[member.name].received_s
-        for member in routable
-        if member.name in reports and now_s - reports[member.name].received_s > STALE_S
+    yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
+    ages = {
+        one.name: now_s - reports[one.name].received_s for one in routable if one.name in reports
     }
-    message = (
-        f"No report for {max(old.values()):.0f} s: {', '.join(sorted(old))}."
-        if old
-        else "Every replica reports."
-    )
-    yield _is("EvenkeelLedgerStale", bool(old), message)
+    old = sorted(name for name, age_s in ages.items() if age_s > STALE_S)
+    message = f"No report for {max(ages.values(), default=0.0):.0f} s: {', '.join(old)}."
+    yield _is("EvenkeelLedgerStale", old, message, "Every replica reports.")
     draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
-    message = f"Draining: {', '.join(draining)}." if draining else "No replica drains."
-    yield _is("EvenkeelDrainStuck", bool(draining), message)
+    message = f"Draining: {', '.join(draining)}."
+    yield _is("EvenkeelDrainStuck", draining, message, "No replica drains.")
     if rooms.replicas.activation.wanted:
         yield _is("EvenkeelActivationStuck", True, "A request waits for the first replica.")
 
 
-def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
+def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertCondition]:
     uncounted = sorted(rooms.uncounted())
-    message = (
-        f"The ledger does not count the service of {', '.join(uncounted)}."
-        if uncounted
-        else "The ledger counts the service of every replica."
-    )
-    yield _is("EvenkeelReplicasUncounted", bool(uncounted), message)
+    message = f"The ledger does not count the service of {', '.join(uncounted)}."
+    fine = "The ledger counts the service of every replica."
+    yield _is("EvenkeelReplicasUncounted", uncounted, message, fine)
     error = rooms.service_ledger.store_error
-    store = rooms.settings.config.state.store.value
-    message = f"The store {store} fails: {error}." if error else f"The store {store} works."
-    yield _is("EvenkeelLedgerStoreUnavailable", bool(error), message)
+    store = f"The store {rooms.settings.config.state.store.value}"
+    message = f"{store} fails: {error}."
+    yield _is("EvenkeelLedgerStoreUnavailable", error, message, f"{store} works.")
     for peer in peers:
         if peer.error:
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")
 
 
-def _router(rooms: Rooms, window: Window) -> Condition:
+def _router(rooms: Rooms, window: Window) -> AlertCondition:
     most, in_flight = rooms.settings.config.limits.max_concurrent, rooms.intake.admission.running
     message = f"This router uses {window.cpu:.0%} of a core, and {in_flight} of {most} requests are in flight."
     return _is("EvenkeelRouterSaturated", max(window.cpu, in_flight / most) > SATURATED, message)

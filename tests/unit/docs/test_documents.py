@@ -94,12 +94,8 @@ def test_words_cells_and_links_are_found(tmp_path: Path) -> None:
 def test_surviving_mutants_quote_lines_of_the_code() -> None:
     """`tests/mutation/run.py` compares whole lines, so that a quotation of a changed line explains nothing."""
     quoted = re.findall(r"^- (.+)$", (ROOT / "docs/design/mutation.md").read_text(), re.MULTILINE)
-    folders = (
-        "fairshare/evenkeel_fairshare",
-        "laboratory/evenkeel_laboratory/policies",
-        "simulator/evenkeel_simulator/traffic",
-    )
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    places = ("[a-z]*", "plugins/*")
+    files = [file for place in places for file in ROOT.glob(f"{place}/evenkeel_*/**/*.py")]
     lines = {line.strip() for file in files for line in file.read_text().splitlines()}
     assert quoted
     assert [line for line in quoted if line not in lines] == []

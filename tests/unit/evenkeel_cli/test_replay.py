@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evenkeel_cli.replay.clients import ClientsError, assign_keys, headers_by_key, read_keys
-from evenkeel_cli.replay.report import seconds
+from evenkeel_cli.replay.report import ReplayReport, make_report, seconds, table_of
 from evenkeel_cli.replay.run import WORDS, Outcome, prompt_of
 from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.traffic.workload import Call
+from rich.console import Console
 
 from docs.generate.exampletrace import HABITS
 
@@ -198,3 +200,54 @@ def test_an_endpoint_without_a_scheme_is_an_error() -> None:
 )
 def test_times_are_short(value: float | None, want: str) -> None:
     assert seconds(value) == want
+
+
+def outcome(client: str, *, due_s: float, **answer: Any) -> Outcome:
+    return Outcome(program=client, number=0, client=client, due_s=due_s, answer=Answer(**answer))
+
+
+def report_of(*outcomes: Outcome, max_concurrency: int = 0) -> tuple[ReplayReport, str]:
+    """The report, and what the terminal shows of it."""
+    report = make_report(
+        outcomes,
+        elapsed_s=10.0,
+        url="http://h:1",
+        model="m",
+        trace="t",
+        speed=1.0,
+        max_concurrency=max_concurrency,
+        interrupted=False,
+    )
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table_of(report, outcomes))
+    return report, capture.get()
+
+
+def test_a_report_has_the_failures_by_cause_and_by_client() -> None:
+    fine = outcome("a", due_s=1.0, sent_s=1.0, ended_s=3.0, first_token_s=2.0, input_tokens=1000)
+    lost = [
+        outcome("b", due_s=1.0, sent_s=1.0, ended_s=2.0, error="502", detail=f"replica r{number}")
+        for number in range(2)
+    ]
+    report, text = report_of(fine, *lost)
+    assert (report.errors, report.errors_by_client) == ({"502": 2}, {"b": 2})
+    assert "2 failed with 502: replica r1" in text
+    assert "1 of 3 requests" in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[1:3]}
+    assert rows["a"][1:3] + rows["a"][-1:] == ["1", "0", "100"], "1,000 tokens in 10 seconds"
+    assert rows["b"][1:3] + rows["b"][-1:] == ["2", "2", "0"]
+    assert " late " not in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "cause"), [(0, "this machine was too slow"), (4, "--max-concurrency or the speed")]
+)
+def test_a_report_names_the_largest_delay_before_a_request_was_sent(limit: int, cause: str) -> None:
+    late = [
+        outcome("a", due_s=due_s, sent_s=5.0, ended_s=6.0, first_token_s=5.5, input_tokens=10)
+        for due_s in (5.5, 4.0, 2.5)
+    ]
+    report, text = report_of(*late, max_concurrency=limit)
+    assert report.latest_s == 2.5
+    assert f"up to 2.5 s late ({cause}" in text

@@ -43,6 +43,8 @@ def state(
                 input_tokens=100 * scale,
                 cached_tokens=25 * scale,
                 output_tokens=50 * scale,
+                requests=9 * scale,
+                failures=2 * scale,
                 policy="DLPM",
                 quantum=1500.0,
                 waiting=3,
@@ -69,6 +71,8 @@ def state(
                         service=300.0 * scale,
                         owed=320.0 * scale,
                         backlogged=waits,
+                        requests=7 * scale,
+                        errors=scale,
                         replicas=(
                             ClientAtReplica(
                                 replica="r0",
@@ -127,7 +131,10 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     chat, batch, bot = view.clients
     assert (chat.share, bot.share, batch.share) == (0.75, 0.25, 0.0)
     assert chat.service_per_s == 150
+    assert (chat.requests, chat.errors, chat.in_flight) == (21, 3, 1)
+    assert (first.requests, first.failures, first.in_flight, first.running) == (27, 6, 2, 4)
     assert (chat.waiting, chat.running, chat.credit) == (3, 2, 15)
+    assert (chat.behind, bot.behind) == (3 * (320 - 300), 3 * (80 - 100)), "of all time"
     assert (chat.deficit_min, chat.deficit_max) == (-1500, 200)
     assert bot.deficit_min is None
     assert (chat.itl_s, bot.itl_s) == (pytest.approx(0.02), None)
@@ -253,6 +260,15 @@ def test_the_tables_show_clients_replicas_and_faults(width: int) -> None:
         assert word in text, word
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text.replace("-1.5k…200", ""), "nothing is cut"
+
+
+def test_the_clients_with_the_largest_shares_come_first() -> None:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(make_view(state(time_s=1, uptime_s=1, scale=1), None)))
+    lines = [line.split()[0] for line in capture.get().splitlines() if line.strip()]
+    names = [word for word in lines if word.startswith(("ads/", "seo/"))]
+    assert names == ["ads/chat", "seo/bot", "ads/batch"]
 
 
 def test_a_fleet_without_ready_replicas_is_reported() -> None:

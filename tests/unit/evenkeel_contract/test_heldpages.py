@@ -92,3 +92,5 @@ def test_a_page_that_vllm_stored_twice_is_held_until_both_copies_are_removed() -
     assert held.take().hashes == [page, 3, 3]
     held.published(3.0, [BlockRemoved([page, 3], "GPU"), BlockRemoved([3], "GPU")])
     assert held.take().hashes == []
+    held.published(4.0, [copy, copy, AllBlocksCleared()])
+    assert held.take().hashes == []

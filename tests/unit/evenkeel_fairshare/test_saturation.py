@@ -40,6 +40,15 @@ def test_a_replica_that_is_gone_begins_anew() -> None:
     assert (found.seconds, found.service) == (4, 4)
 
 
+def test_a_total_that_falls_takes_no_service_back() -> None:
+    """The replica restarted, and was asked again within a second."""
+    found = Saturation()
+    for second in range(11):
+        served = 100.0 * second if second < 8 else 100.0 * (second - 8)
+        found.observe("r", service=served, waits=True, now_s=second)
+    assert (found.seconds, found.service) == (5, 400)
+
+
 @given(
     st.lists(st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 100.0), st.booleans())),
     st.floats(0, 1e9),

@@ -1,9 +1,12 @@
-"""The end of a watch, over TLS as in a cluster."""
+"""The pauses between watches, and the end of a watch over TLS as in a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import json
+import logging
 import socket
 import ssl
 import subprocess
@@ -12,12 +15,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
+from typing import Any
 
 import pytest
-from evenkeel_kube.client import connected
-from evenkeel_kube.watch import Selection, Watcher
+from evenkeel_kube.cache import Named
+from evenkeel_kube.client import Unreachable, connected
+from evenkeel_kube.watch import FIRST_WAIT_S, LONGEST_WAIT_S, Selection, Watcher
 from evenkeel_router.cluster.endpoints import Pod
 from kubernetes.aio.client import Configuration
+
+from tests.support.virtual_time import Longest, run_virtually
 
 LIST = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
 LIST_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(LIST), LIST)
@@ -81,3 +88,75 @@ async def test_a_cancelled_watch_leaves_no_connection_behind(
         for one in transports
         if (one.get_extra_info("peername") or ("", 0))[1] == port and not one.is_closing()
     ] == []
+
+
+class Answer:
+    """The answer to a watch: one event, and the end."""
+
+    connection = None
+
+    def __init__(self, name: str) -> None:
+        metadata = {"name": name, "resourceVersion": "2"}
+        self.lines = [json.dumps({"type": "ADDED", "object": {"metadata": metadata}}).encode()]
+        self.content = self
+
+    async def readline(self) -> bytes:
+        return self.lines.pop() if self.lines else b""
+
+    def release(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Api:
+    """The client at its seam: each watch ends as it was told, and the times are noted."""
+
+    def __init__(self, *watches: Exception | Answer) -> None:
+        self.times_s: list[float] = []
+        self.done = asyncio.Event()
+        self._watches = iter(watches)
+
+    async def read(self, path: str, parameters: Any) -> Any:
+        return json.loads(LIST)
+
+    async def stream(self, path: str, *others: Any) -> Answer:
+        self.times_s.append(asyncio.get_running_loop().time())
+        told = next(self._watches, None)
+        if told is None:
+            self.done.set()
+            await asyncio.sleep(3600.0)
+        if not isinstance(told, Answer):
+            raise told or Unreachable("late")
+        return told
+
+
+def pauses(*watches: Exception | Answer) -> list[float]:
+    """The seconds between watches that end so."""
+    api = Api(*watches)
+
+    async def scene() -> None:
+        client: Any = api
+        selection = Selection(Named, "/api/v1/pods", {})
+        watcher = Watcher(client, selection, lambda: None, rng=Longest())
+        running = asyncio.create_task(watcher.run())
+        await api.done.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_virtually(scene())
+    return [later - before for before, later in itertools.pairwise(api.times_s)]
+
+
+AWAY = Unreachable("away")
+
+
+def test_the_pause_doubles_up_to_a_limit_until_an_event_comes() -> None:
+    doubled = [FIRST_WAIT_S * 2**n for n in range(7)]
+    want = [*doubled, LONGEST_WAIT_S, LONGEST_WAIT_S, FIRST_WAIT_S, 2 * FIRST_WAIT_S]
+    assert pauses(*[AWAY] * 9, Answer("a"), AWAY) == pytest.approx(want)
+
+
+def test_each_reason_of_failures_in_a_row_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="evenkeel_kube.watch"):
+        pauses(AWAY, AWAY, Unreachable("another"), AWAY, Answer("a"), AWAY)
+    reasons = [one.getMessage().rpartition(" ")[2] for one in caplog.records]
+    assert reasons == ["away", "another", "away", "again", "away"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +27,7 @@ from tests.support.operator_lives import (
     told,
 )
 from tests.support.routers import until
+from tests.support.virtual_time import run_virtually
 
 ONE, TWO = "10.0.0.1", "10.0.0.2"
 ENGINES = ("Deployment", "team-ml", "simulated-engine")
@@ -117,7 +121,8 @@ async def test_a_router_that_wants_one_gets_one_and_is_asked_until_it_is_ready()
     assert len(routers.tokens) == 1
 
 
-async def test_who_gives_up_is_wanted_no_more() -> None:
+async def test_who_gives_up_is_wanted_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="evenkeel_operator.autoscaler")
     routers = FakeRouters()
     async with resting(routers, ONE, TWO) as (_, operator):
         routers.say(ONE, True)
@@ -128,6 +133,9 @@ async def test_who_gives_up_is_wanted_no_more() -> None:
         routers.say(TWO, False)
         await until(lambda: operator.woken == [KEY, KEY], "the end of it")
         assert not operator.activations.wanted(KEY)
+    service = "FairInferenceService team-ml/simulated"
+    said = [f"{service}: a request waits for the first replica", f"{service}: no request waits"]
+    assert caplog.messages == said
 
 
 async def test_the_next_life_hears_of_it_again() -> None:
@@ -155,6 +163,7 @@ async def test_routers_that_come_are_asked_and_those_that_go_want_nothing_any_mo
         await until(lambda: bool(routers.open[TWO]), "the new one to be asked")
         assert not operator.activations.wanted(KEY)
         assert not routers.open[ONE]
+        assert operator.woken == [KEY, KEY]
 
 
 async def test_a_router_that_does_not_answer_is_asked_again() -> None:
@@ -191,6 +200,28 @@ async def test_routers_are_found_once_the_cluster_answers_again() -> None:
         assert failures == 3
 
 
+async def test_a_service_whose_polls_failed_is_polled_again_on_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    routers = FakeRouters()
+    async with resting(routers, ONE) as (cluster, operator):
+        listed = cluster.list_all
+
+        async def fails(kind: str, namespace: str, *, selector: str = "") -> list[Object]:
+            raise RuntimeError("a fault of ours")
+
+        cluster.list_all = fails  # type: ignore[method-assign]
+        operator.activations.follow(KEY, token=next(iter(routers.tokens)))
+        await until(lambda: "at zero failed" in caplog.text, "the fault in the log")
+        assert not routers.open.total()
+        cluster.list_all = listed  # type: ignore[method-assign]
+        operator.activations.resume()
+        await until(lambda: routers.open[ONE] == 1, "it to be asked again")
+        operator.activations.resume()
+        await asyncio.sleep(0.01)
+        assert routers.open[ONE] == 1
+
+
 async def test_no_router_is_polled_while_paused_or_for_running_or_deleted_services() -> None:
     routers = FakeRouters()
     async with resting(routers, ONE) as (cluster, operator):
@@ -220,4 +251,37 @@ async def test_another_admin_token_is_used_at_once() -> None:
         await operator.sees(changed)
         await operator.make_pass(KEY)
         await until(lambda: len(routers.tokens) == 2, "the new token")
-        await until(lambda: routers.open[ONE] == 1, "one question")
+        await asyncio.sleep(0.01)
+        assert routers.open[ONE] == 1
+
+
+def test_the_pauses_of_a_silent_router_grow_and_begin_anew_after_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"FIRST_RETRY_S": 1.0, "LAST_RETRY_S": 5.0, "PAUSE_S": 0.5}.items():
+        monkeypatch.setattr(autoscaler, name, value)
+    answers = iter([None, None, None, None, True, None, None, False, False, False])
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        class Routers(FakeRouters):
+            async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+                times_s.append(loop.time())
+                if (found := next(answers, done)) is not done:
+                    return found
+                done.set()
+                await asyncio.sleep(3600.0)
+                return None
+
+        cluster = at_zero()
+        put_router(cluster, ONE)
+        operator = Operator(cluster, routers=Routers())
+        await operator.make_pass(KEY)
+        operator.activations.follow(KEY, token="t")
+        await done.wait()
+        await operator.activations.pause()
+
+    run_virtually(scene())
+    assert [b - a for a, b in itertools.pairwise(times_s)] == [1, 2, 4, 5, 0, 1, 2, 0.5, 0.5, 0.5]

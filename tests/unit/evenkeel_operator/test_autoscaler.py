@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64encode
 from dataclasses import replace
 from typing import Any
@@ -59,8 +60,8 @@ async def looks(operator: Operator, *, after_s: float = INTERVAL_S) -> None:
     operator.now_s += after_s
     operator.woken.clear()
     assert await operator.autoscaler.look(KEY) == INTERVAL_S
-    if operator.woken:
-        await operator.make_pass(KEY)
+    for key in list(operator.woken):
+        await operator.make_pass(key)
 
 
 async def test_the_first_pass_holds_and_asks_for_a_look() -> None:
@@ -74,13 +75,20 @@ async def test_the_first_pass_holds_and_asks_for_a_look() -> None:
     assert status(cluster)["scaling"] == {"desired": 1, "reason": "NoDataYet"}
 
 
-async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec() -> None:
+async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="evenkeel_operator.autoscaler")
     cluster = cluster_with()
     spec = cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]
     operator = Operator(cluster)
     await operator.make_pass(KEY)
     operator.prometheus.answers = BUSY
     await looks(operator)
+    asked = operator.prometheus.queries.values()
+    assert all('namespace="team-ml",evenkeel_dev_service="simulated"' in one for one in asked)
+    said = "FairInferenceService team-ml/simulated: 5 replicas (Demand), ScalingActive: Scaling"
+    assert said in caplog.messages
     assert replicas(cluster) == 5
     assert status(cluster)["scaling"] == {
         "desired": 5,
@@ -151,6 +159,36 @@ async def test_new_bounds_hold_with_the_pass_that_sees_them() -> None:
     await operator.edit(SERVICE, "simulated", autoscaling={**SCALED, "maxReplicas": 3})
     assert replicas(cluster) == 3
     assert condition(cluster, "ScalingActive")["reason"] == "AtMaximum"
+
+
+async def test_an_answer_of_a_former_prometheus_decides_nothing() -> None:
+    cluster = cluster_with()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    operator.prometheus.answers = BUSY
+    another = {**SCALED, "prometheus": {"url": "http://another:9090"}}
+    operator.prometheus.meanwhile = lambda: operator.edit(SERVICE, "simulated", autoscaling=another)
+    await looks(operator)
+    assert operator.woken == []
+    assert replicas(cluster) == 1
+    assert status(cluster)["scaling"]["reason"] == "NoDataYet"
+    operator.prometheus.meanwhile = None
+    await looks(operator)
+    assert [source.url for source in operator.prometheus.sources][-1] == "http://another:9090"
+    assert replicas(cluster) == 5
+
+
+async def test_an_answer_for_a_service_that_is_gone_decides_nothing() -> None:
+    operator = Operator(cluster_with())
+    await operator.make_pass(KEY)
+    operator.prometheus.answers = BUSY
+
+    async def forget() -> None:
+        operator.autoscaler.forget(KEY)
+
+    operator.prometheus.meanwhile = forget
+    assert await operator.autoscaler.look(KEY) is None
+    assert operator.woken == []
 
 
 async def test_who_wants_no_scaler_any_more_gets_its_own_number_and_no_status() -> None:
@@ -275,8 +313,10 @@ async def test_without_series_the_condition_names_the_label_that_is_missing(
     cluster = cluster_with()
     operator = Operator(cluster)
     await operator.make_pass(KEY)
-    operator.prometheus.answers = {LABELS: tuple(Sample(one, 1.0) for one in labels)}
+    found_labels = tuple(Sample(one, 1.0) for one in labels)
+    operator.prometheus.answers = {LABELS: found_labels} if labels else {}
     await looks(operator)
+    assert [source.url for source in operator.prometheus.sources] == ["http://prometheus:9090"] * 2
     found = condition(cluster, "ScalingActive")
     assert (found["status"], found["reason"]) == ("False", "NoData")
     assert want in found["message"]

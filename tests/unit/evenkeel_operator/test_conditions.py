@@ -263,10 +263,13 @@ CRASHED = (
 GONE = {"metadata": {"name": "p", "deletionTimestamp": "x"}}
 
 
-def unready(since: str, started: str = "2026-01-01T00:00:05Z") -> dict[str, Any]:
-    """A pod whose container runs, and whose readiness changed at a time."""
+def unready(since: str, *others_started: str) -> dict[str, Any]:
+    """A pod whose containers run, and whose readiness changed at a time."""
     not_ready = {"type": "Ready", "status": "False", "message": "node is gone"}
-    found = container({"running": {"startedAt": started}}, ready=True)
+    found = container({"running": {"startedAt": "2026-01-01T00:00:05Z"}}, ready=True)
+    for index, started in enumerate(others_started):
+        other = {"name": f"other-{index}", "state": {"running": {"startedAt": started}}}
+        found["status"]["containerStatuses"].append({**other, "ready": True})
     found["status"]["conditions"] = [{**not_ready, "lastTransitionTime": since}]
     return found
 
@@ -312,6 +315,10 @@ TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
         None,
     ),
     "one that has not been ready yet": ([unready("2026-01-01T00:00:01Z")], None),
+    "one whose second container began again and is not ready yet": (
+        [unready("2026-01-01T00:01:00Z", "2026-01-01T00:01:05Z")],
+        None,
+    ),
     "one that was ready": (
         [unready("2026-01-01T00:01:00Z")],
         ("NotReady", "pod p was ready and no longer is: node is gone"),

@@ -20,7 +20,15 @@ from evenkeel_operator.core.recommendation import (
     parts_of,
     recommend,
 )
-from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
+from evenkeel_operator.core.scaling import (
+    Decision,
+    ScalerState,
+    Scaling,
+    Terms,
+    started,
+    step,
+    surged,
+)
 
 BLIND = Note("NoData", "nothing there")
 LEARNT = {"saturated_per_s": 1000.0}
@@ -163,7 +171,7 @@ class Life:
     def __init__(self, replicas: int, **changes: Any) -> None:
         self.terms = Terms(scaling=scaling(**changes), ready=replicas)
         self.now_s = 1000.0
-        self.state: State = started(replicas, now_s=self.now_s)
+        self.state: ScalerState = started(replicas, now_s=self.now_s)
 
     def looks(self, seen: Measurements | Note, *, after_s: float = 15.0) -> Decision:
         self.now_s += after_s
@@ -267,3 +275,27 @@ def test_the_reason_is_that_of_the_followed_recommendation() -> None:
     grows = Life(1, behavior={"scaleUp": {"policies": [
         {"type": "Pods", "value": 1, "periodSeconds": 60}]}})  # fmt: skip
     assert grows.looks(Measurements(asked=asked(9000))).reason == "RateLimited"
+
+
+def pod_on(node: str, **metadata: str) -> dict[str, Any]:
+    return {"metadata": {"name": "p", **metadata}, "spec": {"nodeName": node}}
+
+
+SURGES: dict[str, tuple[int, list[dict[str, Any]], int]] = {
+    "the only one must leave its node": (1, [pod_on("drained")], 2),
+    "it is leaving, and its successor runs elsewhere": (
+        1,
+        [pod_on("drained", deletionTimestamp="x"), pod_on("other")],
+        1,
+    ),
+    "it has no node yet": (1, [{"metadata": {"name": "p"}}], 1),
+    "others remain ready": (2, [pod_on("drained"), pod_on("other")], 2),
+    "none is wanted": (0, [pod_on("drained")], 0),
+}
+
+
+@pytest.mark.parametrize(("replicas", "pods", "want"), SURGES.values(), ids=SURGES)
+def test_the_only_replica_on_a_cordoned_node_gets_a_second_one(
+    replicas: int, pods: list[dict[str, Any]], want: int
+) -> None:
+    assert surged(Scaling(replicas, BLIND), pods, {"drained"}).replicas == want

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 
 import pytest
 from evenkeel_kube.client import Unreachable
 from evenkeel_operator.cluster.store import SERVICE, Key
-from evenkeel_operator.cluster.work_queue import WorkQueue
+from evenkeel_operator.cluster.work_queue import FIRST_RETRY_S, LAST_RETRY_S, SETTLE_S, WorkQueue
+
+from tests.support.virtual_time import Longest, run_virtually
 
 A, B = Key(SERVICE, "n", "a"), Key(SERVICE, "n", "b")
 
@@ -85,3 +88,86 @@ async def test_a_pass_that_fails_is_made_again(
         await work(work_queue, make_pass, done)
     assert passes == 2
     assert "FairInferenceService n/a" in caplog.text
+    assert str(error) in caplog.text
+
+
+def pauses(
+    results: Iterable[float | None | Exception], *, events: int = 0, rng: Random | None = None
+) -> list[float]:
+    """The seconds between passes with these results. `events`: passes, the first ones, during which something happens."""
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, left, done = asyncio.get_running_loop(), iter(results), asyncio.Event()
+        work_queue = WorkQueue(rng=rng or Longest())
+
+        async def make_pass(key: Key) -> float | None:
+            times_s.append(loop.time())
+            result = next(left, done)
+            if result is done:
+                done.set()
+                return None
+            if len(times_s) <= events:
+                work_queue.add(key)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        work_queue.add(A, after_s=0)
+        workers = asyncio.create_task(work_queue.work(make_pass))
+        await done.wait()
+        workers.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await workers
+
+    run_virtually(scene())
+    return [round(later - before, 6) for before, later in itertools.pairwise(times_s)]
+
+
+FAILS, FAULT = Unreachable("away"), RuntimeError("a fault of ours")
+
+
+@pytest.mark.parametrize("failure", [FAILS, FAULT], ids=["cluster", "fault"])
+def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit(failure: Exception) -> None:
+    doubled = [FIRST_RETRY_S * 2**n for n in range(8)]
+    assert pauses([failure] * 10) == [*doubled, LAST_RETRY_S, LAST_RETRY_S]
+
+
+def test_failures_in_a_row_count_whatever_they_are_until_a_pass_succeeds() -> None:
+    want = [FIRST_RETRY_S, 2 * FIRST_RETRY_S, 7.0, FIRST_RETRY_S]
+    assert pauses([FAULT, FAILS, 7.0, FAULT]) == want
+
+
+def test_retries_are_spread_over_the_second_half_of_their_pause() -> None:
+    parts = [pauses([FAILS], rng=Random(seed))[0] / FIRST_RETRY_S for seed in range(50)]
+    assert 0.5 <= min(parts) < 0.6
+    assert 0.9 < max(parts) <= 1.0
+
+
+def test_an_event_during_a_pass_shortens_its_pause_only_if_it_succeeds() -> None:
+    want = [SETTLE_S, FIRST_RETRY_S, 2 * FIRST_RETRY_S]
+    assert pauses([3600.0, FAILS, FAULT], events=3) == want
+
+
+def test_an_event_leads_to_one_more_pass() -> None:
+    assert pauses([3600.0, 3600.0, 3600.0], events=1) == [SETTLE_S, 3600.0, 3600.0]
+
+
+def test_a_later_request_does_not_delay_a_pass_that_is_due_before() -> None:
+    times_s: list[float] = []
+
+    async def scene() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        work_queue, began_s = WorkQueue(rng=Longest()), loop.time()
+
+        async def make_pass(key: Key) -> float | None:
+            times_s.append(loop.time() - began_s)
+            done.set()
+            return None
+
+        for after_s in (60.0, 2.0, 600.0):
+            work_queue.add(A, after_s=after_s)
+        await work(work_queue, make_pass, done)
+
+    run_virtually(scene())
+    assert times_s == [2.0]

@@ -86,4 +86,9 @@ def test_an_unproposed_request_that_is_retracted_waits_for_the_policy() -> None:
     loop.forward(is_prefill=True)
     loop.running, loop.waiting_queue = [], [one]
     assert loop.step() == ["a0"]
-    assert loop.scheduling.snapshot()[1]["ns/a/a"].deficit < 100
+    before = loop.scheduling.snapshot()[1]["ns/a/a"].deficit
+    assert before < 100
+    loop.forward(is_prefill=True)
+    assert loop.scheduling.snapshot()[1]["ns/a/a"].deficit == before - 2
+    loop.forward(finish=["a0"])
+    assert not list(loop.scheduling.policy.clients())

@@ -193,6 +193,17 @@ def test_a_request_waits_only_for_enough_that_it_lacks() -> None:
     assert not cache.matching.is_being_computed(follower, 0)
 
 
+def test_what_two_requests_compute_is_being_computed_until_both_have_ended() -> None:
+    cache = Cache()
+    makers, follower = [req("one"), req("other")], req("follower")
+    for maker in makers:
+        cache.matching.begin(maker, 0)
+    cache.matching.end(makers[0])
+    assert cache.matching.is_being_computed(follower, 0)
+    cache.matching.end(makers[1])
+    assert not cache.matching.is_being_computed(follower, 0)
+
+
 def test_namespaces_share_nothing() -> None:
     cache = Cache()
     maker, follower = req("maker"), req("follower")

@@ -26,6 +26,7 @@ QUANTUM = 100.0
 @dataclass
 class Sampling:
     max_new_tokens: int = 4
+    ignore_eos: bool = False
 
 
 @dataclass(eq=False)
@@ -325,11 +326,32 @@ def test_requests_that_share_what_is_being_computed_wait_for_it() -> None:
     assert loop.scheduling.snapshot()[0]["ns/b/b"].cached_tokens == 48
 
 
+def test_a_request_waits_for_whole_blocks_that_it_lacks_and_not_for_a_rest() -> None:
+    loop = Loop(slots=3)
+    loop.cached = {"a0": 32, "b0": 24}
+    loop.send(req("a0", tokens=48), req("b0", "b", tokens=64))
+    assert loop.step() == ["a0", "b0"], "a0 computes one of the two blocks that b0 lacks"
+
+
 def test_fcfs_matches_no_request() -> None:
     loop = Loop("FCFS")
     loop.send(req("a0"), req("a1"))
     assert loop.step() == ["a0", "a1"]
     assert loop.matched == []
+
+
+def test_a_client_is_expected_to_produce_what_its_last_request_produced() -> None:
+    loop = Loop()
+    last, next_ = req("a0"), req("a1", base=500)
+    next_.sampling_params = Sampling(4096)
+    loop.send(last)
+    loop.step()
+    for ends in ([], [], ["a0"]):
+        loop.forward(finish=ends)
+    loop.send(next_)
+    loop.step()
+    loop.scheduling.reservations.lower([next_])
+    assert next_.sampling_params.max_new_tokens == 3
 
 
 def test_a_request_aborted_while_running_is_reported_with_its_output() -> None:

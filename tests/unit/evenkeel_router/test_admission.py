@@ -10,7 +10,7 @@ from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLim
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.limit_parts import LimitParts
-from evenkeel_router.request.admission import Admission, PartUsedUp
+from evenkeel_router.request.admission import Admission, BodyMemory, PartUsedUp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -235,3 +235,16 @@ def test_a_router_without_a_part_says_why_it_refuses() -> None:
     )
     assert (refusal.code, refusal.retry_after) == ("requests_per_minute", "1")
     gate.enter(client(tenant="u"), 1, 0.0)  # a tenant without limits
+
+
+def test_memory_that_was_given_back_may_be_used_again() -> None:
+    memory = BodyMemory(900)
+    tenant = memory.of("ns/t")
+    for _ in range(9):
+        tenant.reserve(800)
+        with pytest.raises(Refusal, match="already hold 800 bytes"):
+            tenant.reserve(50)
+        with pytest.raises(Refusal, match="which is its limit"):
+            memory.of("ns/u").reserve(101)
+        tenant.release(800)
+    assert memory.used_bytes == 0

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx
+import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
+from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.fleet.selection import FAILURES, LONGEST_S, Backoff
 from evenkeel_router.transport.upstream import BrokenError, Feed, Outgoing
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, OK
+from tests.support.router_rooms import client, rooms_of, selected
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
 
 BODY = {"model": MODEL, "prompt": "x"}
@@ -174,3 +177,18 @@ async def test_a_replica_in_backoff_returns_if_it_is_the_only_one() -> None:
         assert member is not None
         await until(lambda: member.routable, "it to be back")
         assert (await client.post("/v1/completions", json=BODY)).content == OK
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_the_last_replica_that_takes_requests_keeps_them(others: bool) -> None:
+    rooms = rooms_of("r0", "r1")
+    fleet = rooms.replicas.fleet
+    monitor = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
+    ticket = selected(rooms, client(), gated=False).ticket
+    (answers,) = (member for member in fleet if member is not ticket.member)
+    if not others:
+        fleet.unready(answers)
+    for _ in range(FAILURES):
+        assert ticket.member.routable
+        monitor.failed((ticket,), answered_by=answers.name)
+    assert ticket.member.routable is not others

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import Condition
+from evenkeel_contract.consolestate import AlertCondition
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import Window
@@ -34,13 +34,13 @@ def healthy() -> Rooms:
 
 def found_in(
     rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = ()
-) -> tuple[Condition, ...]:
+) -> tuple[AlertCondition, ...]:
     return conditions(rooms, Window(seconds=10.0, cpu=cpu), peers, now_s)
 
 
 def with_figures(rooms: Rooms, **figures: Any) -> None:
     fairness = rooms.service_ledger.fairness
-    fairness.now = replace(fairness.now, **figures)
+    fairness.now = msgspec.structs.replace(fairness.now, **figures)
 
 
 def drains(rooms: Rooms) -> None:

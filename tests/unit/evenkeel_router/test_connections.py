@@ -87,6 +87,72 @@ async def test_a_replica_that_died_while_its_connection_was_idle_broke_the_reque
         pool.close()
 
 
+async def test_a_request_that_was_half_answered_is_not_sent_again() -> None:
+    async def breaks_off(asked: Asked) -> None:
+        await asked.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{")
+        asked.close()
+
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        assert await ask(pool, replica) == OK
+        server.behave = breaks_off
+        with pytest.raises(BrokenError, match="in the middle of its answer"):
+            await ask(pool, replica)
+        assert len(server.asked) == 2
+        pool.close()
+
+
+async def test_a_body_without_length_ends_with_the_connection_unless_reset() -> None:
+    async def answers_until_the_end(asked: Asked) -> None:
+        await asked.send(b"HTTP/1.1 200 OK\r\n\r\n" + OK)
+        await read.wait()
+        (asked.reset if resets else asked.close)()
+
+    async with nasty(answers_until_the_end) as server:
+        pool, resets, read = Connections(), False, asyncio.Event()
+        for resets in (False, True):
+            read = asyncio.Event()
+            asking = asyncio.create_task(ask(pool, server.config("r0")))
+            await until(lambda: any(one.answered for one in pool._open), "the answer to be read")
+            read.set()
+            if resets:
+                with pytest.raises(BrokenError):
+                    await asking
+            else:
+                assert await asking == OK
+        assert server.connections == 2, "neither serves another request"
+        assert not pool._open
+
+
+async def test_a_connection_closed_with_its_answer_serves_no_other() -> None:
+    async def says_close(asked: Asked) -> None:
+        head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(OK)}\r\n\r\n"
+        await asked.send(head.encode() + OK)
+
+    async with nasty(says_close) as server:
+        pool = Connections()
+        for _ in range(2):
+            assert await ask(pool, server.config("r0")) == OK
+            assert pool.pooled(server.config("r0")) is None
+            assert not pool._open
+        assert len(server.asked) == server.connections == 2
+
+
+async def test_once_the_newest_idle_connection_is_too_old_all_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        held = [await pool.connect(replica) for _ in range(3)]
+        for exchange in held:
+            await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+            exchange.close()
+        assert len(pool._open) == 3
+        monkeypatch.setattr(connections, "IDLE_LIMIT_S", -1.0)
+        assert pool.pooled(replica) is None
+        assert not pool._open
+
+
 @pytest.mark.parametrize(
     ("says", "want"),
     [
@@ -221,6 +287,41 @@ async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> 
         assert await ask(pool, first) == OK  # the other one is still there
         assert (one.connections, other.connections) == (2, 1)
         pool.close()
+
+
+async def test_of_all_replicas_connections_the_one_idle_for_longest_makes_room() -> None:
+    async with nasty(fine) as one, nasty(fine) as other, nasty(fine) as third:
+        pool, first, second = Connections(lambda: 2), one.config("r0"), other.config("r1")
+        for replica in (first, second, third.config("r2"), second):
+            assert await ask(pool, replica) == OK
+        assert (one.connections, other.connections, third.connections) == (1, 1, 1)
+        assert await ask(pool, first) == OK
+        assert one.connections == 2
+        pool.close()
+
+
+async def test_the_connection_that_was_used_last_is_used_next() -> None:
+    """So that the others grow old, and a quiet time closes them."""
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        held = [await pool.connect(replica) for _ in range(2)]
+        for exchange in held:
+            await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+            exchange.close()
+        newest = max(pool._open, key=lambda one: one.idle_since_s)
+        assert await ask(pool, replica) == OK
+        assert max(pool._open, key=lambda one: one.idle_since_s) is newest
+        pool.close()
+
+
+async def test_a_replica_whose_idle_connections_are_gone_leaves_nothing() -> None:
+    async with nasty(fine) as server:
+        pool = Connections()
+        assert await ask(pool, server.config("r0")) == OK
+        for writer in server.serving.values():
+            writer.close()
+        await until(lambda: not pool._idle, "the connection to be lost")
+        assert not pool._open
 
 
 async def test_a_connection_that_failed_or_broke_leaves_its_place() -> None:

@@ -55,3 +55,12 @@ def test_who_gives_up_is_gone() -> None:
     queue.push("d", client="d", cost=0, weight=1)  # costs nothing, counts as one token
     queue.discard("d")
     assert len(queue) == 0
+
+
+def test_a_queue_whose_last_request_gave_up_drops_its_order() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("gives up", client="a", cost=100, weight=1)
+    queue.discard("gives up")
+    queue.push("first", client="a", cost=100, weight=1)
+    queue.push("second", client="b", cost=100, weight=1)
+    assert drained(queue) == ["first", "second"]

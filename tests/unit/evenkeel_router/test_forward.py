@@ -9,10 +9,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
+import msgspec
 import pytest
 from evenkeel_contract.key import decode
-from evenkeel_contract.names import OTHER_CLIENTS
-from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
+from evenkeel_contract.routerconfig import (
+    SIMULATOR_TOKENIZER,
+    PrefixConfig,
+    PrefixMode,
+    ReplicaConfig,
+    SchedulingConfig,
+    TenantLimits,
+)
+from evenkeel_router.api.identity import other_clients
 from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -20,12 +28,13 @@ from evenkeel_router.transport.upstream import (
     ConnectionLimitError,
     Outgoing,
     SilenceError,
+    UnansweredError,
     UpstreamError,
 )
 
 from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import DONE, EVENT, OK
-from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, until
+from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, tenancy, until
 
 BODY = {"model": MODEL, "prompt": "x"}
 STREAM = BODY | {"stream": True}
@@ -57,11 +66,11 @@ async def test_the_objective_counts_a_client_by_its_own_share_even_without_total
         totals, fairness = router.rooms.totals, router.rooms.service_ledger.fairness
         monkeypatch.setattr(totals, "_max_clients", 0)
         monkeypatch.setattr(fairness, "steps", lambda *_: iter(()))
-        fairness.now = replace(fairness.now, beyond_share=frozenset(beyond_share))
+        fairness.now = msgspec.structs.replace(fairness.now, beyond_share=frozenset(beyond_share))
         headers = {"authorization": f"Bearer {KEY}"}
         assert (await client.post("/v1/completions", json=BODY, headers=headers)).content == OK
         await until(lambda: not router.rooms.intake.active_requests, "the end")
-        assert [one.client for one in totals.clients()] == [OTHER_CLIENTS]
+        assert [one.identity for one in totals.clients()] == [other_clients("ns/acme")]
         assert sum(totals.within_share_ttft_s.counts) == counted
 
 
@@ -138,8 +147,9 @@ async def test_silence_is_never_tried_again() -> None:
         assert len(upstream.asked) == 1
 
 
-async def test_attempts_are_bounded() -> None:
-    async with behind(lambda *_: BrokenError("reset"), count=6) as (client, _, upstream):
+@pytest.mark.parametrize("error", [BrokenError, UnansweredError])  # it may have run unanswered
+async def test_attempts_are_bounded(error: type[BrokenError]) -> None:
+    async with behind(lambda *_: error("reset"), count=6) as (client, _, upstream):
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 502
         assert "3 replicas" in response.json()["error"]["message"]
@@ -275,3 +285,22 @@ async def test_a_client_spreads_once_its_credit_where_its_prefix_is_is_spent() -
         names = [name for name, _ in upstream.asked]
         assert names[:3] == ["r0"] * 3
         assert 4 <= names.count("r1") <= 8
+
+
+@pytest.mark.parametrize("mode", list(PrefixMode))
+async def test_a_tenants_limit_is_charged_what_was_used_whatever_was_estimated(
+    mode: PrefixMode,
+) -> None:
+    """OK reports 6 tokens; the estimate, by bytes or by tokens, is of a prompt of hundreds."""
+    limits, (acme,) = TenantLimits(tokens_per_minute=1, burst_tokens=10_000), tenancy().tenants
+    changes = {
+        "tenancy": tenancy(tenants=(replace(acme, limits=limits),)),
+        "prefix": PrefixConfig(mode=mode, tokenizer=SIMULATOR_TOKENIZER),
+    }
+    async with behind(lambda *_: FakeReply([OK]), count=1, **changes) as (client, router, _):
+        headers = {"authorization": f"Bearer {KEY}"}
+        body = BODY | {"prompt": "a few words " * 200}
+        assert (await client.post("/v1/completions", json=body, headers=headers)).content == OK
+        await until(lambda: not router.rooms.intake.active_requests, "the end")
+        left = router.rooms.intake.limit_parts._limits["tokens ns/acme"]
+        assert left.free(0.0) == pytest.approx(10_000 - 6, abs=1)

@@ -233,6 +233,40 @@ def test_prompts_of_many_tokens_fill_the_window() -> None:
         window.sent(one, 10.0)
 
 
+def with_free_places(count: int) -> Window:
+    """A window at its floor of 2, after so many streams have ended."""
+    window = Window(WindowRules(floor=2, tolerance=2.0, most_tokens=inf, fills_places=True))
+    streams = [request(n) for n in range(count)]
+    for one in streams:
+        window.sent(one, 0.0)
+        window.begun(one, 1.0, output_tokens=0, others_wait=False)
+    for one in streams:
+        window.left(one)
+    return window
+
+
+def room(window: Window) -> int:
+    """How many more requests may be sent at once."""
+    for n in range(99):
+        if not window.has_room:
+            return n
+        window.sent(request(100 + n), 10.0)
+    raise AssertionError("it has no limit")
+
+
+def test_a_stream_that_begins_takes_the_place_of_one_that_ended() -> None:
+    assert room(with_free_places(3)) == 2 + 3
+    window = with_free_places(3)
+    answered(window, 2.0, 1.0, others_wait=False)
+    assert room(window) == 2 + 2
+
+
+def test_a_cut_shows_that_no_place_is_free() -> None:
+    window = with_free_places(3)
+    answered(window, 2.0, 99.0)
+    assert room(window) == 2
+
+
 def test_a_best_pace_that_was_a_wrong_prediction_is_forgotten() -> None:
     window = Window(RULES)
     answered(window, 0, 0.001)

@@ -17,6 +17,7 @@ from evenkeel_simulator.server.app import running_server
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import fine, nasty
 from tests.support.plain_engine import plain_engine
+from tests.support.router_rooms import rooms_of
 from tests.support.routers import QUICK, config_for, replica_of, routable, simulated, until
 
 
@@ -205,3 +206,15 @@ async def test_sizes_are_read_off_what_sglang_says_and_nonsense_is_no_size() -> 
     async with prober_session() as session, nasty(fine) as replica:
         assert await HttpProber(session).size(replica.config("r0")) is None
         assert await HttpProber(session).size(replicas(1)[0]) is None
+
+
+async def test_the_largest_quantum_bounds_debts_and_an_unknown_one_is_the_largest() -> None:
+    ledger = rooms_of().service_ledger
+    for reported, want in (
+        (50.0, 50.0),
+        (20.0, 50.0),
+        (0.0, LARGEST_QUANTUM),
+        (70.0, LARGEST_QUANTUM),
+    ):
+        ledger.replica_has_quantum(reported)
+        assert ledger.ledger.rules.quantum == want

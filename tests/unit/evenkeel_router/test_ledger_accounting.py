@@ -310,3 +310,24 @@ def test_inter_token_latencies_are_kept_by_process_for_a_bounded_number_of_clien
     meet(of, "r0", "second", now_s=5.0)
     of.close(100.0, settled=True)
     assert of.latency("first", A.identity) == (0, 0.0)
+
+
+def test_output_that_was_paid_elsewhere_and_not_made_here_gives_nothing_back() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    booking = of.sends("r0", A, paid=Paid(True, 8), now_s=0.0)
+    of.ended(booking, Usage(100, 0, 5))
+    assert of.received("first", A.identity) == 0.0
+    booking = of.sends("r0", A, paid=Paid(True, 8), now_s=0.0)
+    of.ended(booking, Usage(100, 0, 9))
+    assert of.received("first", A.identity) == 2.0
+
+
+def test_a_process_that_drained_and_comes_back_serves() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    of.drains("r0")
+    of.leaves("r0", 1.0)
+    assert of.is_draining("first"), "what waits there is moved"
+    meet(of, "r0", "first", 2.0)
+    assert not of.is_draining("first")

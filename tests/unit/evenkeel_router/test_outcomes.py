@@ -12,6 +12,8 @@ from evenkeel_router.api.errors import (
     of_status,
 )
 
+from tests.support.router_rooms import asked
+
 
 def test_every_outcome_has_a_status_of_its_own() -> None:
     assert len({one.status for one in Outcome}) == len(Outcome) <= 10
@@ -41,3 +43,13 @@ def test_an_error_body_is_openais() -> None:
 def test_retry_after_is_whole_seconds_rounded_up(given: float | None, want: str | None) -> None:
     refusal = Refusal(Outcome.UNAVAILABLE, "later", code="x", retry_after_s=given)
     assert refusal.retry_after == want
+
+
+@pytest.mark.parametrize(("complete", "want"), [(True, None), (False, Outcome.CLIENT_GONE)])
+async def test_a_client_that_leaves_with_its_last_event_has_all(
+    complete: bool, want: Outcome | None
+) -> None:
+    state, _ = asked()
+    state.complete = complete
+    state.client_left()
+    assert state.outcome is want

@@ -113,6 +113,15 @@ async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
     assert here.served("ns/t/a") == 14.0
 
 
+async def test_a_router_that_ends_before_it_read_its_store_does_not_write_it() -> None:
+    store = Memory(list(known("before").parts()))
+    store.away.set()
+    async with keeping(ledger("here"), store):
+        await store.times("load", 1)
+    assert "save" not in store.calls
+    assert store.calls[-1] == "close"
+
+
 async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None:
     here, store = known("here"), Memory()
     async with keeping(here, store) as one:

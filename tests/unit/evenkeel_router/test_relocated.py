@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
+from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.fleet.contract import EMPTY
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.request.attempt import NOTICE_S, Attempt
+from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.telemetry.rooms import Rooms
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.fakes import FakeReply, FakeUpstream
+from tests.support.limit_worlds import run_virtually
+from tests.support.router_rooms import client, dispatched, held, joins, reports, rooms_of
 
 
 @pytest.mark.parametrize(
@@ -110,3 +122,82 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
     admitted = len(began | kept)
     told = TakenBack(before, 1.0, numbers).verdict(HeldWork(admitted, 0, 0))
     assert len(told.never) == len(set(numbers) - began)
+
+
+CLIENT = client()
+
+
+async def draining(
+    *, tried: bool = False, since: int = 0
+) -> tuple[Rooms, Relocation, list[Attempt]]:
+    """Three requests are at a replica that drains, and there is another one. By its report one runs, and two wait."""
+    rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
+    reports(rooms, "r0", "process")
+    attempts = [await dispatched(rooms, CLIENT, upstream) for _ in range(3)]
+    rooms.service_ledger.accounting.drains("r0")
+    joins(rooms, "r1")
+    for attempt in attempts:
+        attempt.tried = rooms.replicas.fleet.routable if tried else EMPTY
+    relocation = Relocation(rooms.replicas.fleet, rooms.service_ledger.accounting, {*attempts})
+    now = held(CLIENT, running=1, waiting=2, admitted=1)
+    reports(rooms, "r0", "process", now, sequence=2, since=since)
+    relocation.reported("process")
+    return rooms, relocation, attempts
+
+
+@pytest.mark.parametrize(
+    ("how", "want"),
+    [
+        ({}, [True, False, False]),  # the oldest one runs
+        ({"tried": True}, [True, True, True]),  # nowhere else
+        ({"since": 1}, [True, True, True]),  # a part of the report may be missing
+    ],
+)
+async def test_what_waits_is_taken_back_by_a_whole_report_for_another_replica(
+    how: dict[str, Any], want: list[bool]
+) -> None:
+    _, _, attempts = await draining(**how)
+    assert [attempt.taken_back is None for attempt in attempts] == want
+
+
+def reported(rooms: Rooms, relocation: Relocation, now: ClientReport, *, sequence: int) -> None:
+    reports(rooms, "r0", "process", now, sequence=sequence)
+    relocation.reported("process")
+
+
+def test_a_verdict_waits_for_the_report_that_settles_it() -> None:
+    async def scene() -> None:
+        rooms, relocation, (oldest, one, other) = await draining()
+        assert one.taken_back is not None
+        assert one.taken_back is other.taken_back
+        verdict = asyncio.create_task(one.taken_back.verdict())
+        reported(rooms, relocation, held(CLIENT, running=2, waiting=1, admitted=2), sequence=3)
+        assert oldest.taken_back is None, "not before it is known what the others did"
+        await asyncio.sleep(NOTICE_S / 2)
+        assert not verdict.done()
+        reported(rooms, relocation, held(CLIENT, admitted=2), sequence=4)
+        await asyncio.sleep(NOTICE_S / 4)
+        assert verdict.done()
+        told = verdict.result()
+        assert told is not None
+        assert (len(told.paid), len(told.never)) == (1, 1)
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
+    """At once where no report can come, otherwise after a while."""
+
+    async def scene() -> None:
+        _, relocation, (_, one, _) = await draining()
+        assert one.taken_back is not None
+        verdict = asyncio.create_task(one.taken_back.verdict())
+        await asyncio.sleep(0)
+        if gone:
+            relocation.forget("process")
+        await asyncio.sleep(NOTICE_S / 2)
+        assert verdict.done() is gone
+        assert await verdict is None
+
+    run_virtually(scene())

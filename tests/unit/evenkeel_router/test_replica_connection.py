@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from tests.support.nasty import DONE, EVENT
-from tests.support.wires import LAST_CHUNK, STREAM_HEAD, framed, streamed, unframed
+from tests.support.wires import LAST_CHUNK, STREAM_HEAD, Line, Wire, framed, streamed, unframed
 
 END = framed(DONE) + LAST_CHUNK
 
@@ -48,3 +52,50 @@ async def test_nothing_goes_on_after_the_last_chunk() -> None:
     client = await streamed([STREAM_HEAD, framed(EVENT), LAST_CHUNK, framed(EVENT)])
     assert client.transport.written == [framed(EVENT)]
     assert client.scan.broken == "the replica's stream ended before its last event"
+
+
+@pytest.mark.parametrize("end", [END, LAST_CHUNK])  # a stream without a last event is over, too
+async def test_the_next_stream_on_a_connection_sends_nothing_to_the_last_client(end: bytes) -> None:
+    """Its second chunk may arrive before anybody has read the first one."""
+    wire = Wire()
+    last = await wire.stream([STREAM_HEAD, framed(EVENT), framed(EVENT), end])
+    got = list(last.transport.written)
+    beginning = wire.connection.send(b"POST / HTTP/1.1\r\n\r\n", 5.0)
+    for read in (STREAM_HEAD, framed(EVENT), framed(EVENT), END):
+        wire.connection.data_received(read)
+    assert await beginning
+    wire.connection.no_longer_awaited()
+    pieces: list[bytes] = []
+    assert await wire.connection.relay(lambda data, last: pieces.append(data), idle_s=5.0)
+    assert b"".join(pieces) == EVENT * 2 + DONE
+    assert last.transport.written == got
+
+
+async def test_after_a_hold_no_chunk_goes_on_to_a_client_that_does_not_read() -> None:
+    """The kernel may hand over more after the router has stopped reading."""
+    wire, sent, pieces = Wire(), Line(), list[bytes]()
+
+    def feed(data: bytes, last: bool) -> None:
+        pieces.append(data)
+        wire.connection.splice(lambda chunk: True, sent)
+
+    beginning = wire.connection.send(b"POST / HTTP/1.1\r\n\r\n", 5.0)
+    wire.connection.data_received(STREAM_HEAD + framed(EVENT))
+    assert await beginning
+    wire.connection.no_longer_awaited()
+    relaying = asyncio.ensure_future(wire.connection.relay(feed, idle_s=5.0))
+    await asyncio.sleep(0)
+    wire.connection.data_received(framed(EVENT))
+    assert sent.written == [framed(EVENT)]
+    wire.connection.hold()
+    wire.connection.data_received(framed(EVENT))
+    assert not await relaying
+    assert not wire.replica.reading
+    wire.connection.data_received(framed(EVENT))
+    assert sent.written == [framed(EVENT)]
+    relaying = asyncio.ensure_future(wire.connection.relay(feed, idle_s=5.0))
+    await asyncio.sleep(0)
+    assert wire.replica.reading
+    wire.connection.data_received(END)
+    assert await relaying
+    assert b"".join(pieces) == EVENT * 3 + DONE

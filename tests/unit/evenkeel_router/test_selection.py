@@ -82,12 +82,18 @@ def test_of_replicas_with_the_longest_match_the_one_with_the_adapter_is_nearer()
     assert places.nearest(None, both, both) == (both, 0)
 
 
-def test_what_was_never_computed_is_taken_back() -> None:
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [(NOTHING, 0), (None, 0), (Usage(10, 0, 0), 4)],  # None: it may not have been computed
+)
+def test_what_may_not_have_been_computed_is_not_counted_as_cached(
+    usage: Usage | None, cached: int
+) -> None:
     of = fleet(1)
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
-    of.finished(ticket, NOTHING)
-    assert plan(of).matched_blocks == 0
+    of.finished(ticket, usage)
+    assert plan(of).matched_blocks == cached
 
 
 def test_selection_counts_what_is_outstanding_and_a_refusal_gives_it_back() -> None:
@@ -150,6 +156,24 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
     assert plan(of).matched_blocks == 4  # by the request that is there now
     of.lost(old.member)
     assert of.load(old.member) == 0
+
+
+def test_a_process_that_is_lost_takes_its_adapters_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its slot is used again, by a process that has none."""
+    monkeypatch.setattr(candidates, "SPARE_SLOTS", 0)
+    of = Fleet(AutoD2lpm(), PrefixIndex(), block_bytes=16)
+    of.ready(of.add("r0"))
+    match = of.match("ns/t/c", weight=1.0, text=b"", input_tokens=10, adapter="a")
+    ticket = of.select(match, EMPTY)
+    assert ticket is not None
+    of.lost(ticket.member)
+    of.ready(ticket.member)
+    assert ticket.member.slot == ticket.slot
+    assert not of.alive(ticket), "it is of the life before"
+    of.finished(ticket, NOTHING)
+    assert of.load(ticket.member) == 0
+    again = of.match("ns/t/c", weight=1.0, text=b"", input_tokens=10, adapter="a")
+    assert again.dispatch.longest == EMPTY
 
 
 def test_why_nothing_is_routable_is_said_in_numbers() -> None:

@@ -219,6 +219,16 @@ async def test_what_is_not_a_request_is_refused_and_the_connection_closes(head: 
             assert await reader.read() == b""
 
 
+async def test_a_connection_is_idle_since_its_last_answer() -> None:
+    async with served() as (server, reader, writer):
+        (connection,) = server.connections
+        opened_s = connection._idle_since_s
+        writer.write(request_of("/"))
+        await answer_of(reader)
+        await until(lambda: connection.idle, "the end of the request")
+        assert connection._idle_since_s > opened_s
+
+
 async def test_a_fault_of_a_handler_is_refused() -> None:
     async def handle(request: Request) -> Answer:
         raise ValueError("a fault")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-import zmq
 from evenkeel_contract.enginesettings import EngineSettings
-from evenkeel_contract.reports import REPORT_VERSION, Report, ReportRequest, decode_report, encode
 from evenkeel_sglang import plugin, seams, stock
+
+from tests.support.reporting import report_of
 
 ARGUMENTS = ["launch_server", "--schedule-policy=dlpm", "--host", "127.0.0.1", "--port=1"]
 
@@ -20,15 +20,6 @@ def misfit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(seams, "check", check)
     monkeypatch.setattr(sys, "argv", list(ARGUMENTS))
-
-
-def report_of(port: int) -> Report:
-    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"tcp://127.0.0.1:{port}")
-        socket.send(encode(ReportRequest(version=REPORT_VERSION, incarnation="", since=0)))
-        assert socket.poll(20_000), "no report"
-        return decode_report(socket.recv())
 
 
 @pytest.mark.usefixtures("misfit")

@@ -72,6 +72,20 @@ def test_when_memory_did_not_suffice_a_submission_does_not_cut_the_run() -> None
     assert [r.id for r in engine.finish().finished] == ["a"]
 
 
+def test_a_request_that_did_not_fit_beside_a_newcomer_is_tried_again_once_that_one_runs() -> None:
+    """A newcomer counts with all that it may produce, and one in the batch with a part of it."""
+    engine = make_engine(kv_tokens=1000)
+    engine.submit(make_request("a", tail=100, output=600), 0.0)
+    engine.submit(make_request("b", tail=100, output=300), 0.0)
+    now_s, admitted = 0.0, []
+    for _ in range(2):
+        step = engine.step(now_s)
+        assert step is not None
+        now_s = step.end_s
+        admitted.append([request.id for request in step.admitted])
+    assert admitted == [["a"], ["b"]]
+
+
 def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> None:
     engine = make_engine()
     engine.submit(make_request("a", prompt=(("p", 100),), output=5, output_key="a-out"), 0.0)
@@ -84,6 +98,14 @@ def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> No
     totals = engine.accounts.clients["ns/t/a"]
     assert (totals.extend_tokens, totals.cached_tokens, totals.output_tokens) == (107, 105, 7)
     assert totals.service == 107 + 2 * 7
+
+
+def test_the_output_of_a_request_that_fills_the_memory_is_cached_to_its_last_token() -> None:
+    """A next turn finds it. The last token was never computed as input, and needs the last free place."""
+    engine = make_engine(kv_tokens=100, admission=AdmissionRule.RESERVATION)
+    engine.submit(make_request("a", prompt=(("p", 96),), output=4, output_key="a-out"), 0.0)
+    run_to_end(engine)
+    assert engine.memory.cache.tokens == 100
 
 
 def test_the_time_between_tokens_includes_prefills_of_others_and_is_read_at_any_time() -> None:

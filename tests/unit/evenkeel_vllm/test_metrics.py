@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
 COUNTS = """
 from evenkeel_vllm.metrics import of_scheduler, register
@@ -38,3 +42,14 @@ def test_the_first_process_shows_what_the_schedulers_process_counts(method: str)
     assert 'evenkeel_engine_client_key_refused_total{reason="missing"} 2.0' in lines
     assert "evenkeel_engine_policy_bypassed_total 0.0" in lines
     assert any(line.startswith("process_start_time_seconds ") for line in lines)
+
+
+def test_the_folder_that_vllm_made_for_several_servers_is_used(tmp_path: Path) -> None:
+    """vLLM's own page shows the values of that folder."""
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", FIRST_PROCESS, "spawn"]
+    subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    shown = CollectorRegistry()
+    MultiProcessCollector(shown, str(tmp_path))  # type: ignore[no-untyped-call]
+    refused = {"reason": "missing"}
+    assert shown.get_sample_value("evenkeel_engine_client_key_refused_total", refused) == 2

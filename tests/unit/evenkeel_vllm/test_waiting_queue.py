@@ -1,9 +1,8 @@
-"""vLLM's batch against what the policy admitted. vLLM itself is only in `make test-vllm`; here its abstract class is empty."""
+"""vLLM's batch against what the policy admitted."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,46 +11,19 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import make_policy
 from evenkeel_plugin.scheduling import Scheduling
 
-WAITING, RUNNING = SimpleNamespace(name="WAITING"), SimpleNamespace(name="RUNNING")
+from tests.support.fake_vllm import RequestStatus
+from tests.unit.evenkeel_vllm.conftest import request
 
 
 @pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Any:
+def queue(plugin: ModuleType) -> Any:
     """A queue; `bypassed` lists the calls for requests that the policy did not propose."""
-    name = "vllm.v1.core.sched.request_queue"
-    stub = ModuleType(name)
-    stub.RequestQueue = object  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, name, stub)
-    monkeypatch.delitem(sys.modules, "evenkeel_vllm.waiting_queue", raising=False)
-    from evenkeel_vllm.waiting_queue import FairQueue
-
     scheduling = Scheduling(make_policy("FCFS"), Accounts(LinearCost()), match=lambda request: 0, refused=lambda reason: None)  # fmt: skip
-    found = FairQueue(scheduling)
+    found = plugin.FairQueue(scheduling)
+    found.scheduling = scheduling
     found.bypassed = []
     scheduling.bypassed = lambda: found.bypassed.append(None)
     return found
-
-
-class Request(SimpleNamespace):
-    """vLLM's requests are keys."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
-def request(name: str) -> Request:
-    return Request(
-        request_id=name,
-        session_id="ek1;ns/a/a;w=1,1",
-        prompt_token_ids=[1, 2, 3],
-        num_prompt_tokens=3,
-        num_computed_tokens=3,
-        output_token_ids=[],
-        max_tokens=4,
-        lora_request=None,
-        cache_salt=None,
-        status=WAITING,
-        is_finished=lambda: False,
-    )
 
 
 def test_a_request_that_the_policy_proposed_is_not_counted(queue: Any) -> None:
@@ -59,12 +31,30 @@ def test_a_request_that_the_policy_proposed_is_not_counted(queue: Any) -> None:
     queue.add_request(one)
     queue.begin()
     assert queue.peek_request() is queue.pop_request() is one
-    one.status = RUNNING
-    queue.end({"one": 3})
+    one.status, one.num_computed_tokens = RequestStatus.RUNNING, 60
+    queue.end({"one": 60})
     assert not queue
     queue.begin()
     queue.end({"one": 1})
     assert queue.bypassed == []
+
+
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_the_tokens_of_its_own_step_are_no_prefix_of_a_request(
+    queue: Any, asks_again: bool
+) -> None:
+    """vLLM counts them as computed when the step ends, and may ask for another request before."""
+    one = request("one", tokens=60)
+    queue.add_request(one)
+    queue.begin()
+    queue.pop_request()
+    one.status, one.num_computed_tokens = RequestStatus.RUNNING, 16
+    if asks_again:
+        assert not queue
+    one.num_computed_tokens += 44
+    queue.end({"one": 44})
+    totals = queue.scheduling.snapshot()[0]["ns/a/a"]
+    assert (totals.cached_tokens, totals.extend_tokens) == (16, 44)
 
 
 def test_each_request_that_entered_unproposed_is_counted_once(queue: Any) -> None:
@@ -72,3 +62,20 @@ def test_each_request_that_entered_unproposed_is_counted_once(queue: Any) -> Non
         queue.begin()
         queue.end(batch)
         assert len(queue.bypassed) == want
+
+
+def test_a_queue_that_has_nobody_to_propose_says_so(queue: Any) -> None:
+    assert not queue
+    for ask in (queue.peek_request, queue.pop_request):
+        with pytest.raises(IndexError, match="^no request may enter now$"):
+            ask()
+
+
+def test_outside_a_step_the_queue_is_all_that_wait(queue: Any) -> None:
+    one, two = request("one"), request("two")
+    queue.add_request(one)
+    queue.prepend_requests([two, one])
+    assert (bool(queue), len(queue), list(queue)) == (True, 2, [one, two])
+    queue.remove_request(one)
+    queue.remove_requests([one, two])
+    assert (bool(queue), len(queue)) == (False, 0)

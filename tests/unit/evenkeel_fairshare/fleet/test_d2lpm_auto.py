@@ -180,6 +180,14 @@ def test_the_client_longest_without_a_dispatch_is_removed_with_its_work() -> Non
     assert send(policy, request(20)) == 1
 
 
+def test_the_weight_of_a_removed_client_no_longer_counts() -> None:
+    policy = fleet([0, 1], max_clients=2)
+    policy.dispatched(request(client="heavy", weight=1000.0), 1)
+    policy.dispatched(request(10_000, client="b"), 1)
+    # It is the third client, so the first one is removed. It waits for as much of b as it needs, and not for all of it.
+    assert send(policy, request(110, longest=[1], matched=100)) == 1
+
+
 def test_the_late_end_of_a_removed_client_leaves_no_load_behind() -> None:
     policy = fleet([0, 1], max_clients=1)
     small, large = request(10, client="b"), request(10_000, client="b")

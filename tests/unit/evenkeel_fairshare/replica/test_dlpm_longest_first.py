@@ -93,6 +93,20 @@ def test_a_new_member_is_light_down_to_its_last_token_of_credit():
     assert not account.is_light
 
 
+def test_the_end_of_debts_makes_no_member_light():
+    level = DeficitLevel(DeficitRules(quantum=100))
+    heavy, indebted = (level.join(name, weight=1) for name in "ab")
+    heavy.waiting = 1
+    check_refill(level)
+    heavy.charge(100)
+    check_refill(level)  # it needed both refills
+    indebted.charge(350)
+    assert not heavy.is_light
+    level.end_debts()
+    assert level.refills == 5
+    assert not heavy.is_light
+
+
 @pytest.mark.parametrize("told", [{"later": ("x0", "x1")}, {"held": ("x",)}], ids=["each", "once"])
 def test_requests_that_have_to_wait_bring_their_tenant_no_refill(told):
     policy = dlpm(100)

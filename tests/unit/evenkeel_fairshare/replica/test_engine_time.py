@@ -185,6 +185,16 @@ def test_a_lag_and_a_lead_have_a_limit():
     assert figures(time)[rival.client][0] <= MAX_LAG_S
 
 
+def test_one_prefill_counts_whole_however_long_it_took():
+    time = EngineTime()
+    victim, rival = request("victim"), request("rival")
+    decoding(time, victim)
+    opened(time, rival)
+    time.starts(rival)
+    prefill(time, rival, 1.5 * MAX_LAG_S)
+    assert figures(time)[rival.client][0] == pytest.approx(0.75 * MAX_LAG_S)
+
+
 def test_a_mixed_iteration_counts_as_a_decode_step_and_a_prefill():
     time = EngineTime()
     victim, rival = request("victim"), request("rival")

@@ -84,6 +84,15 @@ def test_dlpm_takes_the_measured_quantum() -> None:
     assert {member.quantum for member in members} == {4000 * SHARE_S}
 
 
+def test_service_elsewhere_counts_as_service_of_the_replica() -> None:
+    policy = Dlpm()
+    policy.arrive(Request("r", "ns/t/c", "ns/t", 0.0, 10, 1), 0.0)
+    for second in range(int(PERIOD_S) + 1):
+        next(policy.admissions(float(second)))
+        policy.served_elsewhere("ns/t/other", "ns/t", 4000.0)
+    assert policy.quantum == 4000 * SHARE_S
+
+
 def test_a_given_quantum_stays() -> None:
     policy = Dlpm(rules=DeficitRules(quantum=70.0))
     policy.arrive(Request("r", "ns/t/c", "ns/t", 0.0, 10, 1), 0.0)

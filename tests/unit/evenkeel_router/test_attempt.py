@@ -1,0 +1,173 @@
+"""What an attempt holds, and that each of its endings gives all of it back and settles the charge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.routerconfig import SchedulingConfig
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_router.api.identity import Paid
+from evenkeel_router.ledger.held_work import HeldWork, TakenBack
+from evenkeel_router.request.attempt import Attempt, PendingVerdict
+from evenkeel_router.telemetry.rooms import Rooms
+
+from tests.support.fakes import FakeReply, FakeUpstream
+from tests.support.router_rooms import (
+    client,
+    dispatched,
+    held,
+    is_empty,
+    reports,
+    rooms_of,
+    selected,
+)
+
+ESTIMATE = Usage(100)
+WORKER_QUANTUM = 20_000
+ORDERED = SchedulingConfig(
+    queue=QueueOwner.ROUTER, client_quantum=1000, worker_quantum=WORKER_QUANTUM
+)
+A = client()
+
+
+def upstream() -> FakeUpstream:
+    return FakeUpstream(lambda *_: FakeReply([]))
+
+
+async def fails(attempt: Attempt) -> None:
+    attempt.failed(ESTIMATE)
+
+
+async def is_taken_back(attempt: Attempt) -> None:
+    await attempt.relocated(ESTIMATE)
+
+
+async def is_cut_off_while_it_is_taken_back(attempt: Attempt) -> None:
+    assert attempt.booking is not None
+    attempt.taken_back = PendingVerdict(
+        TakenBack(HeldWork(0, 0, 1), 1.0, (attempt.booking.number,))
+    )
+    moving = asyncio.create_task(attempt.relocated(ESTIMATE))
+    await asyncio.sleep(0)
+    moving.cancel()
+    await asyncio.gather(moving, return_exceptions=True)
+    attempt.finished(None)
+
+
+def over(usage: Usage | None) -> Callable[[Attempt], Awaitable[None]]:
+    async def ends(attempt: Attempt) -> None:
+        attempt.finished(usage)
+
+    return ends
+
+
+ENDINGS = [fails, is_taken_back, is_cut_off_while_it_is_taken_back]
+
+
+@pytest.mark.parametrize("end", [*ENDINGS, over(None), over(NOTHING), over(ESTIMATE)])
+async def test_every_ending_gives_back_all_once(end: Callable[[Attempt], Awaitable[None]]) -> None:
+    rooms, way = rooms_of("r0"), upstream()
+    attempt = await dispatched(rooms, A, way)
+    assert not is_empty(rooms)
+    for _ in range(2):
+        await end(attempt)
+        assert is_empty(rooms)
+        assert way.closed == 1
+        end = over(None)
+
+
+@pytest.mark.parametrize("end", [Attempt.refused, lambda attempt: attempt.finished(None)])
+async def test_a_request_that_was_only_selected_leaves_its_gate(
+    end: Callable[[Attempt], None],
+) -> None:
+    rooms = rooms_of("r0", scheduling=ORDERED)
+    running = [selected(rooms, A) for _ in range(3)]
+    for attempt in running:
+        end(attempt)
+        attempt.finished(None)  # does nothing
+    assert is_empty(rooms)
+    assert credit(rooms) == WORKER_QUANTUM
+    gate = rooms.gates.gate("r0")
+    assert gate is not None
+    assert gate.policy.clients() == {}
+
+
+def credit(rooms: Rooms) -> float:
+    """What the client has left at r0 for the fleet's policy."""
+    left: dict[int, float] = rooms.replicas.fleet.policy.credit(A.identity)
+    return left.get(0, WORKER_QUANTUM)
+
+
+@pytest.mark.parametrize(
+    ("end", "charge", "service"),
+    [
+        (fails, 0.0, 100.0),  # the next attempt pays it; the replica computed it
+        (is_taken_back, 0.0, 100.0),
+        (over(None), 100.0, 0.0),
+        (over(NOTHING), 0.0, 0.0),
+        (over(Usage(100, 60, 5)), 100.0 + 2 * 5, 40.0 + 2 * 5),
+    ],
+)
+async def test_an_ending_settles_the_fleets_charge_and_the_service(
+    end: Callable[[Attempt], Awaitable[None]], charge: float, service: float
+) -> None:
+    rooms = rooms_of("r0", scheduling=ORDERED)
+    attempt = await dispatched(rooms, A, upstream())
+    assert credit(rooms) == WORKER_QUANTUM - 100
+    booking = attempt.booking
+    assert booking is not None
+    await end(attempt)
+    assert credit(rooms) == WORKER_QUANTUM - charge
+    received = rooms.service_ledger.accounting.received(booking.incarnation, A.identity)
+    assert received == service
+
+
+def charged(rooms: Rooms) -> float:
+    """What the client was charged at the gate; another request keeps its account."""
+    gate = rooms.gates.gate("r0")
+    assert gate is not None
+    return 1000 - gate.policy.clients()[A.identity].deficit
+
+
+@pytest.mark.parametrize(
+    ("end", "want"),
+    [
+        (fails, 100.0),  # it counts as paid, and the next attempt says so
+        (is_taken_back, 100.0),
+        (over(None), 100.0),
+        (over(NOTHING), 0.0),
+        (over(Usage(100, 60, 5)), 40.0 + 2 * 5),
+    ],
+)
+async def test_the_charge_at_the_gate_stands_unless_it_is_known_to_be_wrong(
+    end: Callable[[Attempt], Awaitable[None]], want: float
+) -> None:
+    rooms, way = rooms_of("r0", scheduling=ORDERED), upstream()
+    attempt = await dispatched(rooms, A, way)
+    await dispatched(rooms, A, way, paid=Paid(True))
+    assert charged(rooms) == 100.0
+    await end(attempt)
+    assert charged(rooms) == want
+
+
+@pytest.mark.parametrize(("admitted", "paid", "want"), [(0, False, 0.0), (1, True, 100.0)])
+async def test_what_had_not_begun_by_the_report_is_refunded_at_the_gate(
+    admitted: int, paid: bool, want: float
+) -> None:
+    rooms, way = rooms_of("r0", scheduling=ORDERED), upstream()
+    reports(rooms, "r0", "process", held(A, waiting=2))
+    failing, moving = await dispatched(rooms, A, way), await dispatched(rooms, A, way)
+    await dispatched(rooms, A, way, paid=Paid(True))
+    assert charged(rooms) == 200.0
+    reports(rooms, "r0", "process", held(A, running=admitted, admitted=admitted), sequence=2)
+    assert failing.failed(ESTIMATE) == (bool(admitted), Paid(paid))
+    assert charged(rooms) == 100.0 + want
+    assert moving.booking is not None
+    pending = PendingVerdict(TakenBack(HeldWork(0, 0, 1), 1.0, (moving.booking.number,)))
+    pending.reported(HeldWork(admitted, 0, 0))
+    moving.taken_back = pending
+    assert (await moving.relocated(ESTIMATE)).input is paid
+    assert charged(rooms) == 2 * want
