@@ -117,8 +117,13 @@ test-slow: env  ## Slow tests: long random sequences of replicas that join and l
 # Engines have environments of their own, because Evenkeel does not depend on their packages. Checkouts share the large part (6 GB), in
 # EVENKEEL_ENGINES or ~/.cache/evenkeel/engines.
 ENGINES_FROM := sglang_plugin/cpu/shared_environment.py sglang_plugin/cpu/tiny_model.py pyproject.toml
-ENGINE       := .venv-sglang
-$(ENGINE)/.installed: $(ENGINES_FROM) $(wildcard sglang_plugin/cpu/*.txt sglang_plugin/cpu/*/*/*.py)
+# Again where the shared part was removed.
+lost          = $(if $(wildcard $(1)/shared/complete),,.FORCE)
+.PHONY: .FORCE
+.FORCE:
+
+ENGINE := .venv-sglang
+$(ENGINE)/.installed: $(call lost,$(ENGINE)) $(ENGINES_FROM) $(wildcard sglang_plugin/cpu/*.txt sglang_plugin/cpu/*/*/*.py)
 	$(PYTHON) sglang_plugin/cpu/shared_environment.py sglang $(ENGINE)
 	@touch $@
 
@@ -135,7 +140,7 @@ test-sglang: env sglang  ## Test the plug-in inside the real SGLang on the CPU
 
 # It needs other versions of SGLang's packages.
 VLLM := .venv-vllm
-$(VLLM)/.installed: $(ENGINES_FROM) vllm_plugin/cpu/requirements.txt vllm_plugin/cpu/vllm_version/pyproject.toml
+$(VLLM)/.installed: $(call lost,$(VLLM)) $(ENGINES_FROM) vllm_plugin/cpu/requirements.txt vllm_plugin/cpu/vllm_version/pyproject.toml
 	$(PYTHON) sglang_plugin/cpu/shared_environment.py vllm $(VLLM)
 	@touch $@
 
