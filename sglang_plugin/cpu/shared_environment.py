@@ -50,12 +50,19 @@ def shared_folder() -> Path:
 def fingerprint(engine: str) -> str:
     """A hash of what the shared part is made from: the Python, this recipe, and the lists of packages."""
     found = hashlib.sha256(f"{sys.version} {sys.base_prefix}".encode())
-    sources = (Path(__file__), SGLANG / "tiny_model.py", *MADE_FROM[engine])
-    for source in sources:
-        for file in sorted(source.rglob("*")) if source.is_dir() else (source,):
-            if file.is_file() and "__pycache__" not in file.parts:
-                found.update(f"{file.name}\0".encode() + file.read_bytes())
+    for source in (Path(__file__), SGLANG / "tiny_model.py", *MADE_FROM[engine]):
+        for file in sources(source) if source.is_dir() else (source,):
+            found.update(f"{file.name}\0".encode() + file.read_bytes())
     return found.hexdigest()[:16]
+
+
+def sources(folder: Path) -> list[Path]:
+    """The files of a small package, without those that its build leaves there."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in {".py", ".toml"} and "build" not in file.relative_to(folder).parts
+    )
 
 
 @contextmanager
