@@ -165,22 +165,17 @@ test-clients: env $(CLIENTS)/.installed  ## Run stock clients against the fleet,
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm" $(ARGS)
 
-# The engine has its own environment (6 GB), because Evenkeel does not depend on its packages.
-ENGINE      := .venv-sglang
-ENGINE_FROM := plugins/sglang/cpu
-# uv, because pip takes ten minutes.
-ENGINE_INSTALL := $(ENGINE)/bin/uv pip install --quiet --python $(ENGINE)/bin/python
-$(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGINE_FROM)/*/*/*.py) pyproject.toml
-	@test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
-	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(ENGINE_INSTALL) -r $(ENGINE_FROM)/requirements.txt
-	$(ENGINE_INSTALL) --no-deps -r $(ENGINE_FROM)/engine.txt $(ENGINE_FROM)/sgl_kernel_stub
-	@$(ENGINE)/bin/uv pip uninstall --quiet --python $(ENGINE)/bin/python evenkeel 2>/dev/null || true  # its name until 0.2
-	$(ENGINE_INSTALL) --no-deps --editable .
-	$(ENGINE_INSTALL) --no-deps --target $(ENGINE)/sglang-0.5.21 sglang==0.5.21
-	@# Three processes of each engine import all of it, and take twice the time without bytecode. Some files are templates that do not compile.
-	$(ENGINE)/bin/python -m compileall -q -j 0 $(ENGINE)/lib $(ENGINE)/sglang-0.5.21 >/dev/null 2>&1 || true
-	$(ENGINE)/bin/python $(ENGINE_FROM)/tiny_model.py $(ENGINE)/model
+# Engines have environments of their own, because Evenkeel does not depend on their packages. Checkouts share the large part (6 GB), in
+# EVENKEEL_ENGINES or ~/.cache/evenkeel/engines.
+ENGINES_FROM := plugins/sglang/cpu/shared_environment.py plugins/sglang/cpu/tiny_model.py pyproject.toml
+# Again where the shared part was removed.
+lost          = $(if $(wildcard $(1)/shared/complete),,.FORCE)
+.PHONY: .FORCE
+.FORCE:
+
+ENGINE := .venv-sglang
+$(ENGINE)/.installed: $(call lost,$(ENGINE)) $(ENGINES_FROM) $(wildcard plugins/sglang/cpu/*.txt plugins/sglang/cpu/*/*/*.py)
+	$(PYTHON) plugins/sglang/cpu/shared_environment.py sglang $(ENGINE)
 	@touch $@
 
 .PHONY: sglang
@@ -194,18 +189,10 @@ up-sglang: $(RUNTIME) sglang  ## Run a fair fleet with the real engine (2 replic
 test-sglang: env sglang  ## Test the plug-in inside the real SGLang on the CPU
 	$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
 
-# vLLM has an environment of its own too (6 GB): it needs other versions of SGLang's packages.
-VLLM      := .venv-vllm
-VLLM_FROM := plugins/vllm/cpu
-VLLM_INSTALL := $(VLLM)/bin/uv pip install --quiet --python $(VLLM)/bin/python --no-deps
-$(VLLM)/.installed: $(VLLM_FROM)/requirements.txt $(VLLM_FROM)/vllm_version/pyproject.toml $(ENGINE_FROM)/tiny_model.py pyproject.toml
-	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(VLLM_INSTALL) -r $(VLLM_FROM)/requirements.txt ./$(VLLM_FROM)/vllm_version
-	$(VLLM_INSTALL) --editable .
-	@# Without bytecode the first start takes minutes. Some files are templates that do not compile.
-	$(VLLM)/bin/python -m compileall -q -j 0 $(VLLM)/lib >/dev/null 2>&1 || true
-	$(VLLM)/bin/python $(ENGINE_FROM)/tiny_model.py $(VLLM)/model
+# It needs other versions of SGLang's packages.
+VLLM := .venv-vllm
+$(VLLM)/.installed: $(call lost,$(VLLM)) $(ENGINES_FROM) plugins/vllm/cpu/requirements.txt plugins/vllm/cpu/vllm_version/pyproject.toml
+	$(PYTHON) plugins/sglang/cpu/shared_environment.py vllm $(VLLM)
 	@touch $@
 
 .PHONY: vllm
@@ -235,7 +222,7 @@ chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an h
 PEERS := .venv-peers
 $(PEERS)/.installed: tests/peers/requirements.txt tests/peers/go.mod | $(UV)
 	$(call packages,$(PEERS),--requirement $<)
-	if command -v go >/dev/null; then cd tests/peers && GOBIN=$(CURDIR)/$(PEERS)/bin go install tool; fi
+	if command -v go >/dev/null; then cd tests/peers && GOBIN="$(CURDIR)/$(PEERS)/bin" go install tool; fi
 	@touch $@
 
 .PHONY: test-peers
@@ -324,19 +311,23 @@ DIST     ?= dist
 
 .PHONY: release
 release: $(RELEASE)/.installed  ## Build all artifacts of a release for REGISTRY into DIST, and sign them (docs/how-to/make-a-release.md)
-	$(RELEASE)/bin/python -m release build --registry $(REGISTRY) --keys $(KEYS) --out $(DIST) $(ARGS)
+	$(RELEASE)/bin/python -m release build --registry $(REGISTRY) --keys "$(KEYS)" --out "$(DIST)" $(ARGS)
 
 .PHONY: release-keys
 release-keys:  ## Make the keys of a release in KEYS, where there are none
-	$(PYTHON) -m release keys --keys $(KEYS)
+	$(PYTHON) -m release keys --keys "$(KEYS)"
 
 .PHONY: verify
 verify:  ## Check signatures, provenance and every byte of DIST with the public key in KEYS
-	$(PYTHON) -m release.verify --key $(KEYS)/evenkeel.pub $(DIST)
+	$(PYTHON) -m release.verify --key "$(KEYS)/evenkeel.pub" "$(DIST)"
 
 .PHONY: publish
 publish: $(RELEASE)/.installed verify  ## Push images and chart of DIST to the registry that they were built for
-	$(RELEASE)/bin/python -m release publish --out $(DIST) $(ARGS)
+	$(RELEASE)/bin/python -m release publish --out "$(DIST)" $(ARGS)
+
+.PHONY: clean-engines
+clean-engines:  ## Remove the engines' packages that all checkouts share (EVENKEEL_ENGINES, or ~/.cache/evenkeel/engines)
+	rm -rf "$(or $(EVENKEEL_ENGINES),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/evenkeel/engines)" $(ENGINE) $(VLLM)
 
 .PHONY: clean
 clean:  ## Remove build results (not .venv)

@@ -47,6 +47,8 @@ COPY --chmod=755 model {MODEL_PATH}
 
 def engine_archive(environment: Path) -> Path:
     """An archive of `IMAGE`, from the folder that `make sglang` fills. Raises `NotHereError`."""
+    if (environment / "shared").exists():  # the packages that checkouts share
+        environment = (environment / "shared").resolve()
     packages = environment / "lib" / _PYTHON / "site-packages"
     if not packages.exists():
         raise NotHereError(f"{environment} is not of {_PYTHON}, which the base image has")

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import msgspec
 import psutil
+import pytest
 import zmq
 from evenkeel_contract.render import (
     COMMON_FLAGS,
@@ -38,12 +40,12 @@ from evenkeel_contract.reports import (
 
 ROOT = Path(__file__).parents[2]
 READY_S = 900.0
-STOP_S = 5.0
-"""How long an engine may take to end by itself: it has nothing to finish, and some wait for a minute."""
-# A stopped scheduler tells nothing of its queue. So requests are sent one by one, with enough time in between that they
-# arrive in order; a test that depends on more than roughly this order must check it.
 PACE_S = 0.01
-SETTLE_S = 2.0
+"""Between two requests of a queue, so that they arrive in order. A test that depends on more than roughly this order must check it."""
+LOOK_S = 0.1
+LOOKS_AT_REST = 3
+TICK_S = 0.02
+"""CPU time that is less than two of Linux's ticks: what a process that rests may use in a look."""
 
 PROBE = ROOT / "tests/sglang/probe"
 
@@ -61,6 +63,30 @@ def engine_environment() -> Path | None:
     """The folder of `make sglang`, or that in EVENKEEL_SGLANG; None where neither is."""
     folder = Path(os.environ.get("EVENKEEL_SGLANG", ROOT / ".venv-sglang"))
     return folder if (folder / "bin/python").exists() and (folder / "model").exists() else None
+
+
+def installed() -> Path:
+    """`engine_environment`, where there is one; else the test is skipped."""
+    folder = engine_environment()
+    if folder is None:
+        pytest.skip("the real engine is not installed: make sglang")
+    return folder
+
+
+def environment_of(settings: Mapping[str, str], *, sglang: str | None = None) -> dict[str, str]:
+    """Variables of a process of SGLang's Python. `sglang`: another version laid beside the installed one."""
+    beside = os.environ.get("EVENKEEL_SGLANG_VERSION", "")  # a folder (`versions`)
+    path = [str(installed() / f"sglang-{sglang}")] if sglang else [beside] if beside else []
+    path += [settings["PYTHONPATH"]] if "PYTHONPATH" in settings else []
+    # This checkout, also where another one is installed.
+    parts = ("plugins/sglang", "plugins/common", "contract", "fairshare")
+    path += [str(ROOT / part) for part in parts]
+    return {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **ENVIRONMENT,
+        **settings,
+        "PYTHONPATH": os.pathsep.join(path),
+    }
 
 
 class EngineError(RuntimeError):
@@ -90,19 +116,10 @@ class Engine:
         wait: bool = True,
     ) -> None:
         """`flags` follow those of the CPU; `sglang`: another version laid beside the installed one."""
-        folder = engine_environment()
-        assert folder is not None
+        folder = installed()
         self.port = unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
-        beside = os.environ.get("EVENKEEL_SGLANG_VERSION", "")  # a folder (`versions`)
-        path = [str(folder / f"sglang-{sglang}")] if sglang else [beside] if beside else []
-        path += [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
-        # This checkout, also where another one is installed.
-        path += [
-            str(ROOT / part)
-            for part in ("plugins/sglang", "plugins/common", "contract", "fairshare")
-        ]
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [
@@ -111,12 +128,7 @@ class Engine:
                 *FLAGS,
                 *flags,
             ],
-            env={
-                **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-                **ENVIRONMENT,
-                **environment,
-                "PYTHONPATH": os.pathsep.join(path),
-            },
+            env=environment_of(environment, sglang=sglang),
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that its own children can be ended with it
@@ -140,13 +152,7 @@ class Engine:
         return self._log.read_text(errors="replace")
 
     def stop(self) -> None:
-        """End the engine and its children."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
+        """Kill the engine and its children: it has nothing to finish, and takes from five seconds to a minute to end by itself."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -167,7 +173,8 @@ class Engine:
     async def run_queue(self, asks: Sequence[Mapping[str, Any]]) -> list[Answer]:
         """Fill the queue in this order while the scheduler is stopped, let it go; answers in the same order.
 
-        Stopped by signal: SGLang's own pause keeps requests back before they reach the scheduler.
+        Stopped by signal: SGLang's own pause keeps requests back before they reach the scheduler. A stopped scheduler tells nothing
+        of its queue. All of it is there once the process that feeds the scheduler is at rest.
         """
         scheduler = self._scheduler()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -178,7 +185,7 @@ class Engine:
                 for ask in asks:
                     tasks.append(asyncio.create_task(_ask(http, ask)))
                     await asyncio.sleep(PACE_S)
-                await asyncio.sleep(SETTLE_S)
+                await at_rest(psutil.Process(self.process.pid))
             finally:
                 scheduler.resume()
             started_s = time.monotonic()
@@ -196,11 +203,8 @@ class Engine:
 
     async def idle(self, http: httpx.AsyncClient) -> None:
         """Wait until nothing runs and nothing waits."""
-        while True:
-            loads = (await http.get("/v1/loads")).raise_for_status().json()["loads"]
-            if not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads):
-                return
-            await asyncio.sleep(0.2)
+        while not is_idle(await http.get("/v1/loads")):  # noqa: ASYNC110 (nothing could set an event)
+            await asyncio.sleep(LOOK_S)
 
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + READY_S
@@ -226,6 +230,22 @@ async def _ask(
     return str(ask.get("routing_key")), body["output_ids"], int(cached), finished_s
 
 
+def is_idle(answer: httpx.Response) -> bool:
+    """Whether an answer of `/v1/loads` says that nothing runs and nothing waits."""
+    loads = answer.raise_for_status().json()["loads"]
+    return not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads)
+
+
+async def at_rest(process: psutil.Process) -> None:
+    """Wait until a process has nothing more to do: it sleeps, and used no CPU time over some looks."""
+    used_s, looks = float("-inf"), 0
+    while looks < LOOKS_AT_REST:
+        await asyncio.sleep(LOOK_S)
+        before_s, used_s = used_s, sum(process.cpu_times()[:2])
+        rests = used_s - before_s < TICK_S and process.status() == psutil.STATUS_SLEEPING
+        looks = looks + 1 if rests else 0
+
+
 def ask(
     client: str,
     input_ids: Sequence[int],
@@ -246,6 +266,28 @@ def ask(
         },
         "routing_key": f"ek1;ns/{tenant or client}/{client};w={weights[0]},{weights[1]}{suffix}",
     }
+
+
+class Since:
+    """What an engine reports of its clients since this was made. Engines are shared by tests."""
+
+    SUMS = ("requests", "aborted", "extend_tokens", "cached_tokens", "output_tokens", "service")
+
+    def __init__(self, reports_port: int) -> None:
+        self._port = reports_port
+        self._before = clients_of(reports_port)
+
+    def rows(self) -> dict[str, ClientReport]:
+        """Of clients with a request since; sums are those since."""
+        found = {}
+        for name, row in clients_of(self._port).items():
+            before = self._before.get(name)
+            if before is not None:
+                grown = {sum_: getattr(row, sum_) - getattr(before, sum_) for sum_ in self.SUMS}
+                row = msgspec.structs.replace(row, **grown)
+            if row.requests or row.waiting:
+                found[name] = row
+        return found
 
 
 def clients_of(reports_port: int) -> dict[str, ClientReport]:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +18,36 @@ import aiohttp
 import httpx
 import pytest
 from evenkeel_contract.names import ADAPTER_HEADER
-from evenkeel_contract.render import CPU_ADAPTER_FLAG
 
-from tests.sglang.engine import (
-    OFFLINE_ENVIRONMENT,
-    ROOT,
-    Engine,
-    ask,
-    clients_of,
-    engine_environment,
-    tokens,
+from tests.sglang.engine import ROOT, Since, ask, clients_of, environment_of, installed, tokens
+from tests.sglang.fleet import session
+from tests.sglang.models import NAME
+from tests.sglang.shared import (
+    ADAPTERS_RUNNING,
+    QUANTUM,
+    SharedEngine,
+    SharedFleet,
+    write_adapters,
 )
-from tests.sglang.fleet import Fleet, session
-from tests.sglang.test_plugin import LONGEST_INPUT, LONGEST_OUTPUT, QUANTUM, places, settings
-from tests.support.adapters import write_adapter
+from tests.sglang.test_plugin import LONGEST_INPUT, LONGEST_OUTPUT, places
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1800)]
 
-NAMES = ("north", "south", "west")
-RUNNING = 4
-SERVED = "tiny"
-Start = Callable[..., Engine]
-
-
-@pytest.fixture
-def adapters(tmp_path: Path) -> dict[str, Path]:
-    """Name → folder of an adapter."""
-    environment = engine_environment()
-    if environment is None:
-        pytest.skip("the real engine is not installed: make sglang")
-    return {
-        name: write_adapter(tmp_path / name, environment / "model", seed=seed)
-        for seed, name in enumerate(NAMES)
-    }
-
-
-def flags(adapters: dict[str, Path], *, slots: int) -> list[str]:
-    return [
-        *("--schedule-policy=dlpm", "--max-total-tokens=4096", f"--served-model-name={SERVED}"),
-        *(f"--max-running-requests={RUNNING}", CPU_ADAPTER_FLAG, "--enable-lora"),
-        *(f"--max-loras-per-batch={slots}", "--lora-paths"),
-        *(f"{name}={path}" for name, path in adapters.items()),
-    ]
+RUNNING = ADAPTERS_RUNNING
 
 
 def merged_outputs(
-    adapters: dict[str, Path], input_ids: list[int], output_tokens: int
+    adapters: Mapping[str, Path], input_ids: list[int], output_tokens: int
 ) -> dict[str | None, list[int]]:
     """What the model produces alone (None), and with each adapter in its weights."""
-    environment = engine_environment()
-    assert environment is not None
+    environment = installed()
     done = subprocess.run(
         [
-            *(environment / "bin/python", ROOT / "tests/sglang/merged.py", environment / "model"),
-            *(json.dumps(input_ids), str(output_tokens), *adapters.values()),
+            *map(str, (environment / "bin/python", ROOT / "tests/sglang/merged.py")),
+            str(environment / "model"),
+            *(json.dumps(input_ids), str(output_tokens), *map(str, adapters.values())),
         ],
-        env=OFFLINE_ENVIRONMENT,
+        env=environment_of({}),
         check=True,
         capture_output=True,
     )
@@ -81,15 +55,14 @@ def merged_outputs(
 
 
 async def test_each_adapter_gives_its_own_output_and_shares_no_prefix(
-    start: Start, adapters: dict[str, Path], free_port: int
+    adapted: SharedEngine, tmp_path: Path
 ) -> None:
-    rng = random.Random(1)
-    engine = start(*flags(adapters, slots=2), environment=settings(free_port))
+    rng, since = random.Random(1), Since(adapted.reports_port)
     prompt = tokens(rng, 60)
-    outputs = await asyncio.to_thread(merged_outputs, adapters, prompt, 8)
+    outputs = await asyncio.to_thread(merged_outputs, write_adapters(tmp_path), prompt, 8)
     assert len(set(map(tuple, outputs.values()))) == len(outputs)
 
-    async with httpx.AsyncClient(base_url=engine.url, timeout=600) as http:
+    async with httpx.AsyncClient(base_url=adapted.url, timeout=600) as http:
 
         async def generate(name: str | None, input_ids: list[int]) -> dict[str, Any]:
             body = ask("a", input_ids, output_tokens=8) | ({"lora_path": name} if name else {})
@@ -100,13 +73,12 @@ async def test_each_adapter_gives_its_own_output_and_shares_no_prefix(
             cold = await generate(name, prompt)
             assert cold["output_ids"] == outputs[name]
             assert cold["meta_info"]["cached_tokens"] == 0
-        for name in outputs:
             warm = await generate(name, prompt)
             assert warm["output_ids"] == outputs[name]
             assert warm["meta_info"]["cached_tokens"] == len(prompt) - 1
 
         # Of responses SGLang ignores the adapter; the plug-in takes it from the header.
-        body = {"model": SERVED, "input": "ahoy", "max_output_tokens": 8, "temperature": 0}
+        body = {"model": NAME, "input": "ahoy", "max_output_tokens": 8, "temperature": 0}
 
         async def respond(**headers: str) -> object:
             found = await http.post("/v1/responses", json=body, headers=headers)
@@ -116,41 +88,37 @@ async def test_each_adapter_gives_its_own_output_and_shares_no_prefix(
             return [part["text"] for item in output for part in item["content"]]
 
         plain = texts(await respond())
-        adapted = texts(await respond(**{ADAPTER_HEADER: "north"}))
-        assert plain != adapted
+        with_adapter = texts(await respond(**{ADAPTER_HEADER: "north"}))
+        assert plain != with_adapter
 
-    row = clients_of(free_port)["ns/a/a"]
-    # Each adapter is loaded at least once, which its client pays for; the model itself is free.
-    assert row.service - row.extend_tokens - 2 * row.output_tokens in (
-        256 * loads for loads in range(3, 7)
-    )
+    row = since.rows()["ns/a/a"]
+    # Each adapter is loaded once, which its client pays for; the model itself is free.
+    assert row.service - row.extend_tokens - 2 * row.output_tokens == 3 * 256
 
 
 async def test_a_flood_with_one_adapter_does_not_delay_clients_of_more_adapters_than_slots(
-    start: Start, adapters: dict[str, Path], free_port: int
+    adapted: SharedEngine,
 ) -> None:
     rng = random.Random(2)
-    engine = start(*flags(adapters, slots=1), environment=settings(free_port))
     asks = []
     for client, name, count in (("greedy", "north", 160), ("b", "south", 20), ("c", "west", 20)):
         prefix = tokens(rng, 200)
         asks += [ask(client, prefix + tokens(rng, 20)) | {"lora_path": name} for _ in range(count)]
 
-    answers = await engine.run_queue(asks)
+    answers = await adapted.run_queue(asks)
 
     # The others were sent last. They are level with the flood all along, but for U + Q^u.
     batch = 2 * LONGEST_OUTPUT * RUNNING
     ahead = (LONGEST_INPUT + 256 + batch + QUANTUM) / (20 + 2 * LONGEST_OUTPUT)
     for client in ("b", "c"):
         assert max(places(answers, client)) < 3 * 20 + 3 * ahead
-    rows = clients_of(free_port)
+    rows = clients_of(adapted.reports_port)
     for client, count in (("greedy", 160), ("b", 20), ("c", 20)):
         row = rows[f"ns/{client}/{client}"]
         assert row.extend_tokens + row.cached_tokens == count * LONGEST_INPUT
         assert row.output_tokens == count * LONGEST_OUTPUT
 
 
-SAMPLE = ROOT / "examples" / "sglang.yaml"
 KEYS = {"north": "sk-ads-chat", "south": "sk-research-notebook"}
 CLIENTS = {"north": "default/ads/chat", "south": "default/research/notebook"}
 
@@ -164,49 +132,37 @@ async def chat(http: aiohttp.ClientSession, model: str, text: str, **options: An
         return response.status, await response.json()
 
 
-async def test_a_fleet_sends_requests_to_where_their_adapter_is_loaded(
-    tmp_path: Path, adapters: dict[str, Path]
-) -> None:
-    environment = engine_environment()
-    assert environment is not None
-    listed = ", ".join(f'{{name: {name}, source: "file://{adapters[name]}"}}' for name in KEYS)
-    text = SAMPLE.read_text().replace(
-        "    servedName: tiny\n", f"    servedName: tiny\n    adapters: [{listed}]\n", 1
-    )
-    fleet = await asyncio.to_thread(Fleet(tmp_path, file=text, environment=environment).__enter__)
-    try:
-        async with session(fleet.url) as http:
-            headers = {"Authorization": f"Bearer {KEYS['north']}"}
-            async with http.get("/v1/models", headers=headers) as response:
-                cards = (await response.json())["data"]
-            assert [(card["id"], card.get("parent")) for card in cards] == [
-                ("tiny", None),
-                ("north", "tiny"),
-                ("south", "tiny"),
-            ]
-            assert (await chat(http, "tiny:east", "ahoy"))[0] == 404
+async def test_a_fleet_sends_requests_to_where_their_adapter_is_loaded(fleet: SharedFleet) -> None:
+    async with session(fleet.url) as http:
+        headers = {"Authorization": f"Bearer {KEYS['north']}"}
+        async with http.get("/v1/models", headers=headers) as response:
+            cards = (await response.json())["data"]
+        assert [(card["id"], card.get("parent")) for card in cards] == [
+            ("tiny", None),
+            ("north", "tiny"),
+            ("south", "tiny"),
+        ]
+        assert (await chat(http, "tiny:east", "ahoy"))[0] == 404
 
-            # At the same time, so that the second one goes to the other replica.
-            long = {"max_tokens": 200, "ignore_eos": True}
-            await asyncio.gather(*(chat(http, name, "ahoy " * 20, **long) for name in KEYS))
-            answers = {}
-            for number in range(5):
-                for name in KEYS:
-                    for model in (name, f"tiny:{name}"):
-                        status, body = await chat(http, model, f"{number} ahoy " * 20, max_tokens=8)
-                        assert status == 200
-                        answers[number, name, model] = body["choices"][0]["message"]["content"]
-            for number in range(5):
-                assert answers[number, "north", "north"] == answers[number, "north", "tiny:north"]
-                assert answers[number, "north", "north"] != answers[number, "south", "south"]
+        # At the same time, so that the second one goes to the other replica.
+        long = {"max_tokens": 200, "ignore_eos": True}
+        await asyncio.gather(*(chat(http, name, "ahoy " * 20, **long) for name in KEYS))
+        answers = {}
+        for number in range(5):
+            for name in KEYS:
+                for model in (name, f"tiny:{name}"):
+                    status, body = await chat(http, model, f"{number} ahoy " * 20, max_tokens=8)
+                    assert status == 200
+                    answers[number, name, model] = body["choices"][0]["message"]["content"]
+        for number in range(5):
+            assert answers[number, "north", "north"] == answers[number, "north", "tiny:north"]
+            assert answers[number, "north", "north"] != answers[number, "south", "south"]
 
-        rows = [clients_of(fleet.reports_port(f"replica-{number}")) for number in range(2)]
-        homes = {
-            name: [number for number, row in enumerate(rows) if client in row]
-            for name, client in CLIENTS.items()
-        }
-        assert sorted(homes.values()) == [[0], [1]]
-        for name, client in CLIENTS.items():
-            assert rows[homes[name][0]][client].requests == 11
-    finally:
-        await asyncio.to_thread(fleet.stop)
+    rows = [clients_of(fleet.reports_port(f"replica-{number}")) for number in range(2)]
+    homes = {
+        name: [number for number, row in enumerate(rows) if client in row]
+        for name, client in CLIENTS.items()
+    }
+    assert sorted(homes.values()) == [[0], [1]]
+    for name, client in CLIENTS.items():
+        assert rows[homes[name][0]][client].requests == 11

@@ -6,16 +6,15 @@ some endpoints only, so a hook does it for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 
-from tests.sglang.engine import Engine, clients_of
-from tests.sglang.test_tokens import NAME, PAGE_TOKENS, TEMPLATE, flags, model_folder
+from tests.sglang.engine import Since
+from tests.sglang.models import NAME, PAGE_TOKENS
+from tests.sglang.shared import SharedEngine
 from tests.support.conversations import APIS, assert_alike, converse, predictions_of
 from tests.support.routers import KEY, config_for, router_of, until
 
@@ -57,15 +56,10 @@ RESPONSES: list[dict[str, Any]] = [
 
 
 async def test_every_api_is_counted_alike_by_engine_and_router(
-    start: Callable[..., Engine], tmp_path: Path, free_port: int
+    templated: SharedEngine,
 ) -> None:
-    model = model_folder(tmp_path / "model", TEMPLATE)
-    engine = start(
-        *flags(model),
-        *("--schedule-policy", "dlpm", "--enable-cache-report"),
-        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
-    )
-    replica = ReplicaConfig(name="r0", url=engine.url, reports=f"tcp://127.0.0.1:{free_port}")
+    since = Since(templated.reports_port)
+    replica = ReplicaConfig(name="r0", url=templated.url, reports=templated.reports)
     config = config_for(replica, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
     async with (
         router_of(config) as router,
@@ -108,10 +102,10 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
             for kind in ("chat", "tools")
         )
         (totals,) = router.rooms.totals.clients()
-        await until(lambda: clients_of(free_port)[CLIENT].running == 0, "the engine to be done")
-        reports = clients_of(free_port)
+        await until(lambda: since.rows()[CLIENT].running == 0, "the engine to be done")
+        reports = since.rows()
         row = reports.pop(CLIENT)
-        assert sum(other.requests for other in reports.values()) == 1  # the engine's own warm-up
+        assert reports == {}
         assert row.requests == sent
         # A score reports neither the tokens that it found cached nor the one that it makes for each item.
         assert row.extend_tokens + row.cached_tokens == totals.input_tokens
@@ -119,17 +113,15 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
 
 
 async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_chat(
-    start: Callable[..., Engine], tmp_path: Path
+    templated: SharedEngine,
 ) -> None:
-    model = model_folder(tmp_path / "model", TEMPLATE)
-    engine = start(*flags(model), "--schedule-policy", "dlpm")
     for mode in PrefixMode:
         prefix = PrefixConfig(
             mode=mode,
-            tokenizer=str(model) if mode is PrefixMode.TOKENS else None,
+            tokenizer=str(templated.model) if mode is PrefixMode.TOKENS else None,
             page_tokens=PAGE_TOKENS,
         )
-        config = config_for(ReplicaConfig(name="r0", url=engine.url), model=NAME, prefix=prefix)
+        config = config_for(ReplicaConfig(name="r0", url=templated.url), model=NAME, prefix=prefix)
         found = {}
         for name, api in APIS.items():
             async with (
@@ -137,9 +129,9 @@ async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_c
                 httpx.AsyncClient(
                     base_url=router.url, headers={"x-api-key": KEY}, timeout=120
                 ) as http,
-                httpx.AsyncClient(base_url=engine.url, timeout=120) as direct,
+                httpx.AsyncClient(base_url=templated.url, timeout=120) as direct,
             ):
-                await engine.idle(direct)
+                await templated.idle(direct)
                 (await direct.post("/flush_cache")).raise_for_status()
                 # A random model's own answers have no equal length over each API.
                 turns = await converse(http, api, NAME, answer="As long as the ballast is low.")
@@ -148,11 +140,10 @@ async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_c
 
 
 async def test_errors_of_the_engine_arrive_in_the_format_of_their_api(
-    start: Callable[..., Engine], tmp_path: Path
+    templated: SharedEngine,
 ) -> None:
-    engine = start(*flags(model_folder(tmp_path / "model", TEMPLATE)))
     async with (
-        router_of(config_for(ReplicaConfig(name="r0", url=engine.url))) as router,
+        router_of(config_for(ReplicaConfig(name="r0", url=templated.url))) as router,
         httpx.AsyncClient(base_url=router.url, headers={"x-api-key": KEY}, timeout=120) as http,
     ):
         message = {"role": "user", "content": "x " * 40_000}

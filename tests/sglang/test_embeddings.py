@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.sglang.engine import Engine, clients_of
-from tests.sglang.test_plugin import flags, settings
+from tests.sglang.shared import QUANTA, size
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 async def test_embeddings_are_charged_to_their_clients(
     start: Callable[..., Engine], free_port: int
 ) -> None:
-    engine = start(*flags("dlpm"), "--is-embedding", environment=settings(free_port))
+    engine = start(
+        *("--schedule-policy=dlpm", "--is-embedding", *size(4096, 16)),
+        environment=QUANTA | {"EVENKEEL_REPORTS_PORT": str(free_port)},
+    )
     inputs = {"a": "one two three", "b": ["four five", "six seven", "eight"]}
     async with httpx.AsyncClient(base_url=engine.url, timeout=120) as http:
         for client, texts in inputs.items():

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.sglang.engine import ROOT, clients_of, engine_environment
+from tests.sglang.engine import Since, clients_of, installed
 from tests.sglang.fleet import START_S, Fleet, flooded, session, stream
+from tests.sglang.shared import SAMPLE, SharedFleet
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1200)]
 
-SAMPLE = ROOT / "examples" / "sglang.yaml"
 REPLICAS = ("replica-0", "replica-1")
 VICTIM = REPLICAS[0]
 CLIENTS = {"default/ads/chat", "default/research/notebook"}
@@ -38,9 +38,7 @@ TOLERANCE = 0.1
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], Fleet]]:
     """Starts the fleet of the sample with this `prefix.mode`, fewer requests at once and smaller quanta: clients wait."""
-    environment = engine_environment()
-    if environment is None:
-        pytest.skip("the real engine is not installed: make sglang")
+    environment = installed()
     sample = SAMPLE.read_text()
     for old, new in (
         (
@@ -89,9 +87,10 @@ async def share(fleet: Fleet) -> tuple[float, float]:
 
 
 async def test_a_stream_goes_through_the_router_and_is_accounted_in_the_engine(
-    start: Callable[[str], Fleet],
+    fleet: SharedFleet,
 ) -> None:
-    fleet = await asyncio.to_thread(start, "Text")
+    reports = [Since(fleet.reports_port(name)) for name in REPLICAS]
+    given = fleet.service()["ads"].given
     async with session(fleet.url) as http:
         answers = [await stream(http, ADS, "Ahoy " * 30, output_tokens=20) for _ in range(2)]
     assert [answer.failure for answer in answers] == ["", ""]
@@ -101,11 +100,11 @@ async def test_a_stream_goes_through_the_router_and_is_accounted_in_the_engine(
         "it went where its prefix is"
     )
     # The client key arrived, and what the engine charged is what the ledger says.
-    rows = [clients_of(fleet.reports_port(name)).get("default/ads/chat") for name in REPLICAS]
-    (row,) = [row for row in rows if row is not None]
+    (row,) = [row for since in reports for row in since.rows().values()]
+    assert row.client == "default/ads/chat"
     assert (row.requests, row.output_tokens) == (2, 40)
     assert row.extend_tokens + row.cached_tokens == 2 * answers[0].usage["prompt_tokens"]
-    await until(lambda: fleet.service()["ads"].given == row.service)
+    await until(lambda: fleet.service()["ads"].given - given == row.service)
     for name in REPLICAS:
         assert fleet.metrics(name)['evenkeel_engine_policy_active{policy="DLPM"}'] == 1
 

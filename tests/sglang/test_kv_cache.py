@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,10 +19,11 @@ from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.telemetry.rooms import Rooms
 
-from tests.sglang.engine import ENVIRONMENT, engine_environment
+from tests.sglang.engine import environment_of, installed
 from tests.support.fakes import FakeProber
 from tests.support.leaks import leaky
 from tests.support.routers import QUICK, config_for, until
+from tests.support.sockets import socket_folder
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,13 +35,13 @@ START_S = 120.0
 class Cache:
     """The child process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, sockets: str) -> None:
         self._process = process
         self.replica = ReplicaConfig(
             name="r0",
             url="http://127.0.0.1:1",
-            kv_events=f"ipc://{folder}/events",
-            kv_replay=f"ipc://{folder}/replay",
+            kv_events=f"ipc://{sockets}/events",
+            kv_replay=f"ipc://{sockets}/replay",
         )
 
     async def answer(self) -> int:
@@ -59,26 +59,23 @@ class Cache:
 
 @asynccontextmanager
 async def cache(folder: Path, version: str, *, kept: int = 1000) -> AsyncIterator[Cache]:
-    installed = engine_environment()
-    if installed is None:
-        pytest.skip("the real engine is not installed: make sglang")
-    older = {"PYTHONPATH": str(installed / f"sglang-{version}")} if version else {}
-    process = await asyncio.create_subprocess_exec(
-        installed / "bin/python",
-        Path(__file__).with_name("cache_alone.py"),
-        *(f"ipc://{folder}/events", f"ipc://{folder}/replay", str(PAGE_TOKENS), str(kept)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), **ENVIRONMENT, **older},
-    )
-    child = Cache(process, folder)
-    try:
-        await child.answer()  # it is ready
-        yield child
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    with socket_folder() as sockets:
+        process = await asyncio.create_subprocess_exec(
+            installed() / "bin/python",
+            Path(__file__).with_name("cache_alone.py"),
+            *(f"ipc://{sockets}/events", f"ipc://{sockets}/replay", str(PAGE_TOKENS), str(kept)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment_of({"HOME": str(folder)}, sglang=version or None),
+        )
+        child = Cache(process, sockets)
+        try:
+            await child.answer()  # it is ready
+            yield child
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 @asynccontextmanager

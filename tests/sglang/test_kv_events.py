@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +20,9 @@ from evenkeel_router.app import Router
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.prefix.kv_follower import SyncState
 
-from tests.sglang.engine import Engine, ask, engine_environment, tokens, unused_port
+from tests.sglang.engine import Engine, ask, installed, tokens, unused_port
+from tests.sglang.models import PAGE_TOKENS
+from tests.sglang.shared import KEPT_BATCHES, STOCK_POOL_TOKENS, SharedEngine
 from tests.support.leaks import Leak, leaky
 from tests.support.routers import (
     KEY,
@@ -36,11 +37,7 @@ from tests.support.routers import (
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 _log = logging.getLogger(__name__)
-PAGE_TOKENS = 16
-POOL_TOKENS = 2048  # a handful of the prompts below
 SEED = 5
-KEPT_BATCHES = 12
-"""For replay, in place of SGLang's 10 000: those of a handful of requests."""
 shared = partial(config_for, tenancy=tenancy(cache_sharing=CacheSharing.SERVICE))
 """A router that finds what the tests send to the engine past it."""
 
@@ -96,21 +93,25 @@ Served = tuple[Engine, ReplicaConfig]
 
 def served(
     start: Callable[..., Engine],
+    reports: int,
     *flags: str,
     page_tokens: int = PAGE_TOKENS,
-    kept: int | None = None,
-    **options: Any,
+    sglang: str | None = None,
 ) -> Served:
-    """An engine that publishes, and how a router is told of it."""
+    """An engine with DLPM that publishes, and how a router is told of it."""
     events, replay = unused_port(), unused_port()
     told = kv_events_flag(host="127.0.0.1", port=events, replay_port=replay)
-    if kept is not None:  # batches for replay
-        told = told.removesuffix("}") + f',"buffer_steps":{kept}}}'
-    size = ("--page-size", str(page_tokens), "--max-total-tokens", str(POOL_TOKENS))
-    engine = start(*size, told, *flags, **options)
+    engine = start(
+        *("--schedule-policy=dlpm", f"--page-size={page_tokens}"),
+        *(f"--max-total-tokens={STOCK_POOL_TOKENS}", *flags),
+        told.removesuffix("}") + f',"buffer_steps":{KEPT_BATCHES}}}',
+        environment={"EVENKEEL_REPORTS_PORT": str(reports)},
+        sglang=sglang,
+    )
     replica = ReplicaConfig(
         name="r0",
         url=engine.url,
+        reports=f"tcp://127.0.0.1:{reports}",
         kv_events=f"tcp://127.0.0.1:{events}",
         kv_replay=f"tcp://127.0.0.1:{replay}",
     )
@@ -118,16 +119,13 @@ def served(
 
 
 def prefix_config(page_tokens: int = PAGE_TOKENS) -> PrefixConfig:
-    folder = engine_environment()
-    assert folder is not None
     return PrefixConfig(
-        mode=PrefixMode.TOKENS, tokenizer=str(folder / "model"), page_tokens=page_tokens
+        mode=PrefixMode.TOKENS, tokenizer=str(installed() / "model"), page_tokens=page_tokens
     )
 
 
-async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engine]) -> None:
-    running, replica = served(start)
-    prefix = prefix_config()
+async def test_the_real_engines_cache_is_seen_exactly(stock: SharedEngine) -> None:
+    running, replica, prefix = stock, stock.replica, prefix_config()
     some = prompts(random.Random(SEED))
     async with leaky(replica.kv_events or "") as leak:
         config = shared(replace(replica, kv_events=leak.address), prefix=prefix)
@@ -215,24 +213,24 @@ class Tally:
         return int(predicted)
 
 
-# The CPU engine of 0.5.21 has pages of one token only: larger ones are given out by a kernel.
-@pytest.mark.parametrize(
-    ("version", "page_tokens"),
-    [(None, PAGE_TOKENS), pytest.param("0.5.21", 1, marks=pytest.mark.slow)],
-)
 async def test_lost_batches_are_replayed_and_missing_ones_replaced_by_pages(
-    start: Callable[..., Engine], free_port: int, version: str | None, page_tokens: int
+    templated: SharedEngine,
 ) -> None:
+    replica = replace(templated.replica, reports=templated.reports)
+    await replay_and_replace(templated, replica, PAGE_TOKENS)
+
+
+@pytest.mark.slow
+async def test_an_older_versions_batches_are_replayed_and_replaced_too(
+    start: Callable[..., Engine], free_port: int
+) -> None:
+    """Its CPU engine has pages of one token only: a kernel gives out larger ones."""
+    running, replica = served(start, free_port, page_tokens=1, sglang="0.5.21")
+    await replay_and_replace(running, replica, 1)
+
+
+async def replay_and_replace(running: Engine, replica: ReplicaConfig, page_tokens: int) -> None:
     """Gaps are the only sign of a loss here: nobody looks whether silence hides one."""
-    running, replica = served(
-        start,
-        *("--schedule-policy", "dlpm"),
-        page_tokens=page_tokens,
-        kept=KEPT_BATCHES,
-        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
-        sglang=version,
-    )
-    replica = replace(replica, reports=f"tcp://127.0.0.1:{free_port}")
     some = prompts(random.Random(SEED))
     patient = replace(QUICK, kv_check_interval_s=3600.0)
     for _ in range(20):
@@ -271,9 +269,9 @@ async def test_lost_batches_are_replayed_and_missing_ones_replaced_by_pages(
             await serve(router, some, 10)
             told = tally.exact(10)
     _log.info(
-        "SGLang %s: %d cached tokens of 20 requests foretold by a late router, %d of 10 after gaps, %d of 10 after "
+        "%d cached tokens of 20 requests foretold by a late router, %d of 10 after gaps, %d of 10 after "
         "what was not kept, all right; %s",
-        *(version or "as installed", late, replayed, told, counts),
+        *(late, replayed, told, counts),
     )
 
 
@@ -295,13 +293,7 @@ async def _miss(
 async def test_routers_that_come_in_the_middle_of_a_load_are_exact(
     start: Callable[..., Engine], free_port: int
 ) -> None:
-    running, replica = served(
-        start,
-        *("--schedule-policy", "dlpm", "--max-running-requests", "8"),
-        kept=KEPT_BATCHES,
-        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
-    )
-    replica = replace(replica, reports=f"tcp://127.0.0.1:{free_port}")
+    running, replica = served(start, free_port, "--max-running-requests=8")
     some, enough, done = prompts(random.Random(SEED)), asyncio.Event(), 0
 
     async def load(http: httpx.AsyncClient) -> None:

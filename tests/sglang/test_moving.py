@@ -13,24 +13,28 @@ from typing import Any
 
 import httpx
 import pytest
-from evenkeel_contract.reports import ClientReport
-from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_contract.routerconfig import (
+    ApiKeyConfig,
+    ClientConfig,
+    ReplicaConfig,
+    TenancyConfig,
+    TenantConfig,
+)
 from evenkeel_router.app import running
 from evenkeel_router.settings import Timing
 
-from tests.sglang.engine import Engine, clients_of, tokens, unused_port
-from tests.support.routers import KEY, MODEL, config_for
+from tests.sglang.engine import Since, tokens
+from tests.sglang.shared import SharedEngine
+from tests.support.routers import KEY, MODEL, config_for, sha256
 from tests.support.routers import until as waited_until
 
 _log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
-CHAT = "ns/acme/chat"
 PATIENCE_S = 300.0
 """Two engines on two busy cores."""
-ASKED, RUN = 80, 4
+ASKED = 80
 INPUT, OUTPUT = 24, 300
-NO_REPORT = ClientReport(CHAT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 async def ask(http: httpx.AsyncClient, prompt: Sequence[int], *, stream: bool) -> dict[str, int]:
@@ -54,9 +58,18 @@ async def ask(http: httpx.AsyncClient, prompt: Sequence[int], *, stream: bool) -
     return dict(httpx.Response(200, content=lines[-2][len("data: ") :]).json()["usage"])
 
 
-def idle(ports: Sequence[int]) -> bool:
-    """Whether engines report that nothing waits and nothing runs."""
-    rows = [clients_of(port).get(CHAT, NO_REPORT) for port in ports]
+def tenancy_of(client: str) -> TenancyConfig:
+    """One client: what an engine served another test's would count too."""
+    key = ApiKeyConfig(name="k", client=client, sha256=sha256(KEY))
+    tenant = TenantConfig(
+        namespace="ns", name="moved", clients=(ClientConfig(name=client),), api_keys=(key,)
+    )
+    return TenancyConfig(tenants=(tenant,))
+
+
+def idle(client: str, *engines: Since) -> bool:
+    """Whether engines report that nothing of a client waits or runs."""
+    rows = [since.rows()[client] for since in engines]
     return not any(row.waiting or row.running for row in rows)
 
 
@@ -65,27 +78,16 @@ until = partial(waited_until, patience_s=PATIENCE_S)
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid_once(
-    start: type[Engine], stream: bool
+    plain: SharedEngine, templated: SharedEngine, stream: bool
 ) -> None:
-    rng = random.Random(7)
-    ports = unused_port(), unused_port()
-    engines = [
-        start(
-            *("--schedule-policy", "dlpm", "--max-total-tokens", "4096"),
-            *("--max-running-requests", str(RUN), "--served-model-name", MODEL),
-            *("--stream-interval", "1"),
-            environment={"EVENKEEL_REPORTS_PORT": str(port)},
-            wait=False,
-        )
-        for port in ports
-    ]
-    for engine in engines:
-        await asyncio.to_thread(engine._await_ready)
+    rng, name = random.Random(7), "streams" if stream else "answers"
+    client = f"ns/moved/{name}"
+    leaving, staying = Since(plain.reports_port), Since(templated.reports_port)
     leaves, stays = (
-        ReplicaConfig(name=name, url=engine.url, reports=f"tcp://127.0.0.1:{port}")
-        for name, engine, port in zip(("leaves", "stays"), engines, ports, strict=True)
+        ReplicaConfig(name=name, url=engine.url, reports=engine.reports)
+        for name, engine in (("leaves", plain), ("stays", templated))
     )
-    config = config_for(leaves)
+    config = config_for(leaves, tenancy=tenancy_of(name))
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(
             running(config, timing=Timing(settle_s=0.5, report_interval_s=0.2))
@@ -107,7 +109,7 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
         # The second engine is told of only now: until then everything waits at the first.
         incarnation = rooms.service_ledger.accounting.incarnation("leaves")
         await until(
-            lambda: rooms.service_ledger.accounting.held(incarnation, CHAT).waiting >= ASKED // 2,
+            lambda: rooms.service_ledger.accounting.held(incarnation, client).waiting >= ASKED // 2,
             "a queue",
         )
         router.discovery.update(replace(config, replicas=(leaves, stays)))
@@ -122,8 +124,8 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
         assert totals.retries == 0
 
         # Nothing was lost: who was not moved was answered where it was, whatever else ran there for nobody.
-        await until(lambda: idle(ports), "two engines with nothing to do")
-        left, stayed = (clients_of(port).get(CHAT, NO_REPORT) for port in ports)
+        await until(lambda: idle(client, leaving, staying), "two engines with nothing to do")
+        left, stayed = (since.rows()[client] for since in (leaving, staying))
         _log.info(
             "%d moved; the engine that left: %s, the other: %s", totals.relocations, left, stayed
         )
@@ -137,5 +139,5 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
             for usage in usages
         )
         assert left.service + stayed.service == once
-        await until(lambda: rooms.service_ledger.ledger.served(CHAT) >= once, "the last reports")
-        assert rooms.service_ledger.ledger.served(CHAT) == once
+        await until(lambda: rooms.service_ledger.ledger.served(client) >= once, "the last reports")
+        assert rooms.service_ledger.ledger.served(client) == once

@@ -12,27 +12,21 @@ import pytest
 from evenkeel_contract.reports import ClientReport
 from evenkeel_sglang.seams import SUPPORTED
 
-from tests.sglang.engine import Answer, Engine, ask, clients_of, tokens
+from tests.sglang.engine import Answer, Engine, Since, ask, clients_of, tokens
+from tests.sglang.refusals import refusals
+from tests.sglang.shared import POOL_TOKENS, QUANTUM, RUNNING, SharedEngine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
-POOL_TOKENS = 4096
-QUANTUM = 500
 LONGEST_INPUT, LONGEST_OUTPUT = 220, 16
 # U = we·L_input + wq·M: what runs for one client after its last turn. Whatever memory holds is at most the pool, and
 # beyond the papers' M lies what the engine bets on (ALGORITHMS §7 A1): outputs of all that run.
 U = LONGEST_INPUT + 2 * POOL_TOKENS
 
+POLICY = "--schedule-policy=dlpm"
+MODES = ("--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling")
+
 Start = Callable[..., Engine]
-
-
-def flags(policy: str, *, pool: int = POOL_TOKENS, running: int = 16) -> list[str]:
-    size = ["--max-total-tokens", str(pool), "--max-running-requests", str(running)]
-    return ["--schedule-policy", policy, *size]
-
-
-def settings(port: int) -> dict[str, str]:
-    return {"EVENKEEL_CLIENT_QUANTUM": str(QUANTUM), "EVENKEEL_REPORTS_PORT": str(port)}
 
 
 def queue_of(rng: random.Random, client: str, count: int, **options: Any) -> list[dict[str, Any]]:
@@ -61,19 +55,18 @@ def places(answers: list[Answer], client: str) -> list[int]:
 
 
 async def test_a_flood_does_not_delay_the_other_client_and_accounts_are_exact(
-    start: Start, free_port: int
+    plain: SharedEngine,
 ) -> None:
     rng = random.Random(1)
-    engine = start(*flags("dlpm"), environment=settings(free_port))
     asks = [*queue_of(rng, "greedy", 200), *queue_of(rng, "modest", 20)]
 
-    answers = await engine.run_queue(asks)
+    answers = await plain.run_queue(asks)
 
     # The modest one was sent last and is done long before the flood is: level with it all along, but for U + Q^u.
-    ahead = (LONGEST_INPUT + 2 * LONGEST_OUTPUT * 16 + QUANTUM) / (20 + 2 * LONGEST_OUTPUT)
+    ahead = (LONGEST_INPUT + 2 * LONGEST_OUTPUT * RUNNING + QUANTUM) / (20 + 2 * LONGEST_OUTPUT)
     assert max(places(answers, "modest")) < 2 * 20 + 2 * ahead
     assert all(len(answer.output_ids) == LONGEST_OUTPUT for answer in answers)
-    rows = clients_of(free_port)
+    rows = clients_of(plain.reports_port)
     for name, count in (("greedy", 200), ("modest", 20)):
         row = rows[f"ns/{name}/{name}"]
         assert row.requests == count
@@ -83,21 +76,20 @@ async def test_a_flood_does_not_delay_the_other_client_and_accounts_are_exact(
         assert (row.waiting, row.running) == (0, 0)
     # As much from the cache as a policy that looks at nothing else would get: all but the first prefixes.
     assert rows["ns/greedy/greedy"].cached_tokens > 0.85 * 200 * LONGEST_INPUT
-    assert engine.metrics()['evenkeel_engine_policy_active{policy="DLPM"}'] == 1
+    assert plain.metrics()['evenkeel_engine_policy_active{policy="DLPM"}'] == 1
 
 
 async def test_service_is_quanta_given_less_what_is_left_at_both_levels(
-    start: Start, free_port: int
+    plain: SharedEngine,
 ) -> None:
     rng = random.Random(2)
-    engine = start(*flags("dlpm"), environment=settings(free_port))
     asks = [
         *queue_of(rng, "chat", 120, tenant="big", weights=(4, 3)),
         *queue_of(rng, "batch", 120, tenant="big", weights=(4, 1)),
         *queue_of(rng, "solo", 120, tenant="small"),
     ]
 
-    samples = await watched(free_port, engine.run_queue(asks))
+    samples = await watched(plain.reports_port, plain.run_queue(asks))
 
     client_weights = {"ns/big/chat": 3, "ns/big/batch": 1, "ns/small/solo": 1}
     tenant_weights = {"ns/big": 4, "ns/small": 1}
@@ -123,7 +115,9 @@ async def test_service_is_quanta_given_less_what_is_left_at_both_levels(
     assert seen > 20, "too few samples of clients that wait"
 
 
-async def test_outputs_are_the_same_with_and_without_the_plug_in(start: Start) -> None:
+async def test_outputs_are_the_same_with_and_without_the_plug_in(
+    stock: SharedEngine, templated: SharedEngine
+) -> None:
     rng = random.Random(3)
     shared = tokens(rng, 64)
     prompts = [shared + tokens(rng, 8 + i) if i % 2 else tokens(rng, 40 + i) for i in range(20)]
@@ -135,24 +129,17 @@ async def test_outputs_are_the_same_with_and_without_the_plug_in(start: Start) -
             found.append(answer.output_ids)
         return found
 
-    without = start(*flags("fcfs"), environment={"SGLANG_PLUGINS": "none"})
-    expected = await outputs(without)
-    assert "evenkeel" not in without.log.split("server_args")[-1]
-    without.stop()
-    assert await outputs(start(*flags("dlpm"))) == expected
+    assert await outputs(templated) == await outputs(stock)
+    active = 'evenkeel_engine_policy_active{policy="DLPM"}'
+    assert active in templated.metrics()
+    assert not any(name.startswith("evenkeel_") for name in stock.metrics())
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.slow)])
 async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chunks(
-    start: Start, free_port: int, count: int
+    tight: SharedEngine, count: int
 ) -> None:
-    rng = random.Random(4)
-    # So little memory that running requests are thrown out again, and chunks that cut most inputs.
-    engine = start(
-        *flags("dlpm", pool=1024, running=12),
-        *("--chunked-prefill-size", "64", "--schedule-conservativeness", "0.1"),
-        environment=settings(free_port),
-    )
+    rng, since, told = random.Random(4), Since(tight.reports_port), len(tight.log)
     prefix = {name: tokens(rng, 100) for name in ("a", "b", "c")}
     finished, aborted = 0, 0
     # A connection each: one that SGLang closes after 5 s at rest, just as it is taken again, would be lost.
@@ -162,7 +149,7 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
     async def one(http: httpx.AsyncClient, index: int) -> None:
         nonlocal finished, aborted
         client = rng.choice("abc")
-        body = ask(client, prefix[client] + tokens(rng, rng.randrange(1, 80)), output_tokens=40)
+        body = ask(client, prefix[client] + tokens(rng, rng.randrange(1, 120)), output_tokens=40)
         # An end that the engine may hope for: with `ignore_eos` it sets all of it aside and retracts nobody.
         body["sampling_params"] |= {"ignore_eos": False, "min_new_tokens": 40}
         patience_s = rng.uniform(0, 2) if index % 5 == 0 else None
@@ -175,13 +162,13 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
         assert len(response.raise_for_status().json()["output_ids"]) == 40
         finished += 1
 
-    async with httpx.AsyncClient(base_url=engine.url, timeout=600, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=tight.url, timeout=600, limits=limits) as http:
         await asyncio.gather(*(one(http, index) for index in range(count)))
-        await engine.idle(http)
+        await tight.idle(http)
 
     assert finished + aborted == count
-    # Without the unknown client: SGLang's warm-up is nobody's.
-    rows = {client: row for client, row in clients_of(free_port).items() if client[:3] == "ns/"}
+    rows = since.rows()
+    assert rows.keys() == {"ns/a/a", "ns/b/b", "ns/c/c"}
     made = sum(row.output_tokens for row in rows.values())
     assert (
         40 * finished <= made <= 40 * count
@@ -193,77 +180,79 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
         # At rest: a debt of at most U is left. (What was forfeited on the way whenever nothing of a client was there is
         # not told, so the identity is not to be had here.)
         assert -(LONGEST_INPUT + 2 * 1024) < row.deficit <= 0
-    assert "Retract requests" in engine.log
+    assert "Retract requests" in tight.log[told:]
 
 
-async def test_a_seed_is_where_a_client_starts_once(start: Start, free_port: int) -> None:
+async def test_a_seed_is_where_a_client_starts_once(plain: SharedEngine) -> None:
     rng = random.Random(5)
-    engine = start(*flags("dlpm"), environment=settings(free_port))
     asks = [
         *queue_of(rng, "ahead", 30, tenant="team", seed=-3000),
         *queue_of(rng, "ahead", 10, tenant="team", seed=-9_000_000),
         *queue_of(rng, "level", 40, tenant="team"),
     ]
 
-    answers = await engine.run_queue(asks)
+    answers = await plain.run_queue(asks)
 
-    assert clients_of(free_port)["ns/team/ahead"].seed == -3000
+    assert clients_of(plain.reports_port)["ns/team/ahead"].seed == -3000
     # It owes more than all 40 requests of the other cost, though it came first.
     assert 3000 > 200 + 40 * (20 + 2 * LONGEST_OUTPUT)
-    assert max(places(answers, "level")) < 40 + 16  # a batch may finish in any order
+    assert max(places(answers, "level")) < 40 + RUNNING  # a batch may finish in any order
 
 
-async def test_the_older_supported_version_is_as_fair(start: Start, free_port: int) -> None:
+async def test_the_older_supported_version_is_as_fair(older: SharedEngine) -> None:
     rng = random.Random(6)
-    engine = start(*flags("dlpm"), environment=settings(free_port), sglang="0.5.21")
-    answers = await engine.run_queue([*queue_of(rng, "greedy", 80), *queue_of(rng, "modest", 8)])
+    answers = await older.run_queue([*queue_of(rng, "greedy", 80), *queue_of(rng, "modest", 8)])
     assert max(places(answers, "modest")) < 60
-    row = clients_of(free_port)["ns/greedy/greedy"]
+    row = clients_of(older.reports_port)["ns/greedy/greedy"]
     assert row.extend_tokens + row.cached_tokens == 80 * LONGEST_INPUT
 
 
-async def test_every_prompt_of_one_call_is_its_clients(start: Start, free_port: int) -> None:
-    engine = start(*flags("dlpm"), environment=settings(free_port))
-    others = {name: row.requests for name, row in clients_of(free_port).items()}  # its own warm-up
+async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> None:
+    since = Since(plain.reports_port)
     body = ask("many", tokens(random.Random(8), 30), output_tokens=4)
-    async with httpx.AsyncClient(base_url=engine.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
         call = body | {"input_ids": [body["input_ids"]] * 3}
         answers = (await http.post("/generate", json=call)).raise_for_status().json()
         (await http.post("/generate", json=_drawn_twice(body))).raise_for_status()
-        await engine.idle(http)
+        await plain.idle(http)
     assert len(answers) == 3
-    rows = clients_of(free_port)
+    rows = since.rows()
     # SGLang asks once more before the two, to have their prompt cached.
     assert rows.pop("ns/many/many").requests >= 3 + 2
-    assert {name: row.requests for name, row in rows.items()} == others
+    assert rows == {}
 
 
 def _drawn_twice(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"sampling_params": body["sampling_params"] | {"n": 2, "temperature": 1}}
 
 
-def test_a_version_that_does_not_fit_refuses_to_start(start: Start, older_seam: str) -> None:
-    engine = start(*flags("dlpm"), environment={"PYTHONPATH": older_seam}, wait=False)
-    assert engine.wait_ended() != 0
-    assert "does not fit the plug-in" in engine.log
-    assert "Refusing to start" in engine.log
-    assert SUPPORTED in engine.log
+# What starts no engine: SGLang's own functions find the plug-in, and read flags, in a process without a model (`refusals.py`).
 
 
-@pytest.mark.parametrize(
-    "flag", ["--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling"]
-)
+def test_a_version_that_does_not_fit_refuses_to_start(older_seam: str) -> None:
+    (refusal,) = refusals(["--schedule-policy=dlpm"], path=[older_seam])
+    assert "does not fit the plug-in" in refusal
+    assert "Refusing to start" in refusal
+    assert SUPPORTED in refusal
+
+
 @pytest.mark.parametrize("sglang", [None, "0.5.21"])
-def test_a_mode_that_bypasses_the_policy_is_refused_before_the_model_is_loaded(
-    start: Start, flag: str, sglang: str | None
-) -> None:
-    engine = start(*flags("dlpm"), flag, sglang=sglang, wait=False)
+def test_a_mode_that_bypasses_the_policy_is_refused_as_flags_are_read(sglang: str | None) -> None:
+    started, *refused = refusals(*([POLICY], *([POLICY, mode] for mode in MODES)), sglang=sglang)
+    assert started == ""
+    for mode, refusal in zip(MODES, refused, strict=True):
+        assert f"{mode.partition('=')[0]} is set; remove it" in refusal
+
+
+def test_a_refusal_ends_the_engine_before_the_model_is_loaded(start: Start) -> None:
+    engine = start(POLICY, MODES[0], wait=False)
     assert engine.wait_ended() != 0
-    assert f"{flag.partition('=')[0]} is set; remove it" in engine.log
+    assert "--dp-size is set; remove it" in engine.log
     assert "Load weight" not in engine.log
 
 
 def test_a_setting_that_cannot_be_stops_the_engine_and_names_it(start: Start) -> None:
-    engine = start(*flags("dlpm"), environment={"EVENKEEL_CLIENT_QUANTUM": "-1"}, wait=False)
+    """The scheduler's process reads settings."""
+    engine = start(POLICY, environment={"EVENKEEL_CLIENT_QUANTUM": "-1"}, wait=False)
     assert engine.wait_ended() != 0
     assert "EVENKEEL_CLIENT_QUANTUM is -1.0; it must be a positive number" in engine.log

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.sglang.engine import Engine, ask, probed, tokens
+from tests.sglang.shared import POOL_TOKENS, RUNNING, SharedEngine
 from tests.sglang.ways import events
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1800)]
 
-POOL_TOKENS, RUNNING = 4096, 32
 INPUT_TOKENS, USED_TOKENS, LIE_TOKENS = 64, 32, 1024
 REQUESTS = 48
 STOP_TOKEN = 7
@@ -55,14 +55,10 @@ async def steps_of_a_queue(engine: Engine, trace: Path, *, most: int) -> int:
 
 
 async def test_a_lie_about_max_tokens_costs_at_most_a_tenth_of_total_service(
-    start: Start, tmp_path: Path
+    plain: SharedEngine,
 ) -> None:
-    trace = tmp_path / "trace"
-    size = ("--max-total-tokens", str(POOL_TOKENS), "--max-running-requests", str(RUNNING))
-    engine = start("--schedule-policy", "dlpm", *size, environment=probed(trace, with_plug_in=True))
-
-    honest = await steps_of_a_queue(engine, trace, most=USED_TOKENS)
-    lying = await steps_of_a_queue(engine, trace, most=LIE_TOKENS)
+    honest = await steps_of_a_queue(plain, plain.trace, most=USED_TOKENS)
+    lying = await steps_of_a_queue(plain, plain.trace, most=LIE_TOKENS)
 
     assert honest >= 0.9 * lying, (honest, lying)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +15,13 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
 from evenkeel_router.prefix.prompts import Chat, read
 
-from tests.sglang.engine import Engine, engine_environment
+from tests.sglang.models import NAME, PAGE_TOKENS
+from tests.sglang.shared import SharedEngine
 from tests.support.routers import KEY, config_for, router_of, until
 from tests.support.tokenizers import ids_of_chat
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
-Start = Callable[..., Engine]
-PAGE_TOKENS = 16
-NAME = "llama"
-# What templates of today's models do: dates, tools as JSON with and without indent, calls, results, thoughts, parts.
-TEMPLATE = """\
-{{- bos_token }}
-{%- set ns = namespace(system='') %}
-{%- if messages[0].role == 'system' %}{% set ns.system = messages[0].content | trim %}{% endif %}
-<|system|> {{ ns.system }}
-Today: {{ strftime_now('%Y') }}
-{% if tools %}Tools:
-{% for tool in tools %}
-{{ tool | tojson(indent=2) }}
-{{ tool.function | tojson }}
-{% endfor %}
-{% endif %}
-{% for message in messages %}
-{% if message.role == 'system' %}{% continue %}{% endif %}
-<|{{ message.role }}|>
-{%- if message.reasoning_content is defined %} [{{ message.reasoning_content }}]{% endif %}
-{%- if message.name is defined %} ({{ message.name }}){% endif %}
- {{ message.content }}
-{% for call in message.tool_calls or [] %}
-{{ call.id }} {{ call.function.name }} {{ call.function.arguments | tojson }}
-{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}
-
-{% endfor %}
-{% endfor %}
-{% generation %}{% endgeneration %}
-{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}
-"""
-PARTS = "{% for message in messages %}{% for content in message['content'] %}[{{ content.text }}]{% endfor %}{% endfor %}"
 USER: dict[str, Any] = {"role": "user", "content": "  How warm is it in Zürich, and why?  "}
 TOOL = {
     "type": "function",
@@ -96,33 +63,6 @@ CHATS: list[dict[str, Any]] = [
 PROMPTS = ("Once upon a time", "", "<s>twice", " wide  blanks\n\n\tand ünïcödé 漢字 🙂", "x" * 3000)
 
 
-def model_folder(folder: Path, template: str) -> Path:
-    """The tiny model with a BOS before every prompt, as Llama's has, and another template."""
-    environment = engine_environment()
-    assert environment is not None
-    shutil.copytree(environment / "model", folder)
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    single = [bos, {"Sequence": {"id": "A", "type_id": 0}}]
-    tokenizer["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
-    }
-    path.write_text(json.dumps(tokenizer))
-    (folder / "chat_template.jinja").write_text(template)
-    return folder
-
-
-def flags(model: Path) -> list[str]:
-    return [
-        *("--model-path", str(model), "--served-model-name", NAME),
-        *("--page-size", str(PAGE_TOKENS), "--max-total-tokens", "16384"),
-    ]
-
-
 def ours(model: Path) -> ModelTokenizer:
     return ModelTokenizer(
         {name: (model / name).read_bytes() for name in FILES if (model / name).exists()}
@@ -135,17 +75,22 @@ def prompt_of(chat: dict[str, Any]) -> Chat:
     return asked
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, PARTS], ids=["text", "parts"])
-async def test_prompts_and_chats_have_the_engines_token_ids(
-    start: Start, tmp_path: Path, template: str
-) -> None:
-    model = model_folder(tmp_path / "model", template)
-    engine, tokenizer = start(*flags(model)), ours(model)
+async def test_prompts_and_chats_have_the_engines_token_ids(templated: SharedEngine) -> None:
+    await compare(templated, CHATS)
+
+
+async def test_chats_in_parts_have_the_engines_token_ids(plain: SharedEngine) -> None:
+    await compare(plain, CHATS[:3])
+
+
+async def compare(engine: SharedEngine, chats: Sequence[dict[str, Any]]) -> None:
+    """The engine's own ids of prompts and of these chats, and the router's."""
+    tokenizer = ours(engine.model)
     async with httpx.AsyncClient(base_url=engine.url, timeout=120) as http:
         for prompt in PROMPTS:
             told = await http.post("/tokenize", json={"model": NAME, "prompt": prompt})
             assert tokenizer.prompt(prompt) == told.raise_for_status().json()["tokens"], prompt
-        for chat in CHATS if template is TEMPLATE else CHATS[:3]:
+        for chat in chats:
             body = chat | {"model": NAME, "max_tokens": 1, "return_prompt_token_ids": True}
             answer = await http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
@@ -154,14 +99,12 @@ async def test_prompts_and_chats_have_the_engines_token_ids(
 
 
 async def test_the_router_predicts_what_the_engine_finds_cached(
-    start: Start, tmp_path: Path
+    templated: SharedEngine,
 ) -> None:
-    model = model_folder(tmp_path / "model", TEMPLATE)
-    engine = start(*flags(model))
-    config = config_for(
-        ReplicaConfig(name="r0", url=engine.url),
-        prefix=PrefixConfig(mode=PrefixMode.TOKENS, tokenizer=str(model), page_tokens=PAGE_TOKENS),
+    prefix = PrefixConfig(
+        mode=PrefixMode.TOKENS, tokenizer=str(templated.model), page_tokens=PAGE_TOKENS
     )
+    config = config_for(ReplicaConfig(name="r0", url=templated.url), prefix=prefix)
     turns = [{"role": "system", "content": "You keep a ship on an even keel. " * 20}, USER]
     async with router_of(config) as router:
         headers = {"Authorization": f"Bearer {KEY}"}
@@ -182,16 +125,8 @@ async def test_the_router_predicts_what_the_engine_finds_cached(
         assert not router.rooms.prefixes.untokenised.distrusts("chat")
 
 
-async def test_the_engine_sends_its_tokenizer_to_the_router(
-    start: Start, tmp_path: Path, free_port: int
-) -> None:
-    model = model_folder(tmp_path / "model", TEMPLATE)
-    engine = start(
-        *flags(model),
-        *("--schedule-policy", "dlpm"),
-        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
-    )
-    replica = ReplicaConfig(name="r0", url=engine.url, reports=f"tcp://127.0.0.1:{free_port}")
+async def test_the_engine_sends_its_tokenizer_to_the_router(templated: SharedEngine) -> None:
+    replica = ReplicaConfig(name="r0", url=templated.url, reports=templated.reports)
     config = config_for(replica, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
     async with router_of(config) as router:
         await until(lambda: router.tokenising.tokenizer is not None, "the engine's tokenizer")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sockets import socket_folder
+
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
 PATIENCE_S = 20.0
 
@@ -26,7 +28,8 @@ class RedisServer:
         self._folder = folder
         self._append = append
         self._process: asyncio.subprocess.Process | None = None
-        self.socket = folder / "redis.sock"
+        self._sockets = socket_folder()
+        self.socket = Path(self._sockets.name) / "redis.sock"
 
     @property
     def url(self) -> str:
@@ -57,6 +60,7 @@ class RedisServer:
         """End it, if it runs, stopped or not."""
         if self._process is not None and self._process.returncode is None:
             await self._end(signal.SIGKILL)
+        self._sockets.cleanup()
 
     async def _end(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -27,7 +27,7 @@ from evenkeel_contract.vllm import SCHEDULER_FLAG
 
 from bench.gpu.engine import EngineError
 from bench.vllm_engine import running_vllm
-from tests.sglang.engine import PACE_S, SETTLE_S, clients_of, tokens, unused_port
+from tests.sglang.engine import PACE_S, at_rest, clients_of, tokens, unused_port
 from tests.support.routers import until
 from tests.vllm.conftest import UNTESTED
 
@@ -140,7 +140,9 @@ async def run_queue(found: Engine, asks: list[Ask]) -> list[Answer]:
             for ask in asks:
                 tasks.append(asyncio.create_task(ask.send(http)))
                 await asyncio.sleep(PACE_S)
-            await asyncio.sleep(SETTLE_S)
+            feeder = scheduler.parent()
+            assert feeder is not None
+            await at_rest(feeder)
         finally:
             scheduler.resume()
         return await asyncio.gather(*tasks)

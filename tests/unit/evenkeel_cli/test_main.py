@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -104,20 +105,22 @@ def test_shells_complete_commands_and_their_options(shell: str, line: str, want:
 
 
 def test_bash_completes_with_the_script_that_the_program_prints(tmp_path: Path) -> None:
-    program = tmp_path / "evenkeel"
-    program.write_text(
-        f"#!{sys.executable}\nimport sys; sys.path[:0] = {sys.path!r}\n"
+    program, script = tmp_path / "evenkeel", tmp_path / "main.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
         "sys.argv[0] = 'evenkeel'\nfrom evenkeel_cli.entry import main; main()\n"
     )
+    # The path of the interpreter may be too long for a first line, or hold a space.
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(script)])} "$@"\n')
     program.chmod(0o755)
-    script = """
+    commands = """
         source <(_EVENKEEL_COMPLETE=source_bash evenkeel)
         COMP_WORDS=(evenkeel check --j) COMP_CWORD=2
         $(complete -p evenkeel | sed -E 's/.*-F ([^ ]+).*/\\1/')  evenkeel
         echo "${COMPREPLY[@]}"
     """
     done = subprocess.run(
-        ["bash", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        ["bash", "-c", commands], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["--json"], done.stderr

@@ -51,7 +51,7 @@ def test_what_all_is_built_on_runs_every_stage(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "want"),
     [
-        ("plugins/sglang/evenkeel_sglang/scheduling.py", {"test-sglang-core", "e2e-core"}),
+        ("plugins/sglang/evenkeel_sglang/hooks.py", {"test-sglang-core", "e2e-core"}),
         ("operator/evenkeel_operator/reconcile.py", {"e2e-core"}),
         ("charts/evenkeel/values.yaml", {"e2e-core"}),
         ("router/evenkeel_router/cluster/work_queue.py", {"e2e-core"}),
