@@ -19,8 +19,8 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_sglang import hooks
 from evenkeel_plugin.scheduling import Scheduling
+from evenkeel_sglang import hooks
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.model import Engine

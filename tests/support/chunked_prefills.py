@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from evenkeel_sglang import hooks
 from evenkeel_plugin.scheduling import Scheduling
+from evenkeel_sglang import hooks
 
 PAGE_TOKENS = 1
 
