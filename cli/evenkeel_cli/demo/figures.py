@@ -35,7 +35,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     """Failed requests of all clients."""
     ttft_p50_s: float
-    """Times are those of the ordinary clients."""
+    """Median time to first token of the ordinary clients. The times below are theirs, too."""
     ttft_p99_s: float
     latency_p50_s: float
     latency_p99_s: float
@@ -49,7 +49,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     jain: float
     """Jain's index of what each client was given over what it was owed."""
     given_over_owed: dict[str, float]
-    """By client, of those that were owed something."""
+    """Client → what it was given over what it was owed, of those that were owed something."""
     elapsed_s: float
 
 
@@ -122,7 +122,7 @@ def ordinary_requests(result: PhaseResult) -> list[OrdinaryRequest]:
 
 
 def given_over_owed(result: PhaseResult) -> dict[str, float]:
-    """By client, of those that were owed something, until the phase was cut."""
+    """Client → what it was given over what it was owed, until the phase was cut. Clients that were owed nothing are left out."""
     records = [outcome.record() for outcome in result.outcomes]
     ended = {record.program for record in records}
     records += [

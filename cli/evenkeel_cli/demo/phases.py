@@ -32,7 +32,7 @@ class Flood:
     """The parameters of the load."""
 
     duration_s: float = 35.0
-    """How long requests arrive."""
+    """Time in which requests arrive."""
     ordinary_per_s: float = 2.0
     """Requests per second of each ordinary client; arrivals are Poisson."""
     flood_factor: float = 10.0
@@ -41,7 +41,7 @@ class Flood:
     """Number of prompts that begin a client's requests, equally likely."""
     prefix_tokens: int = 512
     question_tokens: tuple[int, int] = (32, 160)
-    """The part that differs between requests: uniform, both ends included."""
+    """Range of the tokens that differ between requests: uniform, both ends included."""
     answer_tokens: tuple[int, int] = (32, 96)
     seed: int = 7
 
@@ -85,7 +85,7 @@ class Phase:
     """The policies and the load of a phase."""
 
     name: str
-    """Its name in files."""
+    """Name of the phase in files."""
     title: str
     replica_policy: str
     fleet_policy: str

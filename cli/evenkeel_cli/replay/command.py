@@ -183,7 +183,7 @@ async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]
 def _print(
     report: ReplayReport, outcomes: Sequence[Outcome], *, named: bool, out: Path | None
 ) -> None:
-    """`named`: requests identified their client."""
+    """Print the table and a remedy for refused keys. `named`: requests identified their client."""
     console = report_console()
     console.print(table_of(report, outcomes), highlight=False)
     if str(UNAUTHENTICATED) in report.errors:

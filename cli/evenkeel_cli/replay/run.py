@@ -58,7 +58,7 @@ class Outcome:
     number: int
     client: str
     due_s: float
-    """The time at which it should be sent, in seconds since the run began, like all times here."""
+    """The time at which the call should be sent, in seconds since the run began, like all times here."""
     answer: Answer
 
     def record(self) -> Record:

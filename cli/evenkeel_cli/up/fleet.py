@@ -67,7 +67,7 @@ class Replica:
         return f"http://{HOST}:{self.ports[0]}"
 
     def config(self) -> ReplicaConfig:
-        """Its entry in the router's configuration."""
+        """The replica's entry in the router's configuration."""
         reports, kv_events, kv_replay = (f"tcp://{HOST}:{port}" for port in self.ports[1:])
         return ReplicaConfig(
             name=self.name, url=self.url, reports=reports, kv_events=kv_events, kv_replay=kv_replay
@@ -95,7 +95,7 @@ class Fleet:
         self._report = report
         self._launcher = Launcher(folder)
         self._supervisors: set[ProcessSupervisor] = set()
-        """Of every process, including those that start or end at the moment."""
+        """Supervisors of every process, including those that start or end at the moment."""
         self._config: RouterConfig | None = None
         self._reported_command: ReplicaCommand | None = None
 

@@ -151,7 +151,7 @@ class Run:
     listen: ListenConfig
     engines: Engines
     tracing: TracingConfig | None
-    """Replaces that of the file."""
+    """Tracing that replaces that of the file; None: the file decides."""
     state_root: Path
     console: Console
     _fleet: Fleet | None = None

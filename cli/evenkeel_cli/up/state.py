@@ -73,7 +73,7 @@ class StateFolder:
         return self.path / f"{name}.log"
 
     def old_log_of(self, name: str) -> Path:
-        """Its earlier output, moved there when the log grew too long."""
+        """Earlier output of a process, moved there when its log grew too long."""
         return self.path / f"{name}.log.1"
 
     def write(self, record: FleetRecord) -> None:
