@@ -172,7 +172,7 @@ class Matching:
                 _remove(self._lacking, blocks[whole], request)
 
     def _blocks_of(self, request: EngineRequest) -> tuple[int, ...]:
-        """Its blocks when it began to wait."""
+        """The request's blocks when it began to wait."""
         blocks = self._blocks.get(request)
         if blocks is None:
             blocks = self._blocks[request] = _blocks(request)
