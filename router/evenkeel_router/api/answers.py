@@ -20,7 +20,7 @@ from evenkeel_router.api.openai import OPENAI, Details, Reply, of_openai, within
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
-"""Of a transcript, for its estimate. Engines do not report its tokens."""
+"""Bytes of a transcript that count as one token. Engines do not report its tokens."""
 _LONGEST_S: Final = 1e6
 
 
@@ -102,7 +102,7 @@ def of_response(usage: _ResponsesUsage | None) -> Usage | None:
 
 
 def of_message(usage: _AnthropicUsage | None) -> Usage | None:
-    """Anthropic's `input_tokens` are those beside the cache."""
+    """The usage of an Anthropic message, whose `input_tokens` are those beside the cache."""
     if usage is None:
         return None
     read = max(0, usage.cache_read_input_tokens or 0)

@@ -198,7 +198,7 @@ def of_openai(usage: _Usage | None) -> Usage | None:
 
 
 def within_bounds(given: int | None, cached: int | None, output: int | None) -> Usage:
-    """Clamped to possible values, so that a replica's error cannot make a negative charge."""
+    """The usage, clamped to possible values, so that a replica's error cannot make a negative charge."""
     input_tokens = given if given and given > 0 else 0
     cached_tokens = cached if cached and cached > 0 else 0
     output_tokens = output if output and output > 0 else 0
@@ -346,7 +346,7 @@ class EventScan:
         return self._data(data)
 
     def _data(self, data: bytes) -> bool:
-        """The same for the data of an event."""
+        """Note the data of an event; returns whether to pass the event on."""
         if data == _DONE:
             self.done = True
         elif not (data.startswith(b"{") and data.endswith(b"}")):

@@ -26,7 +26,7 @@ from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
-"""On every EndpointSlice: its Service."""
+"""Label of every EndpointSlice, whose value is the name of its Service."""
 
 
 class Condition(msgspec.Struct, frozen=True):

@@ -49,7 +49,7 @@ class _Watch:
     replica: ReplicaConfig
     kick: asyncio.Event = field(default_factory=asyncio.Event)
     probed: bool = False
-    """Whether a probe has shown if it takes requests."""
+    """Whether a probe has shown if the replica takes requests."""
     silent: int = 0
     reported: bool = False
     """Whether a report named the process that is there now."""
@@ -58,9 +58,9 @@ class _Watch:
     sized: bool = False
     """Whether the process was asked how large it is."""
     started_s: float | None = None
-    """Of a replica without reports: when its process started, if it reports that."""
+    """Start time of the process of a replica without reports; None if it does not report that."""
     unknown_since_s: float | None = None
-    """Since when it has been ready without joining, because no report came."""
+    """Time since which the replica has been ready without joining, because no report came; None otherwise."""
     task: asyncio.Task[None] | None = None
 
 
@@ -158,7 +158,8 @@ class HealthMonitor:
                 self.replaced(member.name)
 
     async def _measure(self, watch: _Watch) -> None:
-        """How far deficits can fall there, which bounds the debts of its clients (R5), and when the process started."""
+        """Measure how far deficits can fall at a replica, which bounds the debts of its clients (R5), and when the
+        process started."""
         if watch.replica.reports is None:
             watch.started_s = await self._prober.started_s(watch.replica)
         size = await self._prober.size(watch.replica)
@@ -193,7 +194,7 @@ class HealthMonitor:
         self._notice()
 
     def _drain(self, member: Member) -> None:
-        """It finishes what runs there; what waits is moved with its next report (`request.relocation`)."""
+        """Let a replica finish what runs there; what waits is moved with its next report (`request.relocation`)."""
         self._service_ledger.accounting.drains(member.name)
         self.drained.set()
 
@@ -220,7 +221,7 @@ class HealthMonitor:
         return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
     def _backs_off(self, member: Member) -> bool:
-        """Whether its backoff is active. The last replica of a fleet gets none."""
+        """Whether the replica's backoff is active. The last replica of a fleet gets none."""
         if not self._replicas.fleet.routable:
             member.backoff.end()
         return member.backoff.is_active(self._now())
@@ -267,7 +268,7 @@ class HealthMonitor:
             watch.kick.set()
 
     def lost(self, name: str, why: str) -> None:
-        """Its process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
+        """The replica's process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
         member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.joined:
             _log.warning("replica %s is lost: %s", name, why)
@@ -276,7 +277,7 @@ class HealthMonitor:
             watch.kick.set()
 
     def replaced(self, name: str) -> None:
-        """Its reports or its metrics come from another process than before."""
+        """Another process than before sends the replica's reports or metrics."""
         self.lost(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:

@@ -42,11 +42,11 @@ class Backoff:
     _until_s: float = 0.0
 
     def answered(self) -> None:
-        """It answered a request."""
+        """The replica answered a request."""
         self._failures = 0
 
     def failed(self, now_s: float) -> float:
-        """It failed a request that another replica answered. Returns the backoff, seconds; 0: none.
+        """The replica failed a request that another one answered. Returns the backoff, seconds; 0: none.
 
         A failure during a backoff is of a request sent before, and counts no more.
         """
@@ -61,11 +61,11 @@ class Backoff:
         return backoff_s
 
     def is_active(self, now_s: float) -> bool:
-        """Whether it gets no requests now."""
+        """Whether the replica gets no requests now."""
         return now_s < self._until_s
 
     def end(self) -> None:
-        """It is the last replica, or its process is new: it gets requests again."""
+        """The replica is the last one, or its process is new: it gets requests again."""
         self._until_s = 0.0
 
 
@@ -81,7 +81,7 @@ class Basis(StrEnum):
     TEXT = "text"
     """Blocks of text that were sent to the replica."""
     ESTIMATED = "estimated"
-    """Pages of tokens that were sent to it."""
+    """Pages of tokens that were sent to the replica."""
     EXACT = "exact"
     """Pages of tokens, by complete KV events of the replica."""
 
@@ -93,10 +93,10 @@ class Pages(NamedTuple):
     """The first prompt of a request in tokens mode."""
 
     hashes: Sequence[int]
-    """Of its whole pages."""
+    """Hashes of the prompt's whole pages."""
     page_tokens: int
     tokens: int
-    """Of the prompt."""
+    """Tokens of the prompt."""
 
     def cached(self, pages: int) -> int:
         """Tokens that an engine finds cached if it holds `pages`. Never the last token: the engine computes it for its output."""
@@ -109,7 +109,7 @@ class DiscoveredReplica:
 
     replica: ReplicaConfig
     unschedulable: str = ""
-    """Why it may get no new requests, whatever its probes show; empty: it may."""
+    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,18 +118,18 @@ class Member:
 
     name: str
     slot: int | None = None
-    """None: its process is not there."""
+    """Slot of the replica's process; None: the process is not there."""
     routable: bool = False
     unschedulable: str = ""
-    """Why it may get no new requests, whatever its probes show; empty: it may."""
+    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
-    """How often it joined."""
+    """Times that the replica joined."""
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
-    """Of its process; `health` replaces it."""
+    """Backoff of the replica's process; `health` replaces it."""
 
     @property
     def joined(self) -> bool:
-        """Whether its process is there."""
+        """Whether the replica's process is there."""
         return self.slot is not None
 
 
@@ -139,7 +139,7 @@ class Match(msgspec.Struct, frozen=True):
     dispatch: Dispatch
     matched_blocks: int
     pages: Pages | None = None
-    """None: it was matched by its text."""
+    """Pages of the prompt; None: it was matched by its text."""
     adapter: str | None = None
 
     def estimate(self, output_tokens: int) -> Usage:
@@ -188,7 +188,7 @@ class Fleet:
         """Requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
         self.withdrawn: Callable[[Member], None] = lambda member: None
-        """Called with a replica that takes no new requests from now on."""
+        """Callback with a replica that takes no new requests from now on."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -361,7 +361,7 @@ class Fleet:
             self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
 
     def alive(self, ticket: Ticket) -> bool:
-        """Whether the process that it went to is still there."""
+        """Whether the process that the request went to is still there."""
         member = ticket.member
         return member.slot == ticket.slot and member.lives == ticket.life
 

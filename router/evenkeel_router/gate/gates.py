@@ -43,14 +43,14 @@ class _Place:
 
     gate: Gate
     slot: int
-    """Of the process that the gate is about."""
+    """Slot of the process that the gate is about."""
     incarnation: str
-    """Under which the ledger has this gate; empty: the engine reports for itself."""
+    """Incarnation under which the ledger has this gate; empty: the engine reports for itself."""
     turns: dict[GatedRequest, Turn] = field(default_factory=dict)
     active: Collection[str] = ()
     """Clients with requests or deficits here when rows were published last."""
     sequence: int = 0
-    """Of the rows published last."""
+    """Sequence of the rows published last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +61,11 @@ class Turn:
     place: _Place
     request: GatedRequest
     admitted: asyncio.Future[bool] | None = None
-    """True: go to the replica. False: select another one. None: it did not wait."""
+    """The decision. True: go to the replica. False: select another one. None: the request did not wait."""
     invited: ReplicaSet = EMPTY
-    """Where to go instead, if anywhere in particular."""
+    """Replicas to go to instead; empty: any."""
     produced: EventScan | None = None
-    """Set while the answer is streamed."""
+    """Scan of the answer, while it is streamed; None otherwise."""
 
     @property
     def waits(self) -> bool:
@@ -82,7 +82,7 @@ class Turn:
             return await self.admitted
 
     def decide(self, *, admitted: bool) -> None:
-        """Unless its client has just left."""
+        """Admit the request or send it back to selection, unless its client has just left."""
         if self.admitted is not None and not self.admitted.done():
             self.admitted.set_result(admitted)
 

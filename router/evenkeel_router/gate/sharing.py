@@ -35,13 +35,13 @@ class ClientAtGate(NamedTuple):
     """One client at one gate."""
 
     service: float
-    """Weighted tokens, ever."""
+    """Service that the client was ever given, weighted tokens."""
     waiting: float
-    """Requests."""
+    """Requests that wait."""
 
 
 AtGates: TypeAlias = Mapping[str, Mapping[str, ClientAtGate]]
-"""By router, then by client."""
+"""Router → client → what it has at that router's gate."""
 
 
 class Sharing:
@@ -65,7 +65,7 @@ class Sharing:
         """Service of all in one interval, smoothed."""
         self._stalled = 0
         self.part = 1.0
-        """Of the replica, from 0 to 1."""
+        """This router's part of the replica, from 0 to 1."""
         self.ahead: frozenset[str] = frozenset()
         """Clients that must wait until a client of another router has caught up."""
 

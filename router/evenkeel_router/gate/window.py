@@ -58,7 +58,7 @@ class WindowRules:
     tolerance: float
     """Highest pace without a cut, in best paces."""
     most_tokens: float
-    """With as many uncached tokens no other request is sent, beyond the floor."""
+    """Uncached tokens without an answer from which on no other request is sent, beyond the floor."""
     fills_places: bool = False
     """Whether a request that began keeps a place until it ends."""
     most_overtakes: float = inf
@@ -92,7 +92,7 @@ class Window:
     rules: WindowRules
     limit: float = field(init=False)
     part: float = 1.0
-    """Of the replica that this router may use, from 0 to 1."""
+    """Part of the replica that this router may use, from 0 to 1."""
     best_pace: float = inf
     """Seconds per token of work; infinite before the first request has begun."""
     _sent: dict[GatedRequest, tuple[float, int]] = field(default_factory=dict)

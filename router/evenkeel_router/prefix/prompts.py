@@ -53,7 +53,7 @@ class Chat:
     """A conversation as the template gets it."""
 
     messages: list[Template]
-    """Content is a text, or a list of parts, all of them text."""
+    """Messages, whose content is a text, or a list of parts, all of them text."""
     tools: list[Template] | None
     options: Template = field(default_factory=dict)
     """Further variables of the template."""
@@ -225,7 +225,7 @@ def _tools(fields: ChatFields) -> list[Template] | None:
 
 
 def _tool(tool: Tool) -> Template:
-    """As SGLang 0.5.23 dumps it: the client's order of keys, and those that it left out as null."""
+    """A tool as SGLang 0.5.23 dumps it: the client's order of keys, and those that it left out as null."""
     given = tool.function
     if tool.defer_loading is not None or given.get("defer_loading") is not None:
         raise UntokenisedError(Reason.OPTIONS, "a tool is loaded later")

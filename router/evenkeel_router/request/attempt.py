@@ -57,7 +57,7 @@ class PendingVerdict:
     def __init__(self, taken: TakenBack) -> None:
         self._taken = taken
         self._verdict: RelocationVerdict | None = None
-        """By the last report; None: there was none yet."""
+        """Verdict of the last report; None: there was none yet."""
         self._noticed = asyncio.Event()
 
     def reported(self, held: HeldWork) -> bool:
@@ -94,7 +94,7 @@ _SELECTED, _DISPATCHED, _RELOCATING, _ENDED = State
 
 
 class Attempt(Struct, eq=False):
-    """From selection to one ending."""
+    """One attempt, from selection to one ending."""
 
     _fleet: Fleet
     _accounting: Accounting
@@ -105,9 +105,9 @@ class Attempt(Struct, eq=False):
     exchange: Exchange | None = None
     booking: Booking | None = None
     turn: Turn | None = None
-    """Where the router orders the replica's queue."""
+    """Turn at the replica's gate; None where the engine orders its own queue."""
     taken_back: PendingVerdict | None = None
-    """Set when the router takes the request back from a replica that drains."""
+    """The verdict to wait for, once the router took the request back from a replica that drains; None otherwise."""
 
     @property
     def replica(self) -> str:

@@ -117,7 +117,7 @@ class RequestTracer(Protocol):
 
     @property
     def spans(self) -> TraceSource | None:
-        """None while tracing is off."""
+        """The source of traces; None while tracing is off."""
 
 
 class RequestState(msgspec.Struct, eq=False):
@@ -129,7 +129,7 @@ class RequestState(msgspec.Struct, eq=False):
     cors: Headers = ()
     """Headers for a page of another origin."""
     trace: RequestTrace | None = None
-    """None while tracing is off."""
+    """Trace of the request; None while tracing is off."""
     # Identify, parse, admit.
     client: Client | None = None
     totals: ClientTotals | None = None
@@ -138,35 +138,35 @@ class RequestState(msgspec.Struct, eq=False):
     """Input tokens, before the replica reports them: exact where the prompt was tokenised."""
     tokenised: Tokenised | None = None
     task: asyncio.Task[object] | None = None
-    """To interrupt the request; set while it is admitted."""
+    """Task that is cancelled to interrupt the request; None unless it is admitted."""
     expired: bool = False
-    """The router ends and waits for the request no longer."""
+    """Whether the router ends and waits for the request no longer."""
     # Select and forward.
     activation_s: float = 0.0
-    """Time that it waited for the first replica of a service at zero; it counts towards no other limit."""
+    """Time that the request waited for the first replica of a service at zero; it counts towards no other limit."""
     ticket: Ticket | None = None
-    """The fleet's, of the current attempt, or of the last one."""
+    """Ticket of the current attempt, or of the last one; None before the first."""
     attempts: int = 0
-    """Times that it was sent."""
+    """Times that the request was sent."""
     replica: str = ""
-    """Name of the last replica that it was sent to."""
+    """Name of the last replica that the request was sent to; empty before."""
     # The answer.
     first_byte_s: float | None = None
     """When the client was sent the first event, or the whole answer."""
     status: int = 0
     complete: bool = False
-    """The client was sent the last event of its stream before it left."""
+    """Whether the client was sent the last event of its stream before it left."""
     delivery: Delivery | None = None
     """When the tokens of its stream came; None while QoE is not measured."""
     usage: Usage | None = None
-    """Estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
+    """Usage of the request, estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
     usage_reported: bool = False
     """Whether the replica reported `usage`."""
     outcome: Outcome | None = None
-    """None: success."""
+    """How the request failed; None: success."""
 
     def reply_headers(self) -> Headers:
-        """Headers of every answer to it."""
+        """Headers of every answer to the request."""
         return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
 
     def attempt_failed(self, why: str) -> None:

@@ -69,7 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self._resumes_body = False
         self._head_bytes = 0
         self._is_long = False
-        """Whether the head may have so many bytes that one of its lines is too long; else its headers are only counted, at its end."""
+        """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
+        counted, at its end."""
         self._target = b""
         self._headers: list[tuple[istr, str]] = []
         self._arriving: Request | None = None
@@ -77,13 +78,13 @@ class ClientConnection(asyncio.Protocol):
         self._current: Request | None = None
         """The request that is being answered."""
         self.task: asyncio.Task[None] | None = None
-        """Answers the current request."""
+        """Task that answers the current request."""
         self._pipelined: deque[Request] = deque()
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
         self._paused_for_body = False
         self._reading_ended = False
-        """Set after the last request: garbage, or one that closes the connection."""
+        """Whether the last request has come: garbage, or one that closes the connection."""
         self._closing = False
         """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._fd: int | None = None
         """The socket, as long as it has taken everything at once."""
         self.on_full: Callable[[], None] | None = None
-        """Called when the client reads more slowly than the router writes."""
+        """Callback for a client that reads more slowly than the router writes; None: no stream waits for it."""
         self.writing_paused = False
         self._drained: asyncio.Future[None] | None = None
 

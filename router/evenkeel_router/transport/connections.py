@@ -54,7 +54,7 @@ class Connections:
         self._open: set[ReplicaConnection] = set()
         self._opening = 0
         self._idle: dict[str, deque[ReplicaConnection]] = {}
-        """By URL; the last one used is on the right."""
+        """URL of a replica → its idle connections; the last one used is on the right."""
         self._timer = SilenceTimer()
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:
@@ -125,7 +125,7 @@ class Connections:
         self._open.discard(connection)
 
     def _make_room(self) -> None:
-        """For one more connection; raises `ConnectionLimitError`."""
+        """Make room for one more connection; raises `ConnectionLimitError`."""
         if len(self._open) + self._opening < self._max_open():
             return
         oldest = (idle[0] for idle in self._idle.values() if idle)

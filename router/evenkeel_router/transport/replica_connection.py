@@ -28,7 +28,7 @@ from evenkeel_router.transport.upstream import (
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
 CHECK_INTERVAL_S: Final = 0.25
-"""Between two checks for silent replicas. A limit may be exceeded by twice this."""
+"""Time between two checks for silent replicas. A limit may be exceeded by twice this."""
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -172,7 +172,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._between = False
 
     def splice(self, passes: Passes, client: Sink) -> None:
-        """From now on, chunks may go straight to the client."""
+        """Let chunks go straight to the client from now on."""
         self._passes = passes
         self._client = client
 
