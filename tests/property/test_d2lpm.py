@@ -127,7 +127,7 @@ def fleet_of(worker_quantum: float) -> D2lpm:
 
 @settings(max_examples=100, deadline=None)
 @given(loads)
-def test_between_two_refills_every_replica_gets_work_until_its_credit_is_spent(
+def test_every_replica_gets_work_until_its_credit_is_spent_between_refills(
     loads: Loads,
 ) -> None:
     policy = fleet_of(100.0)

@@ -126,7 +126,7 @@ async def test_each_adapter_gives_its_own_output_and_shares_no_prefix(
     )
 
 
-async def test_a_flood_with_one_adapter_does_not_delay_clients_of_more_adapters_than_slots(
+async def test_a_flood_with_one_adapter_delays_no_client_of_other_adapters(
     start: Start, adapters: dict[str, Path], free_port: int
 ) -> None:
     rng = random.Random(2)

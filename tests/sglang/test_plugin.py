@@ -254,7 +254,7 @@ def test_a_version_that_does_not_fit_refuses_to_start(start: Start, older_seam: 
     "flag", ["--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling"]
 )
 @pytest.mark.parametrize("sglang", [None, "0.5.21"])
-def test_a_mode_that_bypasses_the_policy_is_refused_before_the_model_is_loaded(
+def test_a_mode_that_bypasses_the_policy_is_refused_before_the_model_loads(
     start: Start, flag: str, sglang: str | None
 ) -> None:
     engine = start(*flags("dlpm"), flag, sglang=sglang, wait=False)

@@ -76,9 +76,7 @@ def test_the_example_is_valid_and_gives_a_valid_configuration() -> None:
     )
 
 
-def test_the_router_orders_the_queue_of_engines_without_the_plug_in_unless_another_owner_is_given() -> (
-    None
-):
+def test_the_router_orders_the_queues_of_engines_without_the_plug_in() -> None:
     owners = [
         config_of(*check_route(REPLICAS | TENANTS | {"scheduling": given})).scheduling.queue
         for given in ({}, {"maxDebt": 1000}, {"queue": "Engine"})

@@ -133,7 +133,7 @@ async def test_the_start_time_of_a_process_is_read_from_its_metrics() -> None:
 
 
 @pytest.mark.parametrize(("started_s", "want_lives"), [(2000.0, 2), (1000.0, 1), (None, 1)])
-async def test_a_replica_without_reports_that_comes_back_with_another_start_time_is_another_process(
+async def test_a_replica_without_reports_but_another_start_time_is_another_process(
     started_s: float | None, want_lives: int
 ) -> None:
     prober = FakeProber(started={"r0": 1000.0})

@@ -154,7 +154,7 @@ Change = Callable[[KubeApi], None]
         (lambda s: s.pods.put(pod("a", ready=False)), "starting"),
     ],
 )
-async def test_an_unschedulable_replica_leaves_rotation_whatever_its_probe_says_and_returns(
+async def test_an_unschedulable_replica_leaves_rotation_despite_its_good_probe(
     server: KubeApi, change: Change, why: str
 ) -> None:
     server.pods.put(pod("a"))

@@ -69,7 +69,7 @@ def test_a_replica_that_has_the_adapter_loaded_is_nearer() -> None:
     assert nearest("a1") == EMPTY
 
 
-def test_of_replicas_with_the_longest_match_the_one_with_the_adapter_is_nearer() -> None:
+def test_of_the_longest_matches_the_replica_with_the_adapter_is_nearer() -> None:
     places = AdapterPlaces(1)
     places.sent("a", 0)
     places.sent("a", 1)
