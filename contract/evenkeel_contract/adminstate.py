@@ -12,7 +12,7 @@ figures count what this router did since it started. Each newer field has a defa
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,7 +26,12 @@ ACTIVATION_POLL_S: Final = 25.0
 STATE_VERSION: Final = 1
 
 
-class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
+def fields_of(kind: type[msgspec.Struct], of: msgspec.Struct) -> dict[str, Any]:
+    """The fields of `kind`, with the values of a record that has more."""
+    return {name: getattr(of, name) for name in kind.__struct_fields__}
+
+
+class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client at one replica: its credit at this router, and the replica's last report."""
 
     replica: str
@@ -46,7 +51,28 @@ class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between those tokens. The mean inter-token latency is `itl_s` over `itl_tokens`."""
 
 
-class ClientState(msgspec.Struct, frozen=True, kw_only=True):
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """What the whole fleet served to a client or a tenant, and what it should have."""
+
+    service: float = 0.0
+    """Weighted tokens that it received from all incarnations, past and present."""
+    owed: float = 0.0
+    """Weighted tokens that it should have received."""
+    lead_s: float = 0.0
+    """Lead over the least served backlogged client of its tenant, or over the least served tenant, in seconds of fair service.
+    0 while it is not backlogged, since it takes no service from others."""
+
+
+class Demand(Service, frozen=True, kw_only=True):
+    """The same, and what it asks for."""
+
+    requested_per_s: float = 0.0
+    """Weighted tokens per second that it requests from all routers."""
+    backlogged: bool = False
+    """Whether a request of it waits at a replica."""
+
+
+class ClientState(Demand, frozen=True, kw_only=True):
     """One client."""
 
     identity: str
@@ -61,52 +87,50 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    service: float = 0.0
-    """Weighted tokens that the client received from all incarnations, past and present."""
-    owed: float = 0.0
-    """Weighted tokens that the client should have received."""
-    requested_per_s: float = 0.0
-    """Weighted tokens per second that the client requests from all routers."""
-    lead_s: float = 0.0
-    """Lead over the least served backlogged client of its tenant, in seconds of fair service."""
-    backlogged: bool = False
-    """Whether a request of the client waits at a replica."""
     replicas: tuple[ClientAtReplica, ...] = ()
 
 
-class TenantState(msgspec.Struct, frozen=True, kw_only=True):
+class TenantState(Service, frozen=True, kw_only=True):
     """One tenant with its clients."""
 
     namespace: str
     name: str
     weight: int = 1
-    service: float = 0.0
-    owed: float = 0.0
-    lead_s: float = 0.0
     qoe: float = 0.0
     """Sum of the QoE (0 to 1) of `qoe_streams` streams since the router started; 0 without `router.qoe` in the spec."""
     qoe_streams: int = 0
     clients: tuple[ClientState, ...] = ()
 
 
-class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica."""
+class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/v1/state` and `evenkeel top` both show of one replica."""
 
     name: str
+    in_flight: int = 0
+    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
+    requests: int = 0
+    failures: int = 0
+    policy: str = ""
+    quantum: float = 0.0
+    """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
+    waiting: int = 0
+    running: int = 0
+    report_age_s: float | None = None
+
+
+class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
+    """One replica."""
+
     url: str
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
     routable: bool = False
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
-    in_flight: int = 0
-    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
     gate_waiting: int = 0
     """Requests that wait at the router's gate, where the router orders the replica's queue."""
     gate_limit: int = 0
     """Streamed requests that may be at the replica without having begun; 0 without a gate."""
-    requests: int = 0
-    failures: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -114,12 +138,6 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt blocks that the router expects in the replica's cache."""
     incarnation: str = ""
     """Incarnation in its last report; empty if it sends no reports."""
-    policy: str = ""
-    quantum: float = 0.0
-    """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
-    waiting: int = 0
-    running: int = 0
-    report_age_s: float | None = None
     inactive_reason: str = ""
     """Why the engine's plug-in does not order the queue, by its last report; empty: it does, or there are no reports."""
     kv_state: str = ""
@@ -201,32 +219,37 @@ class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
     """By `text`, `estimated` (tokens, without complete events) and `exact`."""
 
 
-class RouterState(msgspec.Struct, frozen=True, kw_only=True):
+class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/v1/state` and `evenkeel top` both show of the router itself."""
+
+    service: str
+    model: str
+    fleet_policy: str
+    uptime_s: float
+    draining: bool = False
+    in_flight: int = 0
+    waiting: int = 0
+    """Requests that wait for a routable replica. `evenkeel top` adds those that wait at replicas."""
+    prefix_blocks: int = 0
+    """Sum over all replicas; a block at two replicas counts twice."""
+    config_faults: tuple[str, ...] = ()
+    """Faults of the newest configuration if it is invalid; the last valid one is in use."""
+    fleet: FleetState = FleetState()
+    ledger: LedgerState = LedgerState()
+    peers: tuple[PeerState, ...] = ()
+
+
+class RouterState(RouterSummary, frozen=True, kw_only=True):
     """The answer of `/v1/state`."""
 
     version: int
     time_s: float
     """Seconds of a monotonic clock."""
-    uptime_s: float
     namespace: str
-    service: str
-    model: str
-    fleet_policy: str
-    draining: bool = False
-    in_flight: int = 0
-    waiting: int = 0
-    """Requests that wait for a routable replica."""
     gate_waiting: int = 0
     """Requests that wait at the gates of all replicas."""
-    prefix_blocks: int = 0
-    """Sum over all replicas; a block at two replicas counts twice."""
-    config_faults: tuple[str, ...] = ()
-    """Faults of the newest configuration if it is invalid; the last valid one is in use."""
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
-    fleet: FleetState = FleetState()
-    ledger: LedgerState = LedgerState()
-    peers: tuple[PeerState, ...] = ()
     prefix: PrefixState = PrefixState()
 
 

@@ -23,6 +23,7 @@ from evenkeel_contract.adminstate import (
     PeerState,
     ReplicaState,
 )
+from evenkeel_contract.figures import Figures
 
 PAGE_PATH: Final = "/console/"
 NOW_PATH: Final = "/v1/console"
@@ -30,26 +31,6 @@ HOUR_PATH: Final = "/v1/console/hour"
 CONSOLE_VERSION: Final = 1
 
 Scope = Literal["service", "tenant"]
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the last window, of a client or of all clients in scope together."""
-
-    service_per_s: float = 0.0
-    """Weighted tokens per second."""
-    owed_per_s: float = 0.0
-    """Owed service, weighted tokens per second; equal to the service while the client does not wait."""
-    output_tokens_per_s: float = 0.0
-    """Of requests that ended at this router."""
-    ttft_s: float | None = None
-    """Mean time to first token of requests that ended at this router; None without any."""
-    hit_rate: float | None = None
-    """Cached part of the input tokens of requests that ended at this router, 0 to 1; None without any."""
-    qoe: float | None = None
-    """Mean quality of experience of streams that ended at this router, 0 to 1; None where none was measured (`router.qoe`)."""
-    waiting: int = 0
-    """Requests that wait at replicas, and at this router's gates."""
-    running: int = 0
 
 
 class ClientNow(Figures, frozen=True, kw_only=True):

@@ -10,10 +10,8 @@ from typing import Final, NamedTuple
 import evenkeel_operator.metrics
 import evenkeel_plugin.metrics
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.tracing import DroppedSpans
 from prometheus_client import Counter, Gauge, Metric
 
 from docs.generate.pages import code, codes, entry, page
@@ -137,7 +135,7 @@ def families() -> list[Family]:
 
     async def scraped() -> str:
         config = RouterConfig(namespace="team", service="service", model="model")
-        return "".join(metrics(Rooms.make(config), RequestLog(None), DroppedSpans()))
+        return "".join(metrics(Rooms.make(config)))
 
     text = asyncio.run(scraped())
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))

@@ -131,7 +131,7 @@ async def running(
 
         # 4. The ports.
         pipeline = _pipeline(rooms, tokenising, sender, health, limits, console, tracing, sinks)
-        probes = probe_app(rooms, lambda: metrics(rooms, log, tracing.dropped))
+        probes = probe_app(rooms, lambda: metrics(rooms, log.dropped, tracing.dropped.total))
         admin = admin_app(rooms, console, recorder)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evenkeel_cli.narrow import FittedTable, make_table
-from evenkeel_cli.top.view import ClientRow, View
+from evenkeel_cli.top.view import View
 
 _STATE_STYLE = {"ready": "green", "not ready": "yellow", "gone": "red"}
 
@@ -84,26 +84,16 @@ def _clients(view: View, verbose: bool) -> Table:
     names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "ITL", "hit", "err"]
     table = make_table(*names, *(("deficit", "lead") if verbose else ()), gap=1)
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
+        internals = _range(row.deficit_min, row.deficit_max), f"{row.lead_s:.0f}s"
         table.add_row(
             escape(f"{row.tenant}/{row.client or '(other clients)'}"),
-            row.weight,
-            _percent(row.share),
-            _percent(row.owed),
-            f"{row.service_per_s:,.0f}",
-            str(row.in_flight),
-            str(row.waiting),
+            *(row.weight, _percent(row.share), _percent(row.owed), f"{row.service_per_s:,.0f}"),
+            *(str(row.in_flight), str(row.waiting)),
             "–" if row.itl_s is None else f"{1000 * row.itl_s:.0f}ms",
-            _percent(row.hit_rate),
-            str(row.errors),
-            *_internals(row, verbose),
+            *(_percent(row.hit_rate), str(row.errors)),
+            *(internals if verbose else ()),
         )
     return table
-
-
-def _internals(row: ClientRow, verbose: bool) -> tuple[str, ...]:
-    if not verbose:
-        return ()
-    return _range(row.deficit_min, row.deficit_max), f"{row.lead_s:.0f}s"
 
 
 def _replicas(view: View) -> Table:
@@ -115,12 +105,8 @@ def _replicas(view: View) -> Table:
             f"[{_STATE_STYLE[row.state]}]{row.state}[/]",
             escape(row.policy),
             _short(row.quantum) if row.quantum else "–",
-            str(row.in_flight),
-            str(row.running),
-            str(row.waiting),
-            f"{row.service_per_s:,.0f}",
-            _percent(row.hit_rate),
-            str(row.failures),
+            *map(str, (row.in_flight, row.running, row.waiting)),
+            *(f"{row.service_per_s:,.0f}", _percent(row.hit_rate), str(row.failures)),
         )
     return table
 

@@ -8,41 +8,31 @@ same ones. Requests, errors and requests in flight are those of this router only
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from evenkeel_contract.adminstate import (
     ClientAtReplica,
     ClientState,
-    FleetState,
-    LedgerState,
-    PeerState,
+    ReplicaCounts,
     ReplicaState,
     RouterState,
+    RouterSummary,
     TenantState,
+    fields_of,
 )
+from evenkeel_contract.figures import grown, mean
 
 
-class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaRow(ReplicaCounts, frozen=True, kw_only=True):
     """One replica."""
 
-    name: str
     state: str
     """`ready`, `not ready` or `gone`."""
-    policy: str
-    quantum: float
-    """Q^u in force, in weighted tokens; 0 if the replica reports none."""
-    in_flight: int
-    """Requests of this router at the replica."""
-    running: int
-    waiting: int
     service_per_s: float
     """Weighted tokens."""
     hit_rate: float | None
     """The part of the input tokens that was cached, of requests that ended in the window; None without any."""
-    requests: int
-    failures: int
-    report_age_s: float | None
 
 
 class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,23 +69,11 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class View(RouterSummary, frozen=True, kw_only=True):
     """Everything that `evenkeel top` shows."""
 
-    service: str
-    model: str
-    fleet_policy: str
-    uptime_s: float
     window_s: float
     """The time between the readings; the uptime of the router for a single reading."""
-    draining: bool
-    in_flight: int
-    waiting: int
-    prefix_blocks: int
-    config_faults: tuple[str, ...]
-    fleet: FleetState
-    ledger: LedgerState
-    peers: tuple[PeerState, ...]
     replicas: tuple[ReplicaRow, ...]
     clients: tuple[ClientRow, ...]
     qoe: dict[str, float]
@@ -107,20 +85,13 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
     if before is not None and not _is_same_process(now, before):
         before = None
     window_s = max(now.time_s - before.time_s if before else now.uptime_s, 1e-9)
+    plain = fields_of(RouterSummary, now) | {
+        "service": f"{now.namespace}/{now.service}",
+        "waiting": now.waiting + sum(map(_waiting, now.replicas)),
+    }
     return View(
-        service=f"{now.namespace}/{now.service}",
-        model=now.model,
-        fleet_policy=now.fleet_policy,
-        uptime_s=now.uptime_s,
+        **plain,
         window_s=window_s,
-        draining=now.draining,
-        in_flight=now.in_flight,
-        waiting=now.waiting + sum(map(_waiting, now.replicas)),
-        prefix_blocks=now.prefix_blocks,
-        config_faults=now.config_faults,
-        fleet=now.fleet,
-        ledger=now.ledger,
-        peers=now.peers,
         replicas=tuple(_replicas(now, before, window_s)),
         clients=tuple(_clients(now, before, window_s)),
         qoe=_qoe(now, before),
@@ -145,25 +116,18 @@ def _replicas(
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
     served = _served_by_replica(now, before)
     for replica in now.replicas:
+        plain = fields_of(ReplicaCounts, replica) | {"waiting": _waiting(replica)}
         past = earlier.get(replica.name)
         yield ReplicaRow(
-            name=replica.name,
+            **plain,
             state="ready" if replica.routable else "not ready" if replica.joined else "gone",
-            policy=replica.policy,
-            quantum=replica.quantum,
-            in_flight=replica.in_flight,
-            running=replica.running,
-            waiting=_waiting(replica),
             service_per_s=served[replica.name] / window_s,
-            hit_rate=_hit_rate(replica, past),
-            requests=replica.requests,
-            failures=replica.failures,
-            report_age_s=replica.report_age_s,
+            hit_rate=_mean(replica, past, "cached_tokens", "input_tokens"),
         )
 
 
 def _clients(now: RouterState, before: RouterState | None, window_s: float) -> Iterator[ClientRow]:
-    earlier = {client.identity: client for _, client in _each(before)} if before else {}
+    earlier = {client.identity: client for _, client in _each(before)}
     rows = [(tenant, client, earlier.get(client.identity)) for tenant, client in _each(now)]
     total = sum(_grown(client, past, "service") for _, client, past in rows)
     for tenant, client, past in rows:
@@ -173,8 +137,8 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             tenant=tenant.name,
             client=client.name,
             weight=f"{tenant.weight}·{client.weight}",
-            share=service / total if total > 0 else None,
-            owed=owed / total if client.backlogged and total > 0 else None,
+            share=mean(service, total),
+            owed=mean(owed, total) if client.backlogged else None,
             service_per_s=service / window_s,
             in_flight=client.in_flight,
             waiting=sum(at.waiting for at in client.replicas),
@@ -185,7 +149,7 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             lead_s=client.lead_s,
             credit=sum(at.credit for at in client.replicas),
             itl_s=_itl_s(client, past),
-            hit_rate=_hit_rate(client, past),
+            hit_rate=_mean(client, past, "cached_tokens", "input_tokens"),
             requests=client.requests,
             errors=client.errors,
         )
@@ -193,27 +157,26 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
 
 def _qoe(now: RouterState, before: RouterState | None) -> dict[str, float]:
     earlier = {(one.namespace, one.name): one for one in before.tenants} if before else {}
-    found = {}
-    for tenant in now.tenants:
-        past = earlier.get((tenant.namespace, tenant.name))
-        if streams := _grown(tenant, past, "qoe_streams"):
-            found[tenant.name] = _grown(tenant, past, "qoe") / streams
-    return found
+    means = (
+        (one.name, _mean(one, earlier.get((one.namespace, one.name)), "qoe", "qoe_streams"))
+        for one in now.tenants
+    )
+    return {name: value for name, value in means if value is not None}
 
 
 def _itl_s(now: ClientState, before: ClientState | None) -> float | None:
     earlier = {at.replica: at for at in before.replicas} if before else {}
     pairs = [(at, earlier.get(at.replica)) for at in now.replicas]
-    tokens = sum(_grown(at, past, "itl_tokens") for at, past in pairs)
-    return sum(_grown(at, past, "itl_s") for at, past in pairs) / tokens if tokens else None
+    seconds, tokens = (
+        sum(_grown(at, past, name) for at, past in pairs) for name in ("itl_s", "itl_tokens")
+    )
+    return mean(seconds, tokens)
 
 
-def _served_by_replica(now: RouterState, before: RouterState | None) -> defaultdict[str, float]:
+def _served_by_replica(now: RouterState, before: RouterState | None) -> Mapping[str, float]:
     """Weighted tokens of all clients in the window, as replicas report them."""
     earlier = {
-        (client.identity, at.replica): at
-        for _, client in (_each(before) if before else ())
-        for at in client.replicas
+        (client.identity, at.replica): at for _, client in _each(before) for at in client.replicas
     }
     served: defaultdict[str, float] = defaultdict(float)
     for _, client in _each(now):
@@ -223,20 +186,17 @@ def _served_by_replica(now: RouterState, before: RouterState | None) -> defaultd
     return served
 
 
-def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:
-    return ((tenant, client) for tenant in state.tenants for client in tenant.clients)
+def _each(state: RouterState | None) -> Iterator[tuple[TenantState, ClientState]]:
+    tenants = () if state is None else state.tenants
+    return ((tenant, client) for tenant in tenants for client in tenant.clients)
 
 
 _Totals = ClientState | ReplicaState | ClientAtReplica | TenantState
 
 
 def _grown(now: _Totals, past: _Totals | None, name: str) -> float:
-    """The growth of a total. After a restart the total is smaller than before; then it counts from 0."""
-    value: float = getattr(now, name)
-    earlier: float = getattr(past, name) if past is not None else 0.0
-    return value - earlier if value >= earlier else value
+    return grown(getattr(now, name), 0.0 if past is None else getattr(past, name))
 
 
-def _hit_rate(now: _Totals, past: _Totals | None) -> float | None:
-    inputs = _grown(now, past, "input_tokens")
-    return _grown(now, past, "cached_tokens") / inputs if inputs > 0 else None
+def _mean(now: _Totals, past: _Totals | None, total: str, count: str) -> float | None:
+    return mean(_grown(now, past, total), _grown(now, past, count))

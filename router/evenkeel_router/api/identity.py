@@ -12,6 +12,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple
@@ -291,6 +292,7 @@ def tenant_identity(tenant: TenantConfig) -> str:
     return ClientKey(tenant.namespace, tenant.name, DEFAULT_CLIENT).tenant_identity
 
 
+@lru_cache(4096)  # every answer about clients needs the names of all of them
 def names_of(identity: str) -> tuple[str, str]:
     """(tenant, client) of an identity, unescaped; the client is `OTHER_CLIENTS` for a tenant's other clients."""
     tenant, _, name = identity.rpartition("/")

@@ -13,10 +13,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
+from evenkeel_contract.adminstate import Demand, FleetState
 from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.replica_account import SERVICE as SERVED
@@ -39,22 +41,11 @@ STRIDE: Final = 20
 """Clients per step; requests may be served between steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFigures:
-    """A client or a tenant."""
+class MemberFigures(Demand, frozen=True, kw_only=True, gc=False):
+    """A client or a tenant. Before this router started, it was owed what it received."""
 
-    service: float = 0.0
-    """Service in weighted tokens, in total."""
-    owed: float = 0.0
-    """Owed service in weighted tokens, in total; equal to service before this router started."""
-    requested_per_s: float = 0.0
-    """Requested service, weighted tokens per second."""
     waiting: float = 0.0
     """Weighted tokens that its requests at replicas will cost which wait."""
-    lead_s: float = 0.0
-    """Lead over the least served backlogged member of its level, in seconds of fair service of that level.
-    0 for a member that is not backlogged, since it takes no service from others."""
-    backlogged: bool = False
 
     def __add__(self, other: MemberFigures) -> MemberFigures:
         return MemberFigures(
@@ -70,26 +61,13 @@ class MemberFigures:
 NO_FIGURES: Final = MemberFigures()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFigures:
-    """The whole fleet."""
+class FleetFigures(FleetState, frozen=True, kw_only=True):
+    """The whole fleet, and its members. The leads are of all levels, share errors and Jain's index over the window."""
 
-    clients: Mapping[str, MemberFigures] = field(default_factory=dict)
+    clients: Mapping[str, MemberFigures] = {}
     """By identity; clients without an entry share the entry `other_clients` of their tenant."""
-    tenants: Mapping[str, MemberFigures] = field(default_factory=dict)
-    window_s: float = 0.0
-    """Window of share error, Jain's index and rates."""
-    share_error: float = 0.0
-    """Largest shortfall of a backlogged client, as a fraction of its owed service."""
-    lead_s: float = 0.0
-    """Lead of the most over the least served backlogged member, largest of all levels, in seconds of fair service."""
-    jain: float = 1.0
-    """Jain's index of service over owed service, for clients backlogged for at least half of the window."""
-    bound_ratio: float = 0.0
-    """Largest difference between clients backlogged at all replicas, over its proven bound; above 1 is a fault."""
-    backlogged: int = 0
-    """Clients with a request that waits at a replica."""
-    given_over_owed: Mapping[str, float] = field(default_factory=dict)
+    tenants: Mapping[str, MemberFigures] = {}
+    given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
@@ -182,7 +160,7 @@ class Fairness:
         ratio = yield from self._bound_ratio(everywhere, alive)
         found = yield from self._conclude(waiting, weights, ratio)
         within = (count for name, count in queued.items() if name not in found.beyond_share)
-        self.now = replace(
+        self.now = msgspec.structs.replace(
             found,
             waiting_within_share=sum(within),
             saturated_s=self._saturation.seconds,
@@ -376,7 +354,7 @@ class Fairness:
             found[tenant] = found.get(tenant, NO_FIGURES) + own
         # The closed totals include clients that have aged out since.
         return {
-            tenant: replace(
+            tenant: msgspec.structs.replace(
                 own,
                 service=own.service + self._ledger.closed_totals.tenant(tenant).service,
                 owed=own.owed + self._ledger.closed_totals.tenant(tenant).service,

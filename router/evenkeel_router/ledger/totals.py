@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from evenkeel_fairshare.cost import FIRST_COST, Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
+from evenkeel_router.api.identity import MAX_CLIENTS, Client, other_clients
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 ITL_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -109,19 +110,16 @@ class Distributions:
         )  # fmt: skip
 
 
-@dataclass(slots=True, eq=False)
-class ClientTotals:
-    """One client since the router started."""
+class ClientTotals(msgspec.Struct, eq=False):
+    """One client since the router started. A copy shares the counts of errors."""
 
     identity: str
     distributions: Distributions
-    tenant: str = field(init=False)
-    client: str = field(init=False)
     in_flight: int = 0
     requests: int = 0
     retries: int = 0
     relocations: int = 0
-    errors: Counter[Outcome] = field(default_factory=Counter)
+    errors: Counter[Outcome] = msgspec.field(default_factory=Counter)
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -137,9 +135,6 @@ class ClientTotals:
     """Streams whose quality of experience was measured."""
     qoe: float = 0.0
     """The sum over these."""
-
-    def __post_init__(self) -> None:
-        self.tenant, self.client = names_of(self.identity)
 
     def streamed(self, seconds: float, output_tokens: int) -> None:
         """A stream ended `seconds` after its first event."""
@@ -172,6 +167,9 @@ class ClientTotals:
         distributions.input_tokens.observe(input_tokens)
         distributions.cached_tokens.observe(cached_tokens)
         distributions.output_tokens.observe(output_tokens)
+
+
+NO_TOTALS: Final = ClientTotals("", Distributions(""))
 
 
 @dataclass(slots=True, eq=False)

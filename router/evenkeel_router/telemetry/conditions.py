@@ -36,8 +36,10 @@ def conditions(
     return tuple(sorted(found, key=lambda condition: not condition.problem))
 
 
-def _is(alert: str, problem: bool, message: str) -> Condition:
-    return Condition(alert=alert, problem=problem, message=message)
+def _is(alert: str, problem: object, message: str, otherwise: str = "") -> Condition:
+    """`otherwise`: the message where there is no problem, if it differs."""
+    text = message if problem or not otherwise else otherwise
+    return Condition(alert=alert, problem=bool(problem), message=text)
 
 
 def _fairness(rooms: Rooms) -> Iterator[Condition]:
@@ -51,49 +53,40 @@ def _fairness(rooms: Rooms) -> Iterator[Condition]:
     starved = sorted(
         "/".join(names_of(name)) for name, part in now.given_over_owed.items() if part < STARVED
     )
-    message = (
-        f"Given less than half of what they were owed: {', '.join(starved[:5])}."
-        if starved
-        else "Every client that waited was given at least half of what it was owed."
+    yield _is(
+        "EvenkeelClientStarved",
+        starved,
+        f"Given less than half of what they were owed: {', '.join(starved[:5])}.",
+        "Every client that waited was given at least half of what it was owed.",
     )
-    yield _is("EvenkeelClientStarved", bool(starved), message)
 
 
 def _replicas(rooms: Rooms, now_s: float) -> Iterator[Condition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
-    message = f"{len(routable)} of {len(fleet)} replicas take requests."
-    yield _is("", not routable, message)
-    old = {
-        member.name: now_s - reports[member.name].received_s
-        for member in routable
-        if member.name in reports and now_s - reports[member.name].received_s > STALE_S
+    yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
+    ages = {
+        one.name: now_s - reports[one.name].received_s for one in routable if one.name in reports
     }
-    message = (
-        f"No report for {max(old.values()):.0f} s: {', '.join(sorted(old))}."
-        if old
-        else "Every replica reports."
-    )
-    yield _is("EvenkeelLedgerStale", bool(old), message)
+    old = sorted(name for name, age_s in ages.items() if age_s > STALE_S)
+    message = f"No report for {max(ages.values(), default=0.0):.0f} s: {', '.join(old)}."
+    yield _is("EvenkeelLedgerStale", old, message, "Every replica reports.")
     draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
-    message = f"Draining: {', '.join(draining)}." if draining else "No replica drains."
-    yield _is("EvenkeelDrainStuck", bool(draining), message)
+    message = f"Draining: {', '.join(draining)}."
+    yield _is("EvenkeelDrainStuck", draining, message, "No replica drains.")
     if rooms.replicas.activation.wanted:
         yield _is("EvenkeelActivationStuck", True, "A request waits for the first replica.")
 
 
 def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
     uncounted = sorted(rooms.uncounted())
-    message = (
-        f"The ledger does not count the service of {', '.join(uncounted)}."
-        if uncounted
-        else "The ledger counts the service of every replica."
-    )
-    yield _is("EvenkeelReplicasUncounted", bool(uncounted), message)
+    message = f"The ledger does not count the service of {', '.join(uncounted)}."
+    fine = "The ledger counts the service of every replica."
+    yield _is("EvenkeelReplicasUncounted", uncounted, message, fine)
     error = rooms.service_ledger.store_error
-    store = rooms.settings.config.state.store.value
-    message = f"The store {store} fails: {error}." if error else f"The store {store} works."
-    yield _is("EvenkeelLedgerStoreUnavailable", bool(error), message)
+    store = f"The store {rooms.settings.config.state.store.value}"
+    message = f"{store} fails: {error}."
+    yield _is("EvenkeelLedgerStoreUnavailable", error, message, f"{store} works.")
     for peer in peers:
         if peer.error:
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")

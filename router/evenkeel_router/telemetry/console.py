@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from math import isnan
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from evenkeel_contract import consolestate
+from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
 from evenkeel_fairshare.verdict import AS_OWED, client_in_words, is_fair, verdict
 
 from evenkeel_router.api.identity import names_of
-from evenkeel_router.ledger.fairness import NO_FIGURES
-from evenkeel_router.ledger.totals import ClientTotals, Distributions
+from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.telemetry.conditions import conditions
-from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE, History, Rates
+from evenkeel_router.telemetry.history import NOTHING, STRIDE, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import sample
 from evenkeel_router.telemetry.slices import in_slices
@@ -35,7 +36,6 @@ DRAWN: Final = 7
 """Clients that have a line of their own in the charts of all clients: as many as there are colours that differ enough."""
 DIGITS: Final = 4
 """Significant digits of samples, which are floats of 4 bytes."""
-_NOTHING: Final = Rates()
 
 
 class Console:
@@ -99,7 +99,7 @@ def now_answer(
         draining=rooms.intake.draining,
         verdict=verdict(waited),
         fair=is_fair(waited),
-        total=_figures(window.rates.get(tenant, _NOTHING)),
+        total=window.rates.get(tenant, NOTHING),
         clients=clients,
     )
     if tenant == WHOLE_SERVICE:
@@ -147,10 +147,9 @@ def _with_fleet(
     rates = history.now.replicas
     shown = []
     for replica in replicas:
-        own = rates.get(replica.name, _NOTHING)
-        plain = msgspec.structs.asdict(replica)
-        plain |= {"service_per_s": own.service_per_s, "hit_rate": _or_none(own.hit_rate)}
-        shown.append(consolestate.ReplicaNow(**plain))
+        own = rates.get(replica.name, NOTHING)
+        plain = msgspec.structs.asdict(replica) | {"service_per_s": own.service_per_s}
+        shown.append(consolestate.ReplicaNow(**plain, hit_rate=own.hit_rate))
     return msgspec.structs.replace(
         state,
         fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,
@@ -164,77 +163,66 @@ def _with_fleet(
 
 
 def _clients(
-    rooms: Rooms, history: History, tenant: str
+    rooms: Rooms, history: History, scope: str
 ) -> Steps[tuple[consolestate.ClientNow, ...]]:
     """Clients that the router knows: declared, or served since it started."""
-    rates, own = history.now.rates, {totals.identity: totals for totals in rooms.totals.clients()}
-    weights = rooms.service_ledger.weights
-    names = dict.fromkeys((*weights.declared, *rooms.service_ledger.fairness.now.clients, *own))
-    active = {
-        name for name, one in rates.items() if one.service_per_s > 0 or one.waiting or one.running
-    }
-    fair_shares = shares((name for name in names if name in active), weights.client, weights.tenant)
-    unused = Distributions("")
+    ledger, rates = rooms.service_ledger, history.now.rates
     found = []
-    for n, name in enumerate(names):
-        if tenant in (WHOLE_SERVICE, tenant_of(name)):
-            totals = own.get(name) or ClientTotals(name, unused)
-            found.append(_client(rooms, history, totals, (tenant, fair_shares.get(name, 0.0))))
+    for one in client_figures(ledger.fairness.now, rooms.totals, ledger.weights.declared):
+        found.append(one)
+        yield
+    own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
+    active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
+    fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
+    clients = []
+    for n, one in enumerate(found):
+        if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
+            share = fair_shares.get(one.identity, 0.0)
+            clients.append(_client(rooms, one, rates, scope, share))
         if n % STRIDE == 0:
             yield
-    return tuple(found)
+    return tuple(clients)
 
 
 def _client(
-    rooms: Rooms, history: History, totals: ClientTotals, of: tuple[str, float]
+    rooms: Rooms, one: ClientFigures, rates: Mapping[str, Figures], scope: str, share: float
 ) -> consolestate.ClientNow:
-    """`of`: the scope, and the client's share of the fleet if every active client waited."""
-    name, (scope, share) = totals.identity, of
-    rates, now = history.now.rates, rooms.service_ledger.fairness.now
-    own, figures = rates.get(name, _NOTHING), now.clients.get(name, NO_FIGURES)
-    part, fleet = now.given_over_owed.get(name), rates.get(WHOLE_SERVICE, _NOTHING).service_per_s
-    together = rates.get(scope, _NOTHING).service_per_s
-    weights = rooms.service_ledger.weights
+    """`share`: its part of the fleet if every active client waited."""
+    ledger, name = rooms.service_ledger, one.identity
+    weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
+    own = rates.get(name, NOTHING)
+    together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
     words = client_in_words(
         given_over_owed=part,
         waits=own.waiting > 0,
-        active=totals.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
-        received=own.service_per_s / fleet if fleet > 0 else None,
+        active=one.here.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
+        received=mean(own.service_per_s, fleet),
         share=share,
     )
     return consolestate.ClientNow(
-        **msgspec.structs.asdict(_figures(own)),
+        **msgspec.structs.asdict(own),
         identity=name,
-        tenant=totals.tenant,
-        client=totals.client,
+        tenant=one.tenant,
+        client=one.name,
         weight=f"{weights.tenant(tenant_of(name)):g}·{weights.client(name):g}",
         words=words,
         fair=part is None or part >= AS_OWED,
-        share=own.service_per_s / together if together > 0 else None,
-        owed=own.owed_per_s / together if figures.backlogged and together > 0 else None,
+        share=mean(own.service_per_s, together),
+        owed=mean(own.owed_per_s, together) if one.fleet.backlogged else None,
         given_over_owed=part,
-        requested_per_s=figures.requested_per_s,
-        lead_s=figures.lead_s,
-        in_flight=totals.in_flight,
-        requests=totals.requests,
-        errors=sum(totals.errors.values()),
+        requested_per_s=one.fleet.requested_per_s,
+        lead_s=one.fleet.lead_s,
+        in_flight=one.here.in_flight,
+        requests=one.here.requests,
+        errors=one.here.errors.total(),
     )
-
-
-def _figures(rates: Rates) -> consolestate.Figures:
-    plain: dict[str, Any] = {name: _or_none(value) for name, value in rates._asdict().items()}
-    return consolestate.Figures(**plain)
 
 
 def _series(name: str, columns: dict[str, list[float]]) -> consolestate.Series:
     tenant, client = names_of(name) if name.count("/") == 2 else ("", "")
-    figures = {figure: _column(values) for figure, values in columns.items()}
+    figures = {figure: tuple(map(_rounded, values)) for figure, values in columns.items()}
     return consolestate.Series(identity=name, tenant=tenant, client=client, **figures)
 
 
-def _column(values: list[float]) -> consolestate.Column:
-    return tuple(None if isnan(value) else float(f"{value:.{DIGITS}g}") for value in values)
-
-
-def _or_none(value: float) -> float | None:
-    return None if isnan(value) else value
+def _rounded(value: float) -> float | None:
+    return None if isnan(value) else float(f"{value:.{DIGITS}g}")

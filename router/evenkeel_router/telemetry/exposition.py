@@ -24,30 +24,38 @@ def labels(**values: str) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
 
 
-def counter(name: str, help_text: str, series: Iterable[tuple[str, float]]) -> Lines:
-    """A total; `series` are labels and value."""
-    return _family(f"{name}_total", "counter", help_text, series)
+def counter(name: str, help_text: str, series: Iterable[tuple[str, float | None]]) -> Lines:
+    """A total; `series` are labels and value. A series without a value is left out."""
+    return gauge(f"{name}_total", help_text, series, kind="counter")
 
 
-def gauge(name: str, help_text: str, series: Iterable[tuple[str, float]]) -> Lines:
-    """A state; `series` are labels and value."""
-    return _family(name, "gauge", help_text, series)
+def gauge(
+    name: str, help_text: str, series: Iterable[tuple[str, float | None]], kind: str = "gauge"
+) -> Lines:
+    """A state; `series` as for a counter."""
+    yield _head(name, kind, help_text)
+    begin = f"{PREFIX}{name}{{"
+    for own, value in series:
+        if value is not None:
+            yield f"{begin}{own}}} {float(value)!r}\n"
 
 
-def summary(name: str, help_text: str, series: Iterable[tuple[str, float, int]]) -> Lines:
-    """Sum and count of observations; `series` are labels, sum and count."""
+def summary(name: str, help_text: str, series: Iterable[tuple[str, tuple[float, int]]]) -> Lines:
+    """Sum and count of observations; `series` are labels, and these two."""
     yield _head(name, "summary", help_text)
-    for own, total, count in series:
+    for own, (total, count) in series:
         yield (
             f"{PREFIX}{name}_sum{{{own}}} {float(total)!r}\n"
             f"{PREFIX}{name}_count{{{own}}} {float(count)!r}\n"
         )
 
 
-def histogram(name: str, help_text: str, series: Iterable[tuple[str, Histogram]]) -> Lines:
+def histogram(name: str, help_text: str, series: Iterable[tuple[str, Histogram | None]]) -> Lines:
     """Cumulative counts by upper bound. Each histogram is one piece, so its counts and its sum agree."""
     yield _head(name, "histogram", help_text)
     for own, seen in series:
+        if seen is None:
+            continue
         bounds = (*(repr(float(bound)) for bound in seen.bounds), "+Inf")
         counts = list(accumulate(seen.counts))
         buckets = "".join(
@@ -58,12 +66,6 @@ def histogram(name: str, help_text: str, series: Iterable[tuple[str, Histogram]]
             f"{buckets}{PREFIX}{name}_sum{{{own}}} {float(seen.total)!r}\n"
             f"{PREFIX}{name}_count{{{own}}} {float(counts[-1])!r}\n"
         )
-
-
-def _family(name: str, kind: str, help_text: str, series: Iterable[tuple[str, float]]) -> Lines:
-    yield _head(name, kind, help_text)
-    for own, value in series:
-        yield f"{PREFIX}{name}{{{own}}} {float(value)!r}\n"
 
 
 def _head(name: str, kind: str, help_text: str) -> str:

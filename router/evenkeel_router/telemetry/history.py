@@ -10,71 +10,49 @@ their own (8.7 MB for 1,000); later ones are sampled with the other clients of t
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from math import isnan, nan
+from operator import add, attrgetter
 from typing import Final, NamedTuple
 
+from evenkeel_contract.figures import Figures, grown, mean
 from evenkeel_fairshare.ledger import tenant_of
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
+from evenkeel_router.ledger.clients import ClientFigures, Growth, growth, rates
 
 TICKS: Final = 5
 """Readings per window: ten seconds."""
 SAMPLES: Final = 360
 """One hour of windows."""
+NOTHING: Final = Figures()
 WHOLE_SERVICE: Final = ""
 """The name of all clients together. Tenants have theirs, `namespace/tenant`."""
 STRIDE: Final = 50
 """Clients per step; requests may be served between steps."""
-
-
-class Reading(NamedTuple):
-    """One client at one moment: totals that only grow, then states."""
-
-    service: float = 0.0
-    owed: float = 0.0
-    output_tokens: float = 0.0
-    ttft_s: float = 0.0
-    answers: float = 0.0
-    input_tokens: float = 0.0
-    cached_tokens: float = 0.0
-    qoe: float = 0.0
-    qoe_streams: float = 0.0
-    waiting: int = 0
-    running: int = 0
-
-
-TOTALS: Final = 9
-
-
-class Rates(NamedTuple):
-    """Figures of one window, named as in `consolestate.Figures`. NaN: unknown."""
-
-    service_per_s: float = 0.0
-    owed_per_s: float = 0.0
-    output_tokens_per_s: float = 0.0
-    ttft_s: float = nan
-    waiting: int = 0
-    running: int = 0
-    hit_rate: float = nan
-    qoe: float = nan
-
-
-FIELDS: Final = Rates._fields[:6]
+FIELDS: Final = (
+    "service_per_s",
+    "owed_per_s",
+    "output_tokens_per_s",
+    "ttft_s",
+    "waiting",
+    "running",
+)
 """The figures that are kept for an hour."""
+_KEPT: Final = attrgetter(*FIELDS)
 
 
 class Moment(NamedTuple):
-    """Readings of all clients, and of all replicas."""
+    """The figures of all clients, and of all replicas."""
 
     at_s: float
     """Of a monotonic clock."""
-    clients: Mapping[str, Reading]
+    clients: Mapping[str, ClientFigures]
     """By identity. A tenant's clients without a name share `other_clients` of the tenant."""
-    replicas: Mapping[str, Reading] = {}
-    """Service of a replica process, and tokens of requests that this router sent there."""
+    replicas: Mapping[str, tuple[float, float, float]] = {}
+    """Service of a replica's process, and of requests that this router sent there: cached tokens, input tokens."""
     cpu_s: float = 0.0
     """CPU time of the event loop's thread."""
 
@@ -84,9 +62,10 @@ class Window:
     """Figures between two moments."""
 
     seconds: float = 0.0
-    rates: Mapping[str, Rates] = field(default_factory=dict)
+    rates: Mapping[str, Figures] = field(default_factory=dict)
     """By identity, by tenant, and of `WHOLE_SERVICE`."""
-    replicas: Mapping[str, Rates] = field(default_factory=dict)
+    replicas: Mapping[str, Figures] = field(default_factory=dict)
+    """Service, and hit rate."""
     cpu: float = 0.0
     """CPU seconds of the event loop per second."""
 
@@ -100,11 +79,11 @@ class _Samples:
         self.values = array("f", [nan]) * (len(FIELDS) * SAMPLES)
         self.newest = -1
 
-    def put(self, number: int, rates: Rates | None) -> None:
-        slot = number % SAMPLES
-        for at in range(len(FIELDS)):
-            self.values[at * SAMPLES + slot] = nan if rates is None else rates[at]
-        if rates is not None:
+    def put(self, number: int, own: Figures | None) -> None:
+        kept = (None,) * len(FIELDS) if own is None else _KEPT(own)
+        for at, value in enumerate(kept):
+            self.values[at * SAMPLES + number % SAMPLES] = nan if value is None else value
+        if own is not None:
             self.newest = number
 
     def column(self, at: int, first: int, count: int) -> list[float]:
@@ -182,15 +161,15 @@ class History:
         self._count += 1
         self.times_s.append(at_s)
 
-    def _within_limit(self, rates: Mapping[str, Rates]) -> dict[str, Rates]:
+    def _within_limit(self, rates: Mapping[str, Figures]) -> dict[str, Figures]:
         """At most `max_clients` clients with a name; the rates of later ones are added to their tenant's other clients."""
-        kept: dict[str, Rates] = {}
+        kept: dict[str, Figures] = {}
         room = self._max_clients - self._named
         for name, own in rates.items():
             if _is_client(name) and name not in self._samples:
-                if room <= 0 and name != other_clients(tenant_of(name)):
-                    rest = other_clients(tenant_of(name))
-                    kept[rest] = _together(kept.get(rest, rates.get(rest, Rates())), own)
+                rest = other_clients(tenant_of(name))
+                if room <= 0 and name != rest:
+                    kept[rest] = _together(kept.get(rest, rates.get(rest, NOTHING)), own)
                     continue
                 room -= 1
             kept.setdefault(name, own)
@@ -199,65 +178,34 @@ class History:
 
 def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]:
     """Figures of the time between two moments, in steps."""
-    seconds = now.at_s - before.at_s
-    grown: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(Reading._fields))
-    for n, (name, reading) in enumerate(now.clients.items()):
-        more = growth(reading, before.clients.get(name), is_new=_is_new(name, before.clients))
+    seconds, past = now.at_s - before.at_s, before.clients
+    together: dict[str, Growth] = {}
+    for n, (name, own) in enumerate(now.clients.items()):
+        # A client that only got a name of its own was one of its tenant's others: it counts from now.
+        unnamed = own if other_clients(tenant_of(name)) in past else None
+        more = growth(own, past.get(name, unnamed))
         for level in (name, tenant_of(name), WHOLE_SERVICE):
-            sums = grown[level]
-            for at, value in enumerate(more):
-                sums[at] += value
+            sums = together.get(level)
+            together[level] = more if sums is None else tuple(map(add, sums, more))
         if n % STRIDE == 0:
             yield
-    replicas = {
-        name: _rates(list(growth(own, before.replicas.get(name))), seconds)
-        for name, own in now.replicas.items()
-    }
-    rates = {}
-    for n, (name, sums) in enumerate(grown.items()):
-        rates[name] = _rates(sums, seconds)
+    found = {}
+    for n, (name, more) in enumerate(together.items()):
+        found[name] = rates(more, seconds)
         if n % STRIDE == 0:
             yield
+    replicas = {}
+    for name, totals in now.replicas.items():
+        service, cached, inputs = map(grown, totals, before.replicas.get(name, (0, 0, 0)))
+        per_s = mean(service, seconds) or 0.0
+        replicas[name] = Figures(service_per_s=per_s, hit_rate=mean(cached, inputs))
     cpu = (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
-    return Window(seconds=seconds, rates=rates, replicas=replicas, cpu=cpu)
+    return Window(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
 
 
-def growth(now: Reading, before: Reading | None, *, is_new: bool = True) -> Reading:
-    """The growth of all totals, and the states as they are.
-
-    A total below the earlier one belongs to a new process and counts from 0, as in `evenkeel top`. So does every total of a
-    client that is new; one that only got a name of its own counts from now.
-    """
-    if before is None:
-        before = Reading() if is_new else now
-    pairs = zip(now[:TOTALS], before[:TOTALS], strict=True)
-    totals = (value - earlier if value >= earlier else value for value, earlier in pairs)
-    return Reading._make((*totals, now.waiting, now.running))
-
-
-def _is_new(name: str, before: Mapping[str, Reading]) -> bool:
-    """Whether a client without an earlier reading was unknown. Otherwise it was one of its tenant's other clients."""
-    return other_clients(tenant_of(name)) not in before
-
-
-def _rates(grown: list[float], seconds: float) -> Rates:
-    more = Reading._make(grown)
-    per_s = 1 / seconds if seconds > 0 else 0.0
-    return Rates(
-        service_per_s=more.service * per_s,
-        owed_per_s=more.owed * per_s,
-        output_tokens_per_s=more.output_tokens * per_s,
-        ttft_s=more.ttft_s / more.answers if more.answers > 0 else nan,
-        waiting=int(more.waiting),
-        running=int(more.running),
-        hit_rate=more.cached_tokens / more.input_tokens if more.input_tokens > 0 else nan,
-        qoe=more.qoe / more.qoe_streams if more.qoe_streams > 0 else nan,
-    )
-
-
-def _together(one: Rates, other: Rates) -> Rates:
+def _together(one: Figures, other: Figures) -> Figures:
     """Sums. The means of the two are not comparable without their counts, so they are left out."""
-    return Rates(
+    return Figures(
         service_per_s=one.service_per_s + other.service_per_s,
         owed_per_s=one.owed_per_s + other.owed_per_s,
         output_tokens_per_s=one.output_tokens_per_s + other.output_tokens_per_s,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from evenkeel_contract import adminstate
+from evenkeel_contract.adminstate import fields_of
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.replica_account import (
@@ -24,10 +25,10 @@ from evenkeel_fairshare.ledger.replica_account import (
 )
 from evenkeel_fairshare.verdict import verdict
 
-from evenkeel_router.api.identity import client_of, names_of, tenant_identity
+from evenkeel_router.api.identity import names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
+from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.ledger.fairness import NO_FIGURES
-from evenkeel_router.ledger.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.rooms import Rooms
 
 T = TypeVar("T")
@@ -153,73 +154,60 @@ def _sum(account: ReplicaAccount | None, column: int) -> int:
 
 def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
     """Configured tenants in their order, then other tenants that this router or another one served."""
-    served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for totals in rooms.totals.clients():
-        served[tenant_of(totals.identity)][totals.identity] = totals
-    unused = Distributions("")
-    for identity in rooms.service_ledger.fairness.now.clients:
-        if identity not in served[tenant_of(identity)]:
-            served[tenant_of(identity)][identity] = ClientTotals(identity, unused)
+    config, ledger = rooms.settings.config, rooms.service_ledger
+    clients: defaultdict[str, list[ClientFigures]] = defaultdict(list)
+    for own in client_figures(ledger.fairness.now, rooms.totals, ledger.weights.declared):
+        clients[tenant_of(own.identity)].append(own)
         yield
+    declared = {tenant_identity(tenant): tenant for tenant in config.tenancy.tenants}
     tenants = []
-    for tenant in rooms.settings.config.tenancy.tenants:
-        mine = served.pop(tenant_identity(tenant), {})
-        for client in tenant.clients:
-            identity = client_of(tenant, client.name).identity
-            mine.setdefault(identity, ClientTotals(identity, unused))
-        tenants.append((yield from _tenant(rooms, tenant, list(mine.values()))))
-    for clients in served.values():
-        some = next(iter(clients.values()))
-        tenant = TenantConfig(namespace=rooms.settings.config.namespace, name=some.tenant)
-        tenants.append((yield from _tenant(rooms, tenant, list(clients.values()))))
+    for name in dict.fromkeys((*declared, *clients)):
+        tenant = declared.get(name)
+        if tenant is None:
+            tenant = TenantConfig(namespace=config.namespace, name=clients[name][0].tenant)
+        tenants.append((yield from _tenant(rooms, name, tenant, clients[name])))
     return tuple(tenants)
 
 
 def _tenant(
-    rooms: Rooms, tenant: TenantConfig, clients: list[ClientTotals]
+    rooms: Rooms, name: str, tenant: TenantConfig, clients: list[ClientFigures]
 ) -> Steps[adminstate.TenantState]:
-    weights = {client.name: client.weight for client in tenant.clients}
     # Encoded one at a time: with many replicas, to encode (and to free) all of them together takes too long.
     shown = []
-    for totals in clients:
-        weight = weights.get(totals.client, tenant.default_client_weight)
-        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
+    for own in clients:
+        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, own))))
         yield
-    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NO_FIGURES)
-    # Clients that sent this router a request share the tenant's distributions.
-    distributions = next((one.distributions for one in clients if one.requests), Distributions(""))
+    figures = rooms.service_ledger.fairness.now.tenants.get(name, NO_FIGURES)
     state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
         weight=tenant.weight,
-        service=figures.service,
-        owed=figures.owed,
-        lead_s=figures.lead_s,
-        qoe=distributions.qoe.total,
-        qoe_streams=sum(distributions.qoe.counts),
+        **fields_of(adminstate.Service, figures),
+        qoe=float(sum(own.here.qoe for own in clients)),
+        qoe_streams=sum(own.here.qoe_streams for own in clients),
     )
     return msgspec.structs.replace(state, clients=tuple(shown))
 
 
-def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NO_FIGURES)
+def _client(rooms: Rooms, own: ClientFigures) -> adminstate.ClientState:
+    fleet, here = own.fleet, own.here
     return adminstate.ClientState(
-        identity=totals.identity,
-        name=totals.client,
-        weight=weight,
-        in_flight=totals.in_flight,
-        requests=totals.requests,
-        errors=sum(totals.errors.values()),
-        retries=totals.retries,
-        input_tokens=totals.input_tokens,
-        cached_tokens=totals.cached_tokens,
-        output_tokens=totals.output_tokens,
-        service=figures.service,
-        owed=figures.owed,
-        requested_per_s=figures.requested_per_s,
-        lead_s=figures.lead_s,
-        backlogged=figures.backlogged,
-        replicas=at_replicas(rooms, totals.identity),
+        identity=own.identity,
+        name=own.name,
+        weight=int(rooms.service_ledger.weights.client(own.identity)),
+        in_flight=here.in_flight,
+        requests=here.requests,
+        errors=here.errors.total(),
+        retries=here.retries,
+        input_tokens=here.input_tokens,
+        cached_tokens=here.cached_tokens,
+        output_tokens=here.output_tokens,
+        service=fleet.service,
+        owed=fleet.owed,
+        requested_per_s=fleet.requested_per_s,
+        lead_s=fleet.lead_s,
+        backlogged=fleet.backlogged,
+        replicas=at_replicas(rooms, own.identity),
     )
 
 
@@ -227,8 +215,8 @@ def fleet_state(rooms: Rooms) -> adminstate.FleetState:
     """Fairness of the whole fleet, with the verdict."""
     now = rooms.service_ledger.fairness.now
     waited = {"/".join(names_of(name)): part for name, part in now.given_over_owed.items()}
-    figures = msgspec.convert(now, adminstate.FleetState, from_attributes=True)
-    return msgspec.structs.replace(figures, verdict=verdict(waited))
+    plain = fields_of(adminstate.FleetState, now) | {"verdict": verdict(waited)}
+    return adminstate.FleetState(**plain)
 
 
 def ledger_state(rooms: Rooms) -> adminstate.LedgerState:
@@ -262,31 +250,31 @@ def peer_states(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
 def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
     """One client at every replica that knows it."""
     credit = rooms.replicas.fleet.policy.credit(identity)
+    accounting, accounts = (
+        rooms.service_ledger.accounting,
+        rooms.service_ledger.ledger.replica_accounts,
+    )
     tenant = tenant_of(identity)
     found = []
     for member in rooms.replicas.fleet:
-        account = rooms.service_ledger.account(member.name)
+        incarnation = accounting.incarnation(member.name)
+        account = accounts.get(incarnation)
+        row = None if account is None else account.clients.get(identity)
         held = None if member.slot is None else credit.get(member.slot)
-        if held is None and (account is None or identity not in account.clients):
+        if held is None and row is None:
             continue
-        cell = account.clients.cell if account is not None else _nothing
-        accounting = rooms.service_ledger.accounting
-        itl_tokens, itl_s = accounting.latency(accounting.incarnation(member.name), identity)
+        itl_tokens, itl_s = accounting.latency(incarnation, identity)
         found.append(
             adminstate.ClientAtReplica(
                 replica=member.name,
                 credit=held or 0.0,
-                deficit=cell(identity, DEFICIT),
+                deficit=row[DEFICIT] if row else 0.0,
                 tenant_deficit=account.tenants.cell(tenant, TENANT_DEFICIT) if account else 0.0,
-                service=cell(identity, SERVICE),
-                waiting=int(cell(identity, WAITING)),
-                running=int(cell(identity, RUNNING)),
+                service=row[SERVICE] if row else 0.0,
+                waiting=int(row[WAITING]) if row else 0,
+                running=int(row[RUNNING]) if row else 0,
                 itl_tokens=itl_tokens,
                 itl_s=itl_s,
             )
         )
     return tuple(found)
-
-
-def _nothing(client: str, column: int) -> float:
-    return 0.0

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 LAST_EXPORT_S: Final = 3.0  # for the last spans, when the router ends
 
 
-class DroppedSpans:
+class _DroppedSpans:
     """Spans that no collector received. The threads that export spans add to it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Tracing:
     """Traces, while the configuration in force asks for them."""
 
     def __init__(self, config: RouterConfig) -> None:
-        self.dropped = DroppedSpans()
+        self.dropped = _DroppedSpans()
         self._config: RouterConfig | None = None
         self.spans: Spans | None = None
         """Where traces begin; None while tracing is off."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from evenkeel_contract.adminstate import PeerState
@@ -40,7 +40,7 @@ def found_in(
 
 def with_figures(rooms: Rooms, **figures: Any) -> None:
     fairness = rooms.service_ledger.fairness
-    fairness.now = replace(fairness.now, **figures)
+    fairness.now = msgspec.structs.replace(fairness.now, **figures)
 
 
 def drains(rooms: Rooms) -> None:

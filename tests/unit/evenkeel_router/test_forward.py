@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
+import msgspec
 import pytest
 from evenkeel_contract.key import decode
-from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     PrefixConfig,
@@ -20,6 +20,7 @@ from evenkeel_contract.routerconfig import (
     SchedulingConfig,
     TenantLimits,
 )
+from evenkeel_router.api.identity import other_clients
 from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -65,11 +66,11 @@ async def test_the_objective_counts_a_client_without_own_totals_by_its_own_share
         totals, fairness = router.rooms.totals, router.rooms.service_ledger.fairness
         monkeypatch.setattr(totals, "_max_clients", 0)
         monkeypatch.setattr(fairness, "steps", lambda *_: iter(()))
-        fairness.now = replace(fairness.now, beyond_share=frozenset(beyond_share))
+        fairness.now = msgspec.structs.replace(fairness.now, beyond_share=frozenset(beyond_share))
         headers = {"authorization": f"Bearer {KEY}"}
         assert (await client.post("/v1/completions", json=BODY, headers=headers)).content == OK
         await until(lambda: not router.rooms.intake.active_requests, "the end")
-        assert [one.client for one in totals.clients()] == [OTHER_CLIENTS]
+        assert [one.identity for one in totals.clients()] == [other_clients("ns/acme")]
         assert sum(totals.within_share_ttft_s.counts) == counted
 
 

@@ -24,9 +24,7 @@ from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import Verdict
-from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
-from evenkeel_router.telemetry.tracing import DroppedSpans
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
@@ -175,7 +173,7 @@ async def test_an_unschedulable_replica_leaves_rotation_despite_its_good_probe(
 
 def _draining(router: Router) -> bool:
     """What the metric says of replica `a`."""
-    text = "".join(metrics(router.rooms, RequestLog(None), DroppedSpans()))
+    text = "".join(metrics(router.rooms))
     line = 'evenkeel_router_replica_draining{model_name="llama",replica="a"} '
     return text.partition(line)[2].splitlines()[0] == "1.0"
 

@@ -14,12 +14,10 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, client_of, other_clients
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.totals import Histogram, RequestTotals
-from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry import exposition, slices
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import SharedText
-from evenkeel_router.telemetry.tracing import DroppedSpans
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.promtool import promtool
@@ -54,7 +52,7 @@ def computed(rooms: Rooms) -> None:
 
 
 def scrape(rooms: Rooms) -> str:
-    return "".join(metrics(rooms, RequestLog(None), DroppedSpans()))
+    return "".join(metrics(rooms))
 
 
 def series(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -90,9 +88,9 @@ async def test_a_scrape_with_a_thousand_tenants_is_bounded() -> None:
 async def test_requests_run_while_a_scrape_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step is small: a client's lines in one family, or one histogram."""
     rooms = served(100)
-    assert max(text.count("\n") for text in metrics(rooms, RequestLog(None), DroppedSpans())) < 25
+    assert max(text.count("\n") for text in metrics(rooms)) < 25
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    shared = SharedText(lambda: metrics(rooms, RequestLog(None), DroppedSpans()))
+    shared = SharedText(lambda: metrics(rooms))
     rendering, turns = asyncio.create_task(shared.get()), 0
     while not rendering.done():
         # A request of a new client, an error of a known one, and a replica that leaves.

@@ -17,11 +17,9 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.ledger.totals import RequestTotals
-from evenkeel_router.request.request_state import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import router_state
-from evenkeel_router.telemetry.tracing import DroppedSpans
 
 from tests.support.fakes import replicas
 from tests.support.routers import config_for, tenancy
@@ -89,7 +87,7 @@ async def test_clients_beyond_the_cap_are_shown_as_one_of_their_tenant() -> None
     requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
     assert requests["ns/t/other"] == 1
     assert requests["ns/t/*"] == 2
-    text = "".join(metrics(rooms, RequestLog(None), DroppedSpans()))
+    text = "".join(metrics(rooms))
     assert 'request_total{client="other",model_name="llama",tenant="t"} 1.0' in text
     assert 'request_total{client="",model_name="llama",tenant="t"} 2.0' in text
 
@@ -99,7 +97,7 @@ async def test_histograms_are_cumulative_as_the_text_format_wants_them() -> None
     totals = rooms.totals.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
     for seconds in (0.005, 0.2, 1000.0):
         totals.ended(seconds, seconds)
-    text = "".join(metrics(rooms, RequestLog(None), DroppedSpans()))
+    text = "".join(metrics(rooms))
     labels = 'le="%s",model_name="llama",tenant="t"'
     bucket = "evenkeel_router_request_ttft_seconds_bucket"
     for bound, want in (("0.01", 1), ("0.25", 2), ("300.0", 2), ("+Inf", 3)):
@@ -139,7 +137,7 @@ async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_show
     shown = shown_by(rooms)
     assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
     assert shown.prefix_blocks == 4
-    text = "".join(metrics(rooms, RequestLog(None), DroppedSpans()))
+    text = "".join(metrics(rooms))
     assert 'replica_prefix_blocks{model_name="llama",replica="r0"} 4.0' in text
     assert 'prefix_index_entries{model_name="llama"} 5.0' in text
     rooms.replicas.fleet.lost(members[0])

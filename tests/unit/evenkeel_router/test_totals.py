@@ -6,7 +6,7 @@ from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.identity import Client, client_of, names_of
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.totals import (
     Histogram,
@@ -58,12 +58,12 @@ def test_clients_beyond_the_cap_share_one_account_of_their_tenant() -> None:
     accounts = RequestTotals(LinearCost(), max_clients=2)
     first = accounts.of(client("a"))
     accounts.of(client("b"))
-    assert [totals.client for totals in accounts.clients()] == ["a", "b"]
+    assert [names_of(totals.identity)[1] for totals in accounts.clients()] == ["a", "b"]
     late = accounts.of(client("c"))
     assert late is accounts.of(client("d"))
     assert late is not accounts.of(client("e", tenant="u"))
     assert accounts.of(client("a")) is first
-    assert [(totals.tenant, totals.client) for totals in accounts.clients()] == [
+    assert [names_of(totals.identity) for totals in accounts.clients()] == [
         ("t", "a"),
         ("t", "b"),
         ("t", OTHER_CLIENTS),
@@ -83,7 +83,7 @@ def test_no_client_shares_the_account_of_the_other_clients_by_its_name(name: str
     others = accounts.of(client("another"))
     assert named is not others
     assert named.identity != others.identity
-    assert (named.client, others.client) == (name, OTHER_CLIENTS)
+    assert [names_of(one.identity)[1] for one in (named, others)] == [name, OTHER_CLIENTS]
 
 
 def test_distributions_are_by_tenant_and_tenants_beyond_the_cap_share_one() -> None:
@@ -96,7 +96,7 @@ def test_distributions_are_by_tenant_and_tenants_beyond_the_cap_share_one() -> N
         ("u", 2),
         ("", 4),
     ]
-    assert [totals.tenant for totals in accounts.clients()] == list("ttuuvvww")
+    assert [names_of(totals.identity)[0] for totals in accounts.clients()] == list("ttuuvvww")
 
 
 def test_bytes_per_token_are_learnt_from_what_replicas_report() -> None:
