@@ -22,7 +22,7 @@ from evenkeel_contract.limitswire import (
 )
 
 TINY: Final = 1e-9
-"""Below this, a difference is a rounding error."""
+"""Largest difference that counts as a rounding error."""
 DEMAND_S: Final = 5.0
 """Demand decays by e in this time, so parts follow clients within seconds."""
 NO_DEMAND: Final = 0.02
@@ -173,7 +173,7 @@ class _Unused:
 
     part: float
     since_s: float
-    """Its bucket is empty then and fills since."""
+    """Time at which the part's bucket was empty; it fills since."""
 
     def found(self, missing: float, since_s: float) -> _Unused:
         return _Unused(self.part + missing, max(self.since_s, since_s))

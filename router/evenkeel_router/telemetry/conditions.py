@@ -37,7 +37,7 @@ def conditions(
 
 
 def _is(alert: str, problem: object, message: str, otherwise: str = "") -> Condition:
-    """`otherwise`: the message where there is no problem, if it differs."""
+    """One condition. `otherwise`: the message where there is no problem, if it differs."""
     text = message if problem or not otherwise else otherwise
     return Condition(alert=alert, problem=bool(problem), message=text)
 
