@@ -22,7 +22,7 @@ from evenkeel_simulator.traffic.workload import Program
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one phase."""
 
     title: str
@@ -63,7 +63,7 @@ class OrdinaryRequest:
     ended: bool
 
 
-def make_figures(result: PhaseResult) -> Figures:
+def make_figures(result: PhaseResult) -> PhaseFigures:
     """All figures of a phase."""
     requests = ordinary_requests(result)
     window_s = result.phase.flood.duration_s
@@ -72,7 +72,7 @@ def make_figures(result: PhaseResult) -> Figures:
     answered = [o.record().itl_s for o in result.outcomes if o.client != FLOOD]
     itls = [itl_s for itl_s in answered if itl_s is not None]
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
-    return Figures(
+    return PhaseFigures(
         title=result.phase.title,
         replica_policy=result.phase.replica_policy,
         fleet_policy=result.phase.fleet_policy,

@@ -19,7 +19,7 @@ from evenkeel_simulator.traffic.workload import Call, Program
 
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.clients import assign_keys, headers_by_key
-from evenkeel_cli.replay.run import Outcome, Run
+from evenkeel_cli.replay.run import Outcome, Replay
 from evenkeel_cli.replay.sender import Sender, open_session
 from evenkeel_cli.up.fleet import running_fleet
 
@@ -153,7 +153,7 @@ async def run_phase(
             now=lambda: loop.time() - began_s,
             headers_of=headers_by_key(assign_keys((*ORDINARY, FLOOD), keys), keys),
         )
-        run = Run(send=sender.send, now=sender.now)
+        run = Replay(send=sender.send, now=sender.now)
         await _until_ordinary_end(run, programs, sender.now, phase.flood.duration_s, progress)
         elapsed_s = sender.now()
     return PhaseResult(
@@ -162,7 +162,7 @@ async def run_phase(
 
 
 async def _until_ordinary_end(
-    run: Run,
+    run: Replay,
     programs: Sequence[Program],
     now: Callable[[], float],
     duration_s: float,

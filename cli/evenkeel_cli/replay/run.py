@@ -83,7 +83,7 @@ class Outcome:
         )
 
 
-class Run:
+class Replay:
     """One replay. `seed` decides the texts. `outcomes` grows as calls end, so an interrupted run has results too."""
 
     def __init__(

@@ -23,7 +23,7 @@ def _port(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RouteOptions:
     """One field for each option of the command."""
 
     file: Annotated[
@@ -102,7 +102,7 @@ class Options:
         return any(lists) or any(one is not None for one in others)
 
 
-def route_of_options(options: Options) -> Read:
+def route_of_options(options: RouteOptions) -> Read:
     """The document that these options describe, and its faults under the names of the options."""
     tracing = traces_to(options.tracing)
     if not options.replica:

@@ -30,7 +30,7 @@ STRIDE: Final = 10
 """Distance from one router's ports to the next one's: 8080 to 8082, 8090 to 8092, and so on."""
 
 
-class Router:
+class LocalRouter:
     """One router: its ports, its configuration, its supervisor."""
 
     def __init__(self, index: int, listen: ListenConfig, folder: StateFolder) -> None:
@@ -60,7 +60,7 @@ class Router:
             probe_url=f"http://{self.listen.host}:{self.listen.probe_port}/readyz",
         )
 
-    def publish(self, config: RouterConfig, routers: Sequence[Router]) -> None:
+    def publish(self, config: RouterConfig, routers: Sequence[LocalRouter]) -> None:
         """Write the router's configuration file: the shared `config`, its own ports, and the other routers as peers."""
         peers = tuple(
             PeerConfig(name=other.name, url=other.admin_url)

@@ -16,7 +16,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.audio import TOKENS_PER_S
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect
-from evenkeel_router.api.openai import OPENAI, Details, Reply, of_openai, within_bounds
+from evenkeel_router.api.openai import OPENAI, Details, OpenAIReply, of_openai, within_bounds
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -55,7 +55,7 @@ class _AnthropicUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
 
 
-class Message(msgspec.Struct):
+class MessageReply(msgspec.Struct):
     usage: _AnthropicUsage | None = None
 
 
@@ -71,9 +71,9 @@ class _Transcript(msgspec.Struct):
 
 
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
-_RANKING: Final = msgspec.json.Decoder(Reply | list[Generated])
+_RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
-_MESSAGE: Final = msgspec.json.Decoder(Message)
+_MESSAGE: Final = msgspec.json.Decoder(MessageReply)
 _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
 
 

@@ -147,7 +147,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: Details | None = None
 
 
-class Reply(msgspec.Struct):
+class OpenAIReply(msgspec.Struct):
     usage: _Usage | None = None
 
 
@@ -164,7 +164,7 @@ class _Deltas(msgspec.Struct):
     choices: list[_Choice]
 
 
-OPENAI: Final = msgspec.json.Decoder(Reply)
+OPENAI: Final = msgspec.json.Decoder(OpenAIReply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 _DELTAS: Final = msgspec.json.Decoder(_Deltas)
 

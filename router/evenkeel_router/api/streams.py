@@ -17,7 +17,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.answers import (
     GENERATED,
-    Message,
+    MessageReply,
     Response,
     of_generated,
     of_message,
@@ -35,8 +35,8 @@ class _ResponseEvent(msgspec.Struct):
     response: Response | None = None
 
 
-class _MessageEvent(Message):
-    message: Message | None = None
+class _MessageEvent(MessageReply):
+    message: MessageReply | None = None
 
 
 _TYPED: Final = msgspec.json.Decoder(_Typed)

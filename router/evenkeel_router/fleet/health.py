@@ -29,7 +29,7 @@ from typing import Final
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
+from evenkeel_router.fleet.probe import Prober, ProbeVerdict, wait_for
 from evenkeel_router.fleet.replicas import Discovery, Replicas
 from evenkeel_router.fleet.selection import TERMINATING, Backoff, DiscoveredReplica, Member, Ticket
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -142,7 +142,7 @@ class HealthMonitor:
         while True:
             verdict = await self._prober.probe(watch.replica)
             member = self._replicas.fleet.member(watch.replica.name)
-            if member is not None and verdict is Verdict.READY:
+            if member is not None and verdict is ProbeVerdict.READY:
                 await self._look_for_restart(watch, member)
             if member is not None and not watch.kick.is_set():  # else it is older than the news
                 self._apply(verdict, watch, member)
@@ -169,28 +169,28 @@ class HealthMonitor:
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
             )
 
-    def _apply(self, verdict: Verdict, watch: _Watch, member: Member) -> None:
+    def _apply(self, verdict: ProbeVerdict, watch: _Watch, member: Member) -> None:
         fleet = self._replicas.fleet
-        watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
-        if verdict is Verdict.READY:
+        watch.silent = watch.silent + 1 if verdict is ProbeVerdict.SILENT else 0
+        if verdict is ProbeVerdict.READY:
             kept_out = member.routable or member.unschedulable or self._backs_off(member)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
                 self._service_ledger.accounting.serves(member.name)
                 self._replicas.wait_queue.open()
-        elif verdict is Verdict.GONE:
+        elif verdict is ProbeVerdict.GONE:
             if member.joined:
                 _log.warning("replica %s has ended: nothing listens at its address", member.name)
             self._end_life(watch, member)
-        elif verdict is not Verdict.SILENT or watch.silent >= SILENT_PROBES:
+        elif verdict is not ProbeVerdict.SILENT or watch.silent >= SILENT_PROBES:
             if member.routable:
                 _log.warning("replica %s is not ready", member.name)
-                if verdict is Verdict.NOT_READY:  # the replica itself reports that it drains
+                if verdict is ProbeVerdict.NOT_READY:  # the replica itself reports that it drains
                     self._drain(member)
             fleet.unready(member)
         # A replica that is ready and only waits for its report counts neither as lost nor as found.
-        watch.probed = watch.probed or verdict is not Verdict.READY or member.routable
+        watch.probed = watch.probed or verdict is not ProbeVerdict.READY or member.routable
         self._notice()
 
     def _drain(self, member: Member) -> None:

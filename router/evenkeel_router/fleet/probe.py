@@ -28,7 +28,7 @@ STARTED: Final = re.compile(
 """Metric of `/metrics` with the start of the process, seconds since the epoch; Prometheus clients export it."""
 
 
-class Verdict(Enum):
+class ProbeVerdict(Enum):
     """What a probe found."""
 
     READY = "ready"
@@ -56,7 +56,7 @@ class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
 class Prober(Protocol):
     """Asks one replica. Never raises for anything a replica does."""
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
         """Whether the replica takes requests."""
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
@@ -74,16 +74,20 @@ class HttpProber:
         self._paths: dict[str, int] = {}
         """URL of a replica without `/ready` → the index of the path that it has."""
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
         try:
-            return Verdict.READY if await self._readiness(replica) == 200 else Verdict.NOT_READY
+            return (
+                ProbeVerdict.READY
+                if await self._readiness(replica) == 200
+                else ProbeVerdict.NOT_READY
+            )
         except TimeoutError:
-            return Verdict.SILENT
+            return ProbeVerdict.SILENT
         except aiohttp.ClientConnectorError:
             self._paths.pop(replica.url, None)  # another engine may come in its place
-            return Verdict.GONE
+            return ProbeVerdict.GONE
         except (aiohttp.ClientError, OSError):
-            return Verdict.BROKEN
+            return ProbeVerdict.BROKEN
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         try:

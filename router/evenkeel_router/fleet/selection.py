@@ -133,7 +133,7 @@ class Member:
         return self.slot is not None
 
 
-class Match(msgspec.Struct, frozen=True):
+class MatchedRequest(msgspec.Struct, frozen=True):
     """A request, matched: what `select` and every retry need."""
 
     dispatch: Dispatch
@@ -162,7 +162,7 @@ class Ticket(msgspec.Struct, frozen=True):
     member: Member
     slot: int
     life: int
-    match: Match
+    match: MatchedRequest
     prediction: Prediction
 
 
@@ -285,13 +285,15 @@ class Fleet:
         pages: Pages | None = None,
         adapter: str | None = None,
         cache_salt: str = "",
-    ) -> Match:
+    ) -> MatchedRequest:
         """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
         if not self.policy.matches_prefix:
-            return Match(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+            return MatchedRequest(
+                Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0
+            )
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
@@ -312,9 +314,9 @@ class Fleet:
             adapter_tokens=adapter_tokens,
             blocks=blocks,
         )
-        return Match(dispatch, depth, pages, adapter)
+        return MatchedRequest(dispatch, depth, pages, adapter)
 
-    def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
+    def select(self, match: MatchedRequest, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
         From now on its input is charged there and its prompt counts as cached there, even before there is a connection.
@@ -334,7 +336,7 @@ class Fleet:
         self.adapters.sent(match.adapter, slot)
         return ticket
 
-    def _predict(self, match: Match, slot: int) -> Prediction:
+    def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
         dispatch, pages = match.dispatch, match.pages
         depth, tokens = match.matched_blocks, dispatch.matched_tokens

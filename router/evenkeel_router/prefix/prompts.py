@@ -22,9 +22,9 @@ from evenkeel_router.prefix.conversations import (
     Adapted,
     Call,
     ChatFields,
+    ChatMessage,
+    ChatPart,
     Choice,
-    Message,
-    Part,
     Tool,
     of_messages,
     of_responses,
@@ -177,7 +177,7 @@ def _chat(fields: ChatFields, *, size_bytes: int, source: str = "") -> Prompts |
     )
 
 
-def _message(given: Message) -> Template:
+def _message(given: ChatMessage) -> Template:
     """A message as SGLang's model dumps it, without what is None."""
     if _given(given.tools) or _given(given.prefix):
         raise UntokenisedError(Reason.OPTIONS, "a message has tools or a prefix")
@@ -198,7 +198,7 @@ def _message(given: Message) -> Template:
     return made
 
 
-def _part(part: Part) -> Template:
+def _part(part: ChatPart) -> Template:
     if part.type in _TEXT and part.text is not None:
         return {"type": "text", "text": part.text}
     if part.type.startswith(_MEDIA):

@@ -34,7 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.fleet.selection import Match, Ticket
+from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.transport.client_request import Request
@@ -199,7 +199,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     totals: ClientTotals
     endpoint: Endpoint
     inference: Inference
-    match: Match
+    match: MatchedRequest
 
     def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
@@ -246,7 +246,7 @@ MAX_PENDING: Final = 50_000
 """Lines in memory; further lines are dropped and counted, and so are lines that cannot be written."""
 
 
-class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
+class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     """The line of one request."""
 
     time: float
@@ -268,11 +268,11 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     trace_id: str = ""
 
 
-def _line(request_state: RequestState, duration_s: float) -> RequestLine:
+def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
     client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
     started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
     input_tokens, cached_tokens, output_tokens = request_state.usage or NOTHING
-    return RequestLine(
+    return RequestLogLine(
         time.time(),
         request_state.request_id,
         request_state.path,
@@ -302,7 +302,7 @@ class RequestLog:
 
     def __init__(self, output: IO[str] | None) -> None:
         self._output = output
-        self._lines: list[RequestLine] = []
+        self._lines: list[RequestLogLine] = []
         self._batches: list[tuple[bytes, int]] = []
         """Encoded lines, and their number."""
         self._pending = 0

@@ -14,7 +14,7 @@ from evenkeel_contract.consolestate import Condition
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.telemetry.history import Window
+from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.rooms import Rooms
 
 STALE_S: Final = 30.0
@@ -23,7 +23,7 @@ SATURATED: Final = 0.9
 
 
 def conditions(
-    rooms: Rooms, window: Window, peers: tuple[PeerState, ...], now_s: float
+    rooms: Rooms, window: RateWindow, peers: tuple[PeerState, ...], now_s: float
 ) -> tuple[Condition, ...]:
     """All conditions, the problems first."""
     found = [
@@ -92,7 +92,7 @@ def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")
 
 
-def _router(rooms: Rooms, window: Window) -> Condition:
+def _router(rooms: Rooms, window: RateWindow) -> Condition:
     most, in_flight = rooms.settings.config.limits.max_concurrent, rooms.intake.admission.running
     message = f"This router uses {window.cpu:.0%} of a core, and {in_flight} of {most} requests are in flight."
     return _is("EvenkeelRouterSaturated", max(window.cpu, in_flight / most) > SATURATED, message)

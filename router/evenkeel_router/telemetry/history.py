@@ -58,7 +58,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RateWindow:
     """Figures between two moments."""
 
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class History:
     """What the console shows: the current window, and the samples of the last hour."""
 
     def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
-        self.now = Window()
+        self.now = RateWindow()
         self.times_s: deque[float] = deque(maxlen=SAMPLES - 1)
         """Times of the complete samples, by the clock of the moments, which only grows. The oldest slot may be in use
         for the next one."""
@@ -178,7 +178,7 @@ class History:
         return kept
 
 
-def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]:
+def window_between(before: Moment, now: Moment) -> Generator[None, None, RateWindow]:
     """Figures of the time between two moments, in steps."""
     seconds, past = now.at_s - before.at_s, before.clients
     together: dict[str, Growth] = {}
@@ -202,7 +202,7 @@ def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]
         per_s = mean(service, seconds) or 0.0
         replicas[name] = Figures(service_per_s=per_s, hit_rate=mean(cached, inputs))
     cpu = (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
-    return Window(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
+    return RateWindow(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
 
 
 def _together(one: Figures, other: Figures) -> Figures:

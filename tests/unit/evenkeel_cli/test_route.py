@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from evenkeel_cli import main
 from evenkeel_cli.route.models import Card, ModelNames, ModelsError, ask_models, names_of
-from evenkeel_cli.route.options import Options, route_of_options
+from evenkeel_cli.route.options import RouteOptions, route_of_options
 from evenkeel_cli.route.routefile import (
     RouteFile,
     check_route,
@@ -129,7 +129,7 @@ def test_every_fault_has_its_line_and_its_path(text: str, want: list[str]) -> No
 
 
 def test_options_give_the_same_configuration_as_a_file() -> None:
-    options = Options(
+    options = RouteOptions(
         replica=["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
         key=["ads/chat=sk-a=b", "ads/batch=sk-2", "search=sk-3"],
         weight=["ads=4", "ads/chat=3"],
@@ -167,7 +167,7 @@ scheduling: {queue: Router}
 )  # fmt: skip
 def test_a_fault_of_an_option_names_the_option(changes: dict[str, object], want: list[str]) -> None:
     given: dict[str, object] = {"replica": ["http://a:1"], "key": ["ads=sk-1"]}
-    route, faults = route_of_options(Options(**(given | changes)))  # type: ignore[arg-type]
+    route, faults = route_of_options(RouteOptions(**(given | changes)))  # type: ignore[arg-type]
     assert route is None
     assert len(faults) == len(want)
     for fault, start in zip(faults, want, strict=True):
