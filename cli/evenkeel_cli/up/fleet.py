@@ -209,7 +209,7 @@ class LocalFleet:
         running, wanted = list(self.routers), count_of(manifest)
         new = [self._new_router(index) for index in range(len(running), wanted)]
         self.routers += new
-        self._publish()
+        self._publish()  # before the start, so that no new router lacks its peers
         try:
             await self._start_routers(new)
         except BaseException:

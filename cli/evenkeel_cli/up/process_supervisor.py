@@ -99,6 +99,7 @@ class ProcessSupervisor:
             code = await self._run_once()
             if self._stopping.is_set():
                 break
+            # After a long run this is its first failure, not one more of a program that cannot start.
             failures = 1 if loop.time() - began_s >= _STEADY_S else failures + 1
             if failures >= _TRIES:
                 self._failed.set()
@@ -162,6 +163,7 @@ class ProcessSupervisor:
 
 def backoff_s(failures: int) -> float:
     """Time to wait before the next start, after that many failures in a row (>= 1)."""
+    # The exponent has a bound, because 2.0 ** 1024 overflows.
     return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), _LAST_BACKOFF_S)
 
 

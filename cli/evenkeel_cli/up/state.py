@@ -127,6 +127,7 @@ def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
     for process in remaining:
         _signal(process.terminate)
     _, remaining = psutil.wait_procs(remaining, timeout=grace_s)
+    # Listed before the first one is killed: an orphan no longer shows its parent.
     for process in [*descendants(remaining), *remaining]:
         _signal(process.kill)
     psutil.wait_procs(remaining, timeout=grace_s)
