@@ -219,12 +219,13 @@ class Scheduling:
         """What an admitted request has to compute."""
         request = scheduled.engine
         scheduled.matched_tokens = prefix_tokens(request)
+        # The engine always computes the last token, for its output.
         scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
         scheduled.load_tokens = self._adapters.tokens(request)
 
     def _bypass(self, scheduled: Scheduled) -> None:
         """The engine admitted a request that the policy did not propose: it is counted, and the pass ends."""
-        self.end_pass()
+        self.end_pass()  # outside the lock, which the end of the pass takes
         logger.error(
             "evenkeel: request %s entered the batch unproposed, so it is not charged", scheduled.id
         )

@@ -58,6 +58,7 @@ class FairQueue(RequestQueue):
         batch: list[Any] = [
             one for request_id in ids if (one := self._running.get(request_id)) is not None
         ]
+        # A step may hold both prefill and decode.
         self._scheduling.processed(batch, is_prefill=True)
         for one in batch:
             if one.finished():
@@ -90,6 +91,7 @@ class FairQueue(RequestQueue):
         """A request of the batch was preempted, or one that was passed over comes back."""
         if request not in self._waiting:
             running = self._running.pop(request.request_id, None)
+            # The same object: by it the policy sees a retraction.
             self._waiting[request] = running or VllmRequest(request)
 
     def prepend_requests(self, requests: Iterable[Any]) -> None:
@@ -111,7 +113,7 @@ class FairQueue(RequestQueue):
 
     def _next(self) -> VllmRequest | None:
         if self._taken is not None:
-            self._answer(0)
+            self._answer(0)  # within the step its tokens do not count as computed yet
         if self._proposals is None:
             self._proposals = iter(self._scheduling.begin_pass(self._queue()))
         if self._proposed is None:
