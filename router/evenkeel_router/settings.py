@@ -26,7 +26,7 @@ class Timing:
     console_tick_s: float = 2.0
     """Time between two readings for the console; five of them are the window of its figures."""
     body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0
+    keep_alive_s: float = 75.0  # as in nginx (`keepalive_timeout`)
     kv_check_interval_s: float = 2.0
     """Silence of a replica's KV events after which the router asks for a replay."""
     kv_pages_interval_s: float = 30.0

@@ -227,7 +227,7 @@ def _chunk_head(size_bytes: int) -> bytes:
     return b"\n"
 
 
-_MAX_CHUNK_BYTES: Final = 4096
+_MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
 _CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
 """Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 

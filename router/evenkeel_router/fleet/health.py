@@ -132,6 +132,7 @@ class HealthMonitor:
             await asyncio.gather(watch.task, return_exceptions=True)
         member = self._replicas.fleet.member(name)
         if member is not None:
+            # Drained before it leaves: `leaves` forgets the incarnation.
             if member.joined:
                 self._drain(member)
             self._replicas.fleet.remove(member)

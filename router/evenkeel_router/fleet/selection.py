@@ -56,6 +56,7 @@ class Backoff:
         doublings = self._failures - FAILURES
         if doublings < 0:
             return 0.0
+        # The exponent has a bound, because 2.0 ** 1024 overflows.
         backoff_s = min(LONGEST_S, self._first_s * 2.0 ** min(doublings, 32))
         self._until_s = now_s + backoff_s
         return backoff_s
@@ -329,6 +330,7 @@ class Fleet:
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
+        # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot))
         self.outstanding[slot] += 1
         self.policy.dispatched(match.dispatch, slot)
@@ -354,7 +356,7 @@ class Fleet:
         A prompt that was not computed no longer counts as cached there. `NOTHING`: it did not arrive or did not run. None: its
         usage is unknown, and the estimated charge stays.
         """
-        if not self.alive(ticket):
+        if not self.alive(ticket):  # the next process in the slot did not get this request
             return
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= 1

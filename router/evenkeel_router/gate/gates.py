@@ -220,6 +220,7 @@ class Gates:
         changed = []
         for client, row in before.items():
             now = held.get(client, NOTHING_HELD)
+            # Totals in the ledger only grow, and an estimate may be corrected downwards.
             service = max(row.service, accounting.received(place.incarnation, client) + now.service)
             more = (service - row.service) / weights.client(client)
             requests = row.requests + place.gate.admitted.pop(client, 0)
@@ -275,12 +276,14 @@ class Gates:
         if place is None or (place.slot, place.incarnation) != (slot, incarnation):
             if place is not None:
                 _send_away(place)
+            # Gates of replicas that are gone end here.
             known = self._replicas.fleet.member
             self._places = {name: one for name, one in self._places.items() if known(name)}
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
             place = self._places[name] = _Place(self._gate_of(policy), slot, incarnation)
+            # A gate with other rules goes on where the last one of this incarnation stopped.
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
         return place
 

@@ -45,7 +45,7 @@ FIXED_TOKENS: Final = 256
 """Work of a request beyond its tokens: a prefill of no tokens takes about as long as some hundred tokens."""
 OUTPUT_TOKENS: Final = 64
 """A decode step takes as long as a prefill of some tens of tokens."""
-FORGETTING: Final = 1.01
+FORGETTING: Final = 1.01  # 70 requests at the floor double the best pace
 LARGEST: Final = 1024.0
 
 
@@ -180,6 +180,7 @@ class Window:
         if pace > self.rules.tolerance * self.best_pace:
             self._cut(sent_s, now_s)
         elif others_wait:
+            # 1 / limit for each of `limit` begins: one more in a whole window.
             self.limit = min(LARGEST, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
 
     def _cut(self, sent_s: float, now_s: float) -> None:

@@ -334,6 +334,7 @@ class Accounting:
             return True  # the engine never reported: then nothing may be charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
+        # One set for each report: with every booking that ends, younger ones would become the oldest.
         if self._lost.get(at, (-1.0, ()))[0] != account.head:
             open_here = self._open[booking.incarnation][client]
             count = self.held(*at).running_here(len(open_here))

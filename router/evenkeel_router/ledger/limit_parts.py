@@ -56,6 +56,7 @@ class LimitPart:
 
     def resize(self, size: float, fill_s: float, now_s: float) -> None:
         """Change the limit; the amount in use stays."""
+        # A number of requests or tokens: it stays, while a fraction of the limit would not.
         used = (self.part - self.level(now_s)) * self.size
         self.size, self.fill_s = size, fill_s
         self._level = self.part - used / size
@@ -113,6 +114,7 @@ class LimitPart:
         level = self.level(now_s)
         need = min(want.need, max(0.0, level))
         fair = self._fair(want, demand_of_others, now_s)
+        # `-want.part`: a census may leave a router with a negative part, which is filled up first.
         part = min(max(fair, need, -want.part, 0.0), self._most())
         if not self.fill_s:
             part = carried = min(part, max(0.0, level))  # only what is not in use
@@ -309,6 +311,7 @@ class LimitParts:
     def begin_census(self) -> LimitsAsk:
         """Enter a new epoch and ask all other routers to."""
         self._before = self._held()
+        # The name decides between two censuses that begin at once.
         self._enter((self._highest + 1, self.router))
         return LimitsAsk(router=self.router, epoch=self.epoch, census=True, wants=())
 
@@ -322,6 +325,7 @@ class LimitParts:
             return False
         held.append(before)
         full = all(each.fresh for each in held)  # no router can have used anything
+        # A part that was lost may be used up: it starts empty.
         since_s = -math.inf if full else now_s
         names = self._limits.keys() | self._unused.keys()
         for name in names.union(*(each.limits for each in held)):

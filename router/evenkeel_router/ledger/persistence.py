@@ -75,7 +75,7 @@ class Persistence:
             await self._merge(list(parts))
             self._has_answered()
             self.loaded_s = self._now()
-            self.loaded.set()
+            self.loaded.set()  # last: from now on a save may replace what was stored
             return
 
     async def _merge(self, parts: list[Delta]) -> None:

@@ -205,7 +205,7 @@ class Follower:
         """Begin a replay; the number of the first batch to ask for."""
         self.counts.replays += 1
         self._proven = self._next == 0
-        return max(0, self._next - 1)
+        return max(0, self._next - 1)  # one batch back: it shows whether the process is the same
 
     def replayed(self, batch: Numbered) -> bool:
         """A batch of a replay; False where the rest is of no use and must be asked for anew."""

@@ -217,7 +217,7 @@ class Admission:
     def enter(self, client: Client, tokens: int, now_s: float) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
         limits = self.limits
-        free = limits.max_concurrent - self.running - 1
+        free = limits.max_concurrent - self.running - 1  # with this request in flight
         if free < 0:
             message = f"The router is full ({self.running} requests in flight)."
             raise Refusal(

@@ -143,6 +143,7 @@ class Attempt(Struct, eq=False):
         ran = self._accounting.was_running(booking)
         paid = self._accounting.failed(booking, estimate)
         self._give_back(NOTHING)
+        # A request that ran keeps its charge at the gate.
         self._leave_gate(None if ran else NOTHING)
         return ran, paid
 
@@ -152,6 +153,7 @@ class Attempt(Struct, eq=False):
         Waits for the report that shows whether the request had begun after all.
         """
         self._state = _RELOCATING
+        # The connection closes before the wait: only then does the replica drop the request and report it.
         self._give_back(NOTHING)
         verdict = await self.taken_back.verdict() if self.taken_back is not None else None
         paid = self._accounting.moved(self._end(), verdict, estimate)
@@ -164,7 +166,7 @@ class Attempt(Struct, eq=False):
         `usage`: `NOTHING` where the replica refused it, None where it is unknown.
         """
         if self._state is _SELECTED:
-            self.refused()
+            self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
             if self._state is _DISPATCHED:
                 self._give_back(usage)
@@ -245,7 +247,7 @@ class Relay:
     def usage(self) -> Usage:
         """The usage that the replica reported, or an estimate."""
         scan = self.scan
-        if scan.failed and not scan.events:
+        if scan.failed and not scan.events:  # an error as the first event: nothing was computed
             return NOTHING
         return scan.usage or self._match.estimate(scan.output_tokens)
 

@@ -39,7 +39,7 @@ async def drain(intake: Intake, config: RouterConfig, close_idle: Callable[[], N
         return
     close_idle()
     if not await _until_idle(intake, half_s):
-        intake.refuses_from_s = -inf
+        intake.refuses_from_s = -inf  # every new request is refused, on any connection
         for request_state in list(intake.active_requests):
             request_state.interrupt()
         await _until_idle(intake, ERRORS_S)

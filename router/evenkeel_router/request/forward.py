@@ -155,15 +155,17 @@ class Forwarder:
                 continue
             finally:
                 self._unanswered.discard(attempt)
-                attempt.finished(request_state.usage)
+                attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
             if answer is not None:
                 return answer
 
     def _select(self, admitted: AdmittedRequest, history: _History) -> Ticket | None:
         fleet = self._replicas.fleet
         if history.invited:
+            # For one attempt only: the replica that is idle now may be busy at the next one.
             invited, history.invited = history.invited & ~history.tried, EMPTY
             if invited & fleet.routable:
+                # All other replicas count as tried.
                 return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))
         return fleet.select(admitted.match, history.tried)
 
@@ -293,6 +295,7 @@ class Forwarder:
                 attempt.turn.begun(request_state.usage)
             attempt.ticket.member.backoff.answered()
             if history.failed:
+                # Not before another replica answers: a request that fails everywhere is itself the cause.
                 self._health.failed(history.failed, answered_by=attempt.replica)
 
     def _silence_s(self, admitted: AdmittedRequest) -> float:

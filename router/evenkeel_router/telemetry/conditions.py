@@ -17,6 +17,7 @@ from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.rooms import Rooms
 
+# The limits of the alerts (monitoring/alerts/service.yaml).
 STALE_S: Final = 30.0
 STARVED: Final = 0.5
 SATURATED: Final = 0.9

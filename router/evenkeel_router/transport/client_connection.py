@@ -23,7 +23,7 @@ from evenkeel_router.transport.client_request import (
     check_head,
 )
 
-MAX_LINE_BYTES: Final = 8190
+MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
 MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
@@ -413,6 +413,7 @@ class ClientConnection(asyncio.Protocol):
         self._idle_since_s = self._loop.time()
         if self._pipelined:
             self._start(self._pipelined.popleft())
+        # Half: otherwise reading would stop and go on with each request.
         if self._unparsed and len(self._pipelined) <= MAX_PIPELINED // 2:
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
@@ -426,6 +427,6 @@ _NAMES: Final[dict[bytes, istr]] = {}
 def _name(name: bytes) -> istr:
     """A name that is not in `_NAMES`, or was not."""
     if len(_NAMES) >= _MAX_NAMES:
-        _NAMES.clear()
+        _NAMES.clear()  # clients choose the names: the table must not grow without end
     known = _NAMES[name] = istr(name.decode("latin-1"))
     return known

@@ -169,7 +169,7 @@ class ReplicaConnection(asyncio.Protocol):
             return await self._awaited(idle_s)
         finally:
             self._feed = self._waiter = None
-            self._between = False
+            self._between = False  # without `relay` no chunk may pass to the client
 
     def splice(self, passes: Passes, client: Sink) -> None:
         """Let chunks go straight to the client from now on."""
@@ -194,7 +194,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._passes, self._client = _pass_nothing, _NO_CLIENT
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
-            self._resume()
+            self._resume()  # a paused connection would not notice that the replica closes it
             self.idle_since_s = self._loop.time()
             self._pool.give_back(self)
         else:
