@@ -7,6 +7,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Older than its sources when packages change; otherwise `make env` does nothing.
 STAMP  := $(VENV)/.installed
+# What all clones share.
+CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/evenkeel
+UV     := $(CACHE)/uv/bin/uv
+
+# Without bytecode each worker and each process of the tests compiles all of it: three times the CPU time of a collection.
+unexport PYTHONDONTWRITEBYTECODE
+export UV_PYTHON_DOWNLOADS := never
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
 
 .PHONY: help
 help:  ## Show this list
@@ -15,24 +25,35 @@ help:  ## Show this list
 # The part that `make up` needs. An installation for developers has it too.
 RUNTIME := $(VENV)/.installed-runtime
 
-# Installs an extra of this tree, with one line for each package that pip fetches.
-define install
+$(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Evenkeel needs Python 3.11 or newer; set PYTHON=")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing uv into $(CACHE) (once)"
+	@mkdir -p $(CACHE) && rm -rf $(CACHE)/uv.$$PPID && $(PYTHON) -m venv $(CACHE)/uv.$$PPID && \
+	  $(CACHE)/uv.$$PPID/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1' && \
+	  rm -rf $(CACHE)/uv && mv -T $(CACHE)/uv.$$PPID $(CACHE)/uv
+
+# Installs packages into an environment, which it makes: $(call packages,FOLDER,ARGUMENTS). What is cached needs no network.
+define packages
+	@test -x $(1)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(1)
+	@set -o pipefail; install="$(UV) pip install --python $(1)/bin/python"; \
+	  $$install --offline --quiet $(2) 2>/dev/null || $$install $(2) 2>&1 | sed -u '/^ [+~-] /d'
+endef
+
+# Installs an extra of this tree. Tests of the wheel need pip.
+define install
 	@echo "installing evenkeel-llm[$(1)] into $(VENV) (once)"
-	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes evenkeel 2>/dev/null || true  # its name until 0.2
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '.[$(1)]' | \
-	  sed -u -n -e 's/^Collecting \([^ <>=!~;]*\).*/  \1/p' -e 's/^Installing collected packages.*/  writing files/p'
+	@test ! -x $(BIN)/python || $(UV) pip uninstall --quiet --python $(BIN)/python evenkeel 2>/dev/null || true  # its name until 0.2
+	$(call packages,$(VENV),--constraint constraints.txt --editable '.[$(1)]' pip)
 endef
 
 .PHONY: env
 env: $(STAMP)  ## Create .venv with everything at the locked versions (quick when nothing changed)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt | $(UV)
 	$(call install,dev)
 	@touch $@ $(RUNTIME)
 
-$(RUNTIME): pyproject.toml constraints.txt
+$(RUNTIME): pyproject.toml constraints.txt | $(UV)
 	$(call install,cli)
 	@touch $@
 
@@ -46,9 +67,8 @@ demo: $(RUNTIME)  ## Flood a fleet: round robin + LPM against D2LPM + DLPM (abou
 
 # The Rust router has its own environment, because Evenkeel does not depend on its packages.
 RIVAL := .venv-sglang-router
-$(RIVAL)/.installed: bench/router/requirements.txt
-	@test -x $(RIVAL)/bin/python || $(PYTHON) -m venv $(RIVAL)
-	$(RIVAL)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+$(RIVAL)/.installed: bench/router/requirements.txt | $(UV)
+	$(call packages,$(RIVAL),--requirement $<)
 	@touch $@
 
 .PHONY: bench
@@ -78,6 +98,18 @@ endef
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
 	$(call debian,redis-server promtool nginx chromium $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium)
 
+.PHONY: quick
+quick: env lint  ## Lint, types, layers, and the tests nearest to what changed since main: under a minute
+	$(BIN)/python -m loop.quick
+
+.PHONY: ci
+ci:  ## Run what a change needs, by loop/stages.toml (as .ci/run does)
+	.ci/run
+
+.PHONY: nightly
+nightly:  ## Run every suite in its long form, with 25 times as many examples of properties (hours; complete only as root)
+	$(PYTHON) -B -m loop.run --nightly
+
 .PHONY: test
 test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang and not vllm and not console" --durations 10 $(ARGS)
@@ -93,6 +125,25 @@ console: console/node_modules/.installed  ## Build the console's page into the r
 .PHONY: test-console
 test-console: env tools console/node_modules/.installed  ## Test the console in Chromium (a minute; EVENKEEL_PICTURES=1 also takes the pictures of docs/how-to/console.md)
 	$(BIN)/python -m pytest tests/console $(ARGS)
+
+# What runs without processes and servers. pyenv's versions of Python are not on the path.
+PURE := tests/test_layout.py tests/conformance $(addprefix tests/unit/evenkeel_,contract fairshare kube laboratory simulator)
+python-of = $(or $(firstword $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/$(1).*/bin/python)),$(shell command -v python$(1)))
+define with-python
+	@if [ -z "$(call python-of,$(1))" ]; then echo "SKIPPED: there is no Python $(1) here"; exit 0; fi; \
+	$(MAKE) --no-print-directory env VENV=$(VENV)-$(1) PYTHON=$(call python-of,$(1)) && \
+	$(VENV)-$(1)/bin/python -m pytest -q -n auto --dist worksteal -m "not slow and not sglang and not vllm and not console" $(ARGS) $(2)
+endef
+
+.PHONY: test-python-3.12 test-python-3.13 test-all-python-3.12 test-all-python-3.13
+test-python-3.12 test-python-3.13: test-python-%:
+	$(call with-python,$*,$(PURE))
+
+.PHONY: test-pythons
+test-pythons: test-python-3.12 test-python-3.13  ## Import every module, and run the tests of pure packages, in Python 3.12 and 3.13
+
+test-all-python-3.12 test-all-python-3.13: test-all-python-%:
+	$(call with-python,$*)
 
 # Clients of others have an environment of their own (6 GB), with Node in it.
 CLIENTS      := .venv-clients
@@ -170,7 +221,7 @@ test-vllm: env vllm  ## Test the router and the plug-in with the real vLLM on th
 
 .PHONY: chaos
 chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minutes; complete only as root)
-	$(BIN)/python -m pytest chaos --durations 0
+	$(BIN)/python -m pytest chaos --durations 0 $(ARGS)
 
 .PHONY: chaos-core
 chaos-core: env tools  ## The chaos tests for every change (5 minutes)
@@ -182,10 +233,8 @@ chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an h
 	$(BIN)/python -m docs.generate
 
 PEERS := .venv-peers
-$(PEERS)/.installed: tests/peers/requirements.txt tests/peers/go.mod
-	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(PEERS)/bin/uv pip install --quiet --python $(PEERS)/bin/python --requirement $<
+$(PEERS)/.installed: tests/peers/requirements.txt tests/peers/go.mod | $(UV)
+	$(call packages,$(PEERS),--requirement $<)
 	if command -v go >/dev/null; then cd tests/peers && GOBIN=$(CURDIR)/$(PEERS)/bin go install tool; fi
 	@touch $@
 
@@ -201,7 +250,9 @@ test-sglang-core: env sglang  ## The tests with SGLang for every change (about 1
 lint: env  ## Run ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@test -e .mypy_cache || tar -xf $(CACHE)/types.tar 2>/dev/null || true  # another clone's; mypy compares contents
 	$(BIN)/mypy
+	@find $(CACHE) -name types.tar -mmin -60 | grep -q . || { tar -cf $(CACHE)/types.$$PPID .mypy_cache && mv $(CACHE)/types.$$PPID $(CACHE)/types.tar; }
 	$(BIN)/lint-imports
 
 .PHONY: format
@@ -223,9 +274,8 @@ reference: env  ## Generate the reference pages of docs/ from the code (a test f
 
 # The documentation has its own environment, because Evenkeel does not depend on its packages.
 DOCS := .venv-docs
-$(DOCS)/.installed: docs/requirements.txt
-	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+$(DOCS)/.installed: docs/requirements.txt | $(UV)
+	$(call packages,$(DOCS),--requirement $<)
 	@touch $@
 
 .PHONY: docs
@@ -235,8 +285,7 @@ docs: $(DOCS)/.installed  ## Build the documentation site into site/ (strict; th
 
 .PHONY: lock
 lock: env  ## Generate constraints.txt from pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+	$(UV) pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
 
 .PHONY: cluster
 cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the first time builds its programs)
@@ -244,7 +293,7 @@ cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the fir
 
 .PHONY: e2e
 e2e: env cluster release-tools  ## Test on a cluster: that of `make cluster`, or E2E_KUBECONFIG
-	$(BIN)/python -m pytest e2e --ignore e2e/faults
+	$(BIN)/python -m pytest e2e --ignore e2e/faults $(ARGS)
 
 .PHONY: e2e-core
 e2e-core: env  ## The cluster tests for every change; skipped with a message if the machine cannot run a cluster
@@ -260,9 +309,8 @@ cluster-down:  ## Remove the cluster
 
 # Programs that build a release have an environment of their own.
 RELEASE := .venv-release
-$(RELEASE)/.installed: release/requirements.txt
-	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+$(RELEASE)/.installed: release/requirements.txt | $(UV)
+	$(call packages,$(RELEASE),--requirement $<)
 	@touch $@
 
 .PHONY: release-tools

@@ -1,6 +1,6 @@
 """How much the index's clock loses against exact "least recently used", by hit rate in blocks.
 
-    PYTHONPATH=fairshare python bench/bench_index_eviction.py
+    PYTHONPATH=fairshare python bench/bench_index_eviction.py [--requests 20000]
 
 Documents of 20 blocks, the first 5 shared by ten documents each, asked for by Zipf's law; the index holds a
 part of all blocks. Both see the same requests.
@@ -8,6 +8,7 @@ part of all blocks. Both see the same requests.
 
 from __future__ import annotations
 
+import argparse
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from evenkeel_fairshare.prefix.index import PrefixIndex, token_blocks
 DOCUMENTS = 3000
 SHARED_BLOCKS = 5
 OWN_BLOCKS = 15
-REQUESTS = 20_000
 
 
 class ExactLru:
@@ -46,7 +46,7 @@ def document(number: int) -> list[int]:
     return token_blocks([*shared, *own], block_tokens=1)
 
 
-def hit_rates(max_blocks: int, exponent: float) -> tuple[float, float]:
+def hit_rates(max_blocks: int, exponent: float, requests: int) -> tuple[float, float]:
     """The clock's and exact LRU's."""
     rng = random.Random(1)
     popularity = [1 / (rank + 1) ** exponent for rank in range(DOCUMENTS)]
@@ -57,20 +57,23 @@ def hit_rates(max_blocks: int, exponent: float) -> tuple[float, float]:
     )
     documents = [document(number) for number in range(DOCUMENTS)]
     hits = [0, 0]
-    for hashes in rng.choices(documents, popularity, k=REQUESTS):
+    for hashes in rng.choices(documents, popularity, k=requests):
         hits[0] += clock.match(hashes, replica).blocks
         hits[1] += exact.match(hashes)
         clock.insert(hashes, 0)
         exact.insert(hashes)
-    asked = REQUESTS * (SHARED_BLOCKS + OWN_BLOCKS)
+    asked = requests * (SHARED_BLOCKS + OWN_BLOCKS)
     return hits[0] / asked, hits[1] / asked
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=20_000)
+    requests = parser.parse_args().requests
     print("blocks held   Zipf   clock     LRU")
     for max_blocks in (2_000, 10_000, 25_000):
         for exponent in (0.6, 1.0):
-            clock, exact = hit_rates(max_blocks, exponent)
+            clock, exact = hit_rates(max_blocks, exponent, requests)
             print(f"{max_blocks:>11}   {exponent:4}  {clock:6.3f}  {exact:6.3f}")
 
 

@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    rng = random.Random(args.seed)
+    rng, repeats = random.Random(args.seed), min(200, args.prompts)
     prompts = make_prompts(args.blocks, args.replicas, rng)
     index = build_index(prompts, 4 * args.blocks)
     asked = rng.choices(prompts, k=args.prompts)
@@ -208,14 +208,14 @@ def main() -> None:
     print("\n".join(held_rows(args.blocks, rng)))
     some = [[rng.randrange(128_000) for _ in range(PROMPT_TOKENS)] for _ in range(20)]
     assert hexadecimal_chain(some[0]) == sglang_blocks(some[0], page_tokens=PAGE_TOKENS)
-    peer = times_us(200, lambda n: hexadecimal_chain(some[n % 20]))
+    peer = times_us(repeats, lambda n: hexadecimal_chain(some[n % 20]))
     hashing = times_us(args.prompts, lambda n: sglang_blocks(some[n % 20], page_tokens=PAGE_TOKENS))
     print(row("hash 8k tokens", hashing, peer))
     tokenizer, text = trained(), "\n".join(topics.topics.values())
     per_token = len(text) / len(tokenizer.prompt(text))
     length = round(PROMPT_TOKENS * per_token)
     pieces = [text[at : at + length] for at in range(0, len(text) - length, 997)]
-    measured = times_us(200, lambda n: tokenizer.prompt(pieces[n % len(pieces)]))
+    measured = times_us(repeats, lambda n: tokenizer.prompt(pieces[n % len(pieces)]))
     print(row(f"tokenise 8k tokens ({length:,} letters)", measured))
     print("\n".join(asyncio.run(chat_rows(tokenizer, pieces))))
 

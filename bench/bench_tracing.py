@@ -121,7 +121,8 @@ def added_while_off_us() -> float:
     tracing, state = Tracing(config), RequestState(request_id="", path="", started_s=0.0)
 
     def calls() -> None:
-        state.trace = tracing.begin("", "", None)  # type: ignore[arg-type]
+        if (spans := tracing.spans) is not None:
+            state.trace = spans.begin("", "", None)  # type: ignore[arg-type]
         for _ in range(8):  # four steps, attempt, headers, first byte, end
             if state.trace is not None:
                 raise AssertionError
@@ -130,7 +131,7 @@ def added_while_off_us() -> float:
         for _ in range(8):
             pass
 
-    number = 200_000
+    number = 50_000
     return (
         (
             min(timeit.repeat(calls, timer=time.process_time, number=number))

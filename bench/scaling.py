@@ -124,7 +124,7 @@ def _flood(seconds: float) -> Iterator[Program]:
         yield Program(f"flood-{number}", "flood", 0.7 * seconds + number / 15, (call,))
 
 
-def terms_of(trace: Trace) -> autoscale.Terms:
+def terms_of(trace: Trace) -> autoscale.ServiceTerms:
     """Of the manifest, with the targets of a trace."""
     limit_s = trace.threshold_s
     text = MANIFEST.replace("threshold: 5s", f"threshold: {limit_s:g}s")
@@ -135,7 +135,7 @@ def terms_of(trace: Trace) -> autoscale.Terms:
         return autoscale.read_terms(path)
 
 
-def candidates(trace: Trace, terms: autoscale.Terms) -> list[Scaler]:
+def candidates(trace: Trace, terms: autoscale.ServiceTerms) -> list[Scaler]:
     """The operator with and without knowledge, and rivals with two targets each, since their owner must guess one."""
     scaling, first = terms.scaling, terms.first
     given = replace(scaling.targets, service_per_replica=Quantity.from_plain(trace.capacity))

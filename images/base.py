@@ -42,7 +42,7 @@ class Base:
     name: str
     packages: tuple[str, ...]
     architecture: str = ""
-    """As Debian and images call it, such as arm64; empty for that of this machine."""
+    """Name of the architecture in Debian and in images, such as arm64; empty for that of this machine."""
 
     def of(self, architecture: str) -> Base:
         """The same base for another architecture."""

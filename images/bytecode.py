@@ -12,6 +12,7 @@ import marshal
 import sys
 from pathlib import Path
 
+# Flags of PEP 552: bit 0 is set, the pyc has a hash; bit 1 is not, Python does not check it.
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 

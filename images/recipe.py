@@ -9,7 +9,7 @@ from typing import Final
 from images import base
 
 ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
-"""Of this machine, as images call it; empty if no image is built for it."""
+"""Architecture of this machine, as images call it; empty if no image is built for it."""
 PRODUCTS: Final = {
     "router": ("fairshare", "contract", "kube", "router"),
     "operator": ("fairshare", "contract", "kube", "operator"),

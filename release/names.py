@@ -15,7 +15,7 @@ INSTALL: Final = "install.yaml"
 PROVENANCE: Final = "provenance.intoto.jsonl"
 NAMESPACE: Final = "evenkeel-system"
 ARCHITECTURES: Final = ("amd64", "arm64")
-"""Of the images."""
+"""Architectures of the images."""
 
 
 def image_archive(target: str) -> str:

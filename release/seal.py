@@ -35,6 +35,7 @@ def seal(out: Path, *, keys: Keys, commit: str, parameters: Mapping[str, str]) -
         statement, sign=lambda data: sign(keys.private, data), key_id=key_id(keys.public)
     )
     (out / PROVENANCE).write_bytes(envelope)
+    # Last, so that the signed sums cover the keys and the provenance too.
     sums = checksums.written(checksums.digests(out))
     (out / checksums.SUMS).write_bytes(sums)
     (out / checksums.SIGNATURE).write_bytes(sign(keys.private, sums))

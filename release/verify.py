@@ -25,6 +25,7 @@ def faults(folder: Path, key: Path) -> Iterator[str]:
     except OSError as error:
         yield f"{error.filename} cannot be read: {error.strerror}"
         return
+    # Before anything is read from it: an unsigned list proves nothing.
     if not is_signed(key, data, signature):
         yield f"{checksums.SUMS} is not signed with {key}"
         return

@@ -1,5 +1,6 @@
 """The tree's shape: what would break imports or mislead a reader, whatever the code does."""
 
+import importlib
 import re
 import sys
 import tomllib
@@ -19,6 +20,8 @@ FOLDERS = (
     "plugins/vllm",
     "cli",
 )
+ENGINES = ("sglang", "torch", "vllm")
+"""What plug-ins import inside an engine."""
 PACKAGES = [
     package
     for folder in FOLDERS
@@ -79,3 +82,17 @@ def test_the_release_imports_nothing_of_the_test_rig() -> None:
         for path in files
         if re.search(r"^(from|import) (e2e|tests)\b", path.read_text(), re.MULTILINE)
     ] == []
+
+
+def test_every_module_can_be_imported_without_an_engine() -> None:
+    failed = {}
+    for path in python_files():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        package = next(at for at, part in enumerate(parts) if part.startswith("evenkeel_"))
+        name = ".".join(parts[package:]).removesuffix(".__init__")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as why:
+            if why.name is None or why.name.partition(".")[0] not in ENGINES:
+                failed[name] = str(why)
+    assert failed == {}

@@ -16,8 +16,8 @@ from evenkeel_contract.recording import (
     RECORDING_PATH,
     SALT_BYTES,
     RecordingError,
-    RecordingStart,
     RecordingState,
+    StartRecording,
     decode_recording_state,
 )
 
@@ -87,7 +87,7 @@ def record(
 
 
 def _act(client: httpx.Client, urls: list[str], action: Action, out: Path) -> list[RouterRecording]:
-    body = msgspec.json.encode(RecordingStart(secrets.token_hex(SALT_BYTES)))
+    body = msgspec.json.encode(StartRecording(secrets.token_hex(SALT_BYTES)))
     methods = {Action.START: "PUT", Action.STOP: "DELETE"}
     method = methods.get(action, "GET")
     states = [

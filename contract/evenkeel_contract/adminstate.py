@@ -64,7 +64,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(Service, frozen=True, kw_only=True):
-    """The same, and what it asks for."""
+    """What the whole fleet served to a client or a tenant, and what it asks for."""
 
     requested_per_s: float = 0.0
     """Weighted tokens per second that it requests from all routers."""
@@ -73,12 +73,12 @@ class Demand(Service, frozen=True, kw_only=True):
 
 
 class ClientState(Demand, frozen=True, kw_only=True):
-    """One client."""
+    """State of one client in `/v1/state`."""
 
     identity: str
     """`namespace/tenant/client`; `namespace/tenant/*` for the other clients of a tenant together."""
     name: str
-    """Empty for the other clients of a tenant together."""
+    """Name of the client; empty for the other clients of a tenant together."""
     weight: int = 1
     in_flight: int = 0
     requests: int = 0
@@ -119,7 +119,7 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
-    """One replica."""
+    """State of one replica in `/v1/state`."""
 
     url: str
     joined: bool = False
@@ -168,12 +168,12 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
-    """Another router."""
+    """Another router of the service in `/v1/state`."""
 
     name: str
     url: str
     router: str = ""
-    """Its incarnation; empty if it never answered."""
+    """Incarnation of the peer; empty if it never answered."""
     answer_age_s: float | None = None
     error: str = ""
 
@@ -216,7 +216,7 @@ class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
     untokenised: dict[str, int] = {}
     """Requests in mode Tokens that the router matched by their text, by reason."""
     predictions: dict[str, PredictionState] = {}
-    """By `text`, `estimated` (tokens, without complete events) and `exact`."""
+    """Source of the match (`text`, `estimated`: tokens without complete events, `exact`) → its predictions."""
 
 
 class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,25 +34,25 @@ Scope = Literal["service", "tenant"]
 
 
 class ClientNow(Figures, frozen=True, kw_only=True):
-    """One client."""
+    """Figures of one client in the last window."""
 
     identity: str
     """`namespace/tenant/client`, escaped; `namespace/tenant/*` for the other clients of a tenant together."""
     tenant: str
     client: str
-    """Empty for the other clients of a tenant together."""
+    """Name of the client; empty for the other clients of a tenant together."""
     weight: str
     """Weight of the tenant · weight of the client."""
     words: str
     """One sentence: what the client gets."""
     fair: bool
-    """False: it was given too little of what it was owed while it waited."""
+    """Whether the client gets its owed service. False: it was given too little of it while it waited."""
     share: float | None = None
-    """Its part of the service of all clients in scope, 0 to 1; None without service."""
+    """Part of the service of all clients in scope that the client got, 0 to 1; None without service."""
     owed: float | None = None
     """What it was owed, as a part of the same service; None if no request of it waits."""
     given_over_owed: float | None = None
-    """Over the last minute; None if it waited for less than half of it."""
+    """Service over owed service in the last minute; None if the client waited for less than half of it."""
     requested_per_s: float = 0.0
     """Weighted tokens per second that it requests from all routers."""
     lead_s: float = 0.0
@@ -70,7 +70,7 @@ class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
     hit_rate: float | None = None
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class AlertCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the condition of an alert is true now. The alert itself fires after a time."""
 
     alert: str
@@ -85,7 +85,7 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     scope: Scope
     tenant: str
-    """In scope `tenant`: its name."""
+    """Name of the tenant in scope `tenant`."""
     namespace: str
     service: str
     model: str
@@ -106,7 +106,7 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a routable replica."""
     fleet: FleetState | None = None
     replicas: tuple[ReplicaNow, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[AlertCondition, ...] = ()
     ledger: LedgerState | None = None
     peers: tuple[PeerState, ...] = ()
 
@@ -135,8 +135,8 @@ class HourState(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     router: str
     times_unix_s: tuple[float, ...]
-    """Oldest first."""
+    """Times of the samples, the oldest first."""
     series: tuple[Series, ...]
     """All clients together, then the clients with the most service in the hour; or the client that was requested."""
     replicas: tuple[ClientAtReplica, ...] = ()
-    """Of the client that was requested, at the admin port."""
+    """The requested client at each replica; only at the admin port."""

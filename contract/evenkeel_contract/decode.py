@@ -135,7 +135,7 @@ class Field:
     wire: str
     hint: Any
     default: Callable[[], object] | None
-    """None if the field is required."""
+    """Makes the default; None if the field is required."""
 
 
 @cache

@@ -82,7 +82,7 @@ class EngineSettings:
     incarnation: str = ""
     """Incarnation of the process, for tests; empty: a new one."""
     on_mismatch: OnMismatch = OnMismatch.GATE
-    """If the plug-in does not fit this SGLang. Without `reports_port` it is as `REFUSE`: no router would know."""
+    """What the engine does if the plug-in does not fit SGLang. Without `reports_port` it is as `REFUSE`: no router would know."""
 
     def __post_init__(self) -> None:
         for variable, value in (

@@ -27,11 +27,12 @@ PART_PAGES: Final = 65_536
 MAX_PARTS: Final = 256
 """16 million pages: 268 million tokens in pages of 16."""
 _HASH_BYTES: Final = 8
+# The hashes, and room for the other fields.
 MAX_PART_BYTES: Final = PART_PAGES * _HASH_BYTES + 4096
 
 
 class PagesQuestion(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
-    """A router's request."""
+    """A router's question for the pages that a replica's cache holds."""
 
     version: int
 
@@ -62,7 +63,7 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
         return found
 
 
-class Held(NamedTuple):
+class PagesSnapshot(NamedTuple):
     """Content of a cache after a batch."""
 
     sequence: int
@@ -109,11 +110,11 @@ class HeldPages:
                 if not self._copies.took(page):
                     self._pages.pop(page, None)
 
-    def take(self) -> Held:
+    def take(self) -> PagesSnapshot:
         """Copy the content. The publishing thread waits meanwhile: 8 ms for a million pages."""
         with self._lock:
             hashes = [*self._pages, *self._copies.elements()]
-            return Held(self._batches, self._last_unix_s, self._page_tokens, hashes)
+            return PagesSnapshot(self._batches, self._last_unix_s, self._page_tokens, hashes)
 
 
 def ask() -> bytes:
@@ -127,6 +128,7 @@ def answer(held: HeldPages) -> Iterator[bytes]:
     sequence, last_unix_s, page_tokens, hashes = held.take()
     if len(hashes) > MAX_PARTS * PART_PAGES:
         trouble, hashes = f"it holds more than {MAX_PARTS * PART_PAGES} pages", []
+    # Rounded up. An empty cache is one empty part, since the router waits for an answer.
     parts = max(1, -(-len(hashes) // PART_PAGES))
     for part in range(parts):
         pages = array("Q", unsigned(hashes[part * PART_PAGES : (part + 1) * PART_PAGES]))

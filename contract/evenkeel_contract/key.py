@@ -25,6 +25,7 @@ MAX_SEED: Final = 2**53  # above it a float cannot represent every integer
 
 _PREFIX: Final = "ek1"
 _NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
+# No more digits than `MAX_WEIGHT` and `MAX_SEED` have: no header becomes a huge integer.
 _KEY: Final = re.compile(
     rf"ek1;({_NAME})/({_NAME})/({_NAME});w=([1-9][0-9]{{0,6}}),([1-9][0-9]{{0,6}})"
     r"(?:;s=(-?[1-9][0-9]{0,15}))?(?:;t=(-?[1-9][0-9]{0,15}))?(?:;(f)(?:=([1-9][0-9]{0,15}))?)?"

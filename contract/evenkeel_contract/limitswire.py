@@ -51,7 +51,7 @@ class HeldParts(msgspec.Struct, frozen=True, array_like=True):
     fresh: bool
     """Whether this is the first epoch of the router."""
     default: Fraction
-    """Its part of each limit that is not in `limits`."""
+    """Part that the router has of each limit that is not in `limits`."""
     limits: dict[str, Fraction]
 
 
@@ -70,7 +70,7 @@ class LimitsAnswer(msgspec.Struct, frozen=True, array_like=True):
     router: str
     epoch: Epoch
     held: HeldParts | None
-    """Set if this question made the router enter the epoch of a census."""
+    """Parts of the router; set if this question made it enter the epoch of a census."""
     gifts: tuple[LimitGift, ...]
 
 

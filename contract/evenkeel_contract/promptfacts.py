@@ -36,7 +36,7 @@ MAX_FACTS_BYTES: Final = 256 * 1024 * 1024
 
 
 class PromptQuestion(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
-    """A router's request."""
+    """A router's question for what a prompt becomes on a replica."""
 
     version: int
     known: str = ""
@@ -44,7 +44,7 @@ class PromptQuestion(msgspec.Struct, frozen=True, array_like=True, tag="prompts"
 
 
 class PromptFacts(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
-    """A replica's answer."""
+    """What a replica answers to a `PromptQuestion`."""
 
     version: int
     digest: str

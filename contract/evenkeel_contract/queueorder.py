@@ -34,7 +34,7 @@ class RequestOrder(Enum):
 
 
 DEFAULT_ORDER: Final = RequestOrder.MATCH_OCTAVES
-"""Not written for engines and routers: older ones do not know the setting, and have the longest match first."""
+"""Order of a service that sets none. Configurations leave it out: older engines and routers do not know the setting."""
 
 
 class QueueOwner(Enum):
@@ -59,7 +59,7 @@ class QuantumSetting(Spelled):
     EXAMPLE: ClassVar[str] = "Auto"
     PATTERN: ClassVar[str] = "Auto"
     tokens: int | None
-    """None for `Auto`."""
+    """Weighted tokens; None for `Auto`."""
 
     @classmethod
     def from_plain(cls, data: object) -> Self:

@@ -37,7 +37,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="r
     started_unix: float
     """Arrivals count from here."""
     salt_id: str
-    """Equal for files whose hashes can be compared; it does not reveal the salt."""
+    """Id of the salt: equal for files whose hashes can be compared. It does not reveal the salt."""
     block_tokens: int | None = None
     """Tokens of a block of the prompt; None if blocks are pieces of text."""
     scheduling: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class RequestLine(
     """Time to the first byte: of the first token where the answer was streamed."""
     streamed: bool = False
     input_tokens: Tokens = 0
-    """As the replica reported them, and so are the next two; estimated where `estimated` is true."""
+    """Tokens of the input. The replica reported them, like the next two; estimated where `estimated` is true."""
     cached_tokens: Tokens = 0
     output_tokens: Tokens = 0
     estimated: bool = False
@@ -76,7 +76,7 @@ class RequestLine(
     """Hashes of the whole blocks of the prompt, each together with all blocks before it."""
     adapter: str = ""
     replica: str = ""
-    """Empty if no replica had it."""
+    """Name of the replica; empty if no replica had the request."""
     outcome: str = ""
     """Why it failed; empty if it did not."""
 
@@ -84,7 +84,7 @@ class RequestLine(
 Line = Header | FleetLine | RequestLine
 
 
-class RecordingStart(msgspec.Struct, frozen=True):
+class StartRecording(msgspec.Struct, frozen=True):
     """The body of PUT."""
 
     salt: str = ""
@@ -115,7 +115,7 @@ class RecordingError(ValueError):
 
 _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(Line)
-_start = msgspec.json.Decoder(RecordingStart)
+_start = msgspec.json.Decoder(StartRecording)
 _state = msgspec.json.Decoder(RecordingState)
 
 
@@ -125,7 +125,7 @@ def encode_line(line: Line) -> bytes:
 
 
 def decode_line(data: bytes) -> Line:
-    """Raises `RecordingError`."""
+    """Read one line of a recording; raises `RecordingError`."""
     try:
         line: Line = _lines.decode(data)
     except UNREADABLE as error:
@@ -149,7 +149,7 @@ def decode_start(data: bytes) -> bytes | None:
 
 
 def decode_recording_state(data: bytes) -> RecordingState:
-    """Raises `RecordingError`."""
+    """Read the state of a recording; raises `RecordingError`."""
     try:
         return _state.decode(data)
     except UNREADABLE as error:
@@ -170,5 +170,5 @@ def salted(blocks: Iterable[int], salt: bytes) -> tuple[int, ...]:
 
 
 def salt_id(salt: bytes) -> str:
-    """Equal for equal salts; does not reveal them."""
+    """Id of a salt: equal for equal salts. It does not reveal them."""
     return blake2b(b"id", digest_size=8, key=salt).hexdigest()

@@ -44,7 +44,7 @@ from evenkeel_contract.spec.resources import (
 )
 
 RECORDING_FILE: Final = "/tmp/evenkeel-recording.jsonl"
-"""In the pods of routers, whose folder /tmp ends with them."""
+"""Path of a recording in the pods of routers. Their folder /tmp ends with them."""
 
 KeyHashes = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → lower-case hexadecimal SHA-256 of the API key."""
@@ -216,7 +216,7 @@ def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
 
 
 def _burst(limits: TenantRateLimits, per_minute: int) -> int | None:
-    """Rounded down, but at least 1: with less no request could start."""
+    """Burst of a limit, rounded down to a whole number but at least 1: with less no request could start. None without a limit."""
     return max(1, int(limits.burst.of(per_minute))) if per_minute else None
 
 
@@ -245,7 +245,7 @@ CPU_ENVIRONMENT: Final[Mapping[str, str]] = {
     "OMP_NUM_THREADS": "1",  # two engines on two cores would compete for the cores
 }
 OFFLINE_ENVIRONMENT: Final[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-"""For a model in a local folder: no requests go to Hugging Face."""
+"""Environment for a model in a local folder: no requests go to Hugging Face."""
 
 
 def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iterator[str]:
@@ -332,7 +332,7 @@ def hub_name(model: Model | Adapter) -> str | None:
 
 
 def hub_revision(model: Model) -> str | None:
-    """Its branch, tag or commit, if the source names one."""
+    """Branch, tag or commit of a model of Hugging Face; None if the source names none."""
     return (model.source.partition("@")[2] or None) if hub_name(model) else None
 
 

@@ -18,7 +18,7 @@ from copy import copy
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.replica.contract import ClientState, Request
+from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
 
@@ -44,7 +44,7 @@ class Accounts:
         self._cost = cost
         self._max_clients = max_clients
         self.clients: dict[str, ClientReport] = {}
-        """By identity; at most `max_clients`, and one shared row per tenant."""
+        """Identity → report of the client; at most `max_clients`, and one shared row per tenant."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
@@ -62,9 +62,11 @@ class Accounts:
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
             totals.output_tokens += after - before
+            # No gap comes before the first token.
             totals.itl_tokens += after - max(before, 1)
             totals.itl_s += request.token_s - request.booked_s
             request.booked_tokens, request.booked_s = after, request.token_s
+            # Another replica charged the paid tokens (R11): they were produced here, but cost nothing.
             before = max(before, request.paid_output_tokens)
             if after > before:
                 cost = self._cost.output_cost(request.extend_tokens, before, after)
@@ -127,7 +129,7 @@ class ReportBook:
     def update(
         self,
         totals: Mapping[str, ClientReport],
-        states: Mapping[str, ClientState],
+        states: Mapping[str, ClientDeficits],
         quantum: float = 0.0,
     ) -> None:
         """Take the current totals, states and Q^u; every client with a change gets the next sequence number."""
@@ -157,6 +159,7 @@ class ReportBook:
         return Report(
             version=REPORT_VERSION,
             incarnation=self.incarnation,
+            # The number of the last row in this answer: the next question asks for the rows that did not fit.
             sequence=news[-1][0] if news else since,
             since=since,
             policy=self._policy,
@@ -166,7 +169,7 @@ class ReportBook:
         )
 
 
-def _report(client: str, totals: ClientReport | None, state: ClientState | None) -> ClientReport:
+def _report(client: str, totals: ClientReport | None, state: ClientDeficits | None) -> ClientReport:
     report = unserved(client) if totals is None else copy(totals)
     if state is not None:
         report.deficit, report.tenant_deficit = state.deficit, state.tenant_deficit

@@ -55,7 +55,7 @@ class ClientReport(msgspec.Struct, array_like=True, gc=False):
     tenant_seed: Finite = 0.0
     # Totals again: requests that were aborted after their admission (R11). Older replicas omit these fields.
     aborted: Total = 0
-    """Requests."""
+    """Requests that were aborted after their admission."""
     aborted_tokens: Total = 0
     """Output tokens charged for those."""
     # Totals too: inter-token latency. The time from the first to the newest token of each request, over its tokens after the first.

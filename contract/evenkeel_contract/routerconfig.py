@@ -151,11 +151,12 @@ class PrefixConfig:
     text_block_bytes: Annotated[int, Range(16, 65536)] = 256
     """Bytes of a block in mode Text, and in mode Tokens for prompts that have no tokens."""
     tokenizer: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """In mode Tokens: absolute path of the model's folder, or `simulator`. None: the router requests it from replicas."""
+    """Absolute path of the model's folder, or `simulator`, for mode Tokens. None: the router requests it from replicas."""
     page_tokens: Annotated[int, Range(1, 65536)] = PAGE_TOKENS
     """Tokens of a page in the engines' cache (SGLang's `--page-size`, vLLM's `--block-size`)."""
     page_hash: PageHash = PageHash.SGLANG
-    """With `tokenizer`: how the engines name the pages of their cache. vLLM needs `--prefix-caching-hash-algo sha256_cbor`."""
+    """How the engines name the pages of their cache; used with `tokenizer`. vLLM needs `--prefix-caching-hash-algo
+    sha256_cbor`."""
     max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
     """Most blocks in the prefix index over all replicas; the least recently used are dropped first."""
 

@@ -31,7 +31,7 @@ class Fault:
     """One invalid value in a document."""
 
     path: str
-    """Such as `spec.engine.replicas` or `spec.clients[2].name`; empty for the document itself."""
+    """Path of the value, such as `spec.engine.replicas` or `spec.clients[2].name`; empty for the document itself."""
     message: str
     about: tuple[str, ...] = ()
     """Other paths that the rule compared. If one of them is invalid, this fault may follow from that."""
@@ -183,7 +183,7 @@ class CountOrPercent(Spelled):
     EXAMPLE: ClassVar[str] = "50%"
     PATTERN: ClassVar[str] = _PERCENT.pattern
     count: int | None
-    """None for a percentage."""
+    """The whole number; None for a percentage."""
     percent: int | None
 
     @classmethod

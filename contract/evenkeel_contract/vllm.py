@@ -18,7 +18,7 @@ from evenkeel_contract.spec.resources import ServiceSpec
 VLLM_MODULE: Final = "vllm.entrypoints.cli.main"
 """What the command `vllm` runs."""
 SCHEDULER_FLAG: Final = "--scheduler-cls=evenkeel_vllm.scheduler.FairScheduler"
-"""The plug-in."""
+"""Flag that loads the plug-in."""
 COMMON_FLAGS: Final = (
     SCHEDULER_FLAG,
     "--enable-prompt-tokens-details",  # usage with cached tokens
@@ -27,7 +27,7 @@ COMMON_FLAGS: Final = (
 COMMON_ENVIRONMENT: Final[Mapping[str, str]] = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """No requests go to vLLM's makers."""
 CPU_PAGE_TOKENS: Final = 32
-"""Without a GPU a page has a multiple of 32 tokens; with one, vLLM chooses a length that its kernels have."""
+"""Tokens of a page without a GPU, where it must be a multiple of 32. With a GPU, vLLM chooses a length that its kernels have."""
 CPU_FLAGS: Final = (
     f"--block-size={CPU_PAGE_TOKENS}",
     "--dtype=float32",

@@ -34,7 +34,7 @@ class DeficitRange:
     overshoot: float
     """U: how far one batch may take a deficit (`dlpm_overshoot`)."""
     quantum: float
-    """Q^u."""
+    """Q^u: what one refill gives for weight 1, weighted tokens."""
     crash_loss: float = 0.0
     """G: the most of one client's charges that a crash destroys unreported."""
     deferred_refills: int = 0
@@ -84,6 +84,6 @@ def churn_gap(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
 
 
 def churn_gap_from_level(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
-    """The same for an interval that begins when both are new: half as much, if the weights are equal."""
+    """`churn_gap` for an interval that begins when both clients are new: half as much, if the weights are equal."""
     (low_f, high_f), (low_g, high_g) = (position_range(churn, weight) for weight in weights)
     return max(high_f - low_g, high_g - low_f)

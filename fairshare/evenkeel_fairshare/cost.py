@@ -36,7 +36,7 @@ class LinearCost:
     input_weight: float = 1.0
     output_weight: float = 2.0
     kv_time: float = 0.0
-    """For `HELD_TOKENS` tokens held during one output token. 0: holding memory costs nothing."""
+    """Price of `HELD_TOKENS` tokens held during one output token, weighted tokens. 0: holding memory costs nothing."""
 
     def input_cost(self, extend_tokens: int) -> float:
         return self.input_weight * extend_tokens

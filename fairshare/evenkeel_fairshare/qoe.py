@@ -42,7 +42,8 @@ class Expectation:
         return 1 / self.tokens_per_s
 
     def area(self, arrival_s: float, until_s: float) -> float:
-        """Under the expected timeline, tokens · seconds. The length of an answer is not known before its end, so it has none."""
+        """Area under the expected timeline, tokens · seconds. The timeline has no end: the length of an answer is not known
+        before."""
         return area(arrival_s + self.ttft_s, self.gap_s, until_s)
 
 
@@ -53,7 +54,7 @@ def shown_times(made_s: Sequence[float], gap_s: float) -> list[float]:
 
 
 def qoe(made_s: Sequence[float], *, arrival_s: float, expectation: Expectation) -> float:
-    """From 0 to 1, of one finished answer of at least one token.
+    """Quality of experience, 0 to 1, of one finished answer of at least one token.
 
     1 if every token is shown in time. A late token can be made up for by earlier ones that came before they were due.
     """
@@ -78,7 +79,7 @@ def area(first_s: float, gap_s: float, until_s: float, *, most_tokens: float = i
     return count * (until_s - first_s) - gap_s * count * (count - 1) / 2
 
 
-class Delivery:
+class AnswerTimeline:
     """The timeline of one answer so far, as its client shows it. Each call is O(1) per token or O(1)."""
 
     __slots__ = ("arrival_s", "expectation", "last_s", "shown_sum_s", "tokens")
@@ -90,7 +91,7 @@ class Delivery:
         self.last_s = -inf
         """When the newest token is shown, perhaps in the future."""
         self.shown_sum_s = 0.0
-        """Of the times at which tokens are shown, relative to the arrival."""
+        """Sum of the times at which tokens are shown, seconds after the arrival."""
 
     def add(self, tokens: int, now_s: float) -> None:
         """The server made so many more tokens at `now_s`."""
@@ -104,7 +105,7 @@ class Delivery:
         return max(now_s, self.last_s + self.expectation.gap_s)
 
     def qoe(self) -> float:
-        """Of the finished answer, which has at least one token; as the function `qoe`."""
+        """Quality of experience of the finished answer, which has at least one token; the same as the function `qoe`."""
         whole_s = self.last_s - self.arrival_s
         return _finished(
             self.tokens * whole_s - self.shown_sum_s,
@@ -132,7 +133,7 @@ class Delivery:
         return self._ratio(self._area(until_s) + more, until_s)
 
     def _area(self, until_s: float) -> float:
-        """Under the tokens that are made. Those shown later are the last ones, one gap apart from each other."""
+        """Area under the tokens that are made. Those shown later are the last ones, one gap apart from each other."""
         if not self.tokens:
             return 0.0
         gap_s = self.expectation.gap_s

@@ -20,7 +20,7 @@ class _Waited(NamedTuple):
     at_s: float
     """Time of the last call."""
     service: float
-    """At that time, in total."""
+    """Service in total at `at_s`, weighted tokens."""
 
 
 class Saturation:
@@ -39,6 +39,7 @@ class Saturation:
             self._waited.pop(replica, None)
             return
         known = self._waited.get(replica) or _Waited(now_s, now_s, service)
+        # Settled at the last call already: then all of the time since counts.
         if known.at_s - known.since_s >= SETTLED_S:
             self.seconds += now_s - known.at_s
             self.service += max(0.0, service - known.service)

@@ -19,7 +19,7 @@ from evenkeel_fairshare.ledger import tenant_of
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ClientWeight:
     """A client's weight at each level of the tree."""
 
     tenant: float = 1.0
@@ -34,7 +34,7 @@ class Weights:
 def shares(
     backlogged: Iterable[str], client: Callable[[str], float], tenant: Callable[[str], float]
 ) -> dict[str, float]:
-    """The fraction of the fleet that each backlogged client is owed; they add up to 1 (R9).
+    """Backlogged client → its share of the fleet; shares add up to 1 (R9).
 
     `backlogged` are identities, `client` and `tenant` return weights. The fleet is divided among the tenants that have
     a backlogged client, by their weights; each part among those clients by theirs. So a tenant with one gets what a

@@ -29,6 +29,7 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
+# 401: the pod's token may just have been replaced, and is read again. 409: another writer was faster.
 TRANSIENT: Final = frozenset({401, 408, 409, 425, 429})
 # How the API server answers an apply whose fields have wrong types: with status 500 [seen in 1.35].
 _MALFORMED: Final = "failed to create typed patch object"
@@ -126,12 +127,12 @@ _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 
 
-class Kind(Protocol):
+class ApiKind(Protocol):
     """Where the objects of a kind are."""
 
     @property
     def api(self) -> str:
-        """As in `apiVersion`."""
+        """Group and version, as in `apiVersion`."""
 
     @property
     def plural(self) -> str: ...
@@ -144,7 +145,7 @@ class KubeClient:
         self,
         api: ApiClient,
         *,
-        kinds: Mapping[str, Kind] | None = None,
+        kinds: Mapping[str, ApiKind] | None = None,
         manager: str = "",
         on_write: Callable[[str], None] = lambda method: None,
     ) -> None:
@@ -176,7 +177,7 @@ class KubeClient:
         return await self._write("PATCH", self._path_of(manifest), query, manifest, _APPLY)
 
     async def apply_status(self, manifest: Object) -> Object:
-        """The same for the status of an object that exists."""
+        """Make the status of an existing object match the manifest; returns the whole object."""
         query = {"fieldManager": self._manager, "force": "true"}
         path = f"{self._path_of(manifest)}/status"
         return await self._write("PATCH", path, query, manifest, _APPLY)
@@ -315,7 +316,7 @@ class KubeClient:
 async def connected(
     configuration: Configuration,
     *,
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, ApiKind] | None = None,
     manager: str = "",
     on_write: Callable[[str], None] = lambda method: None,
 ) -> AsyncIterator[KubeClient]:

@@ -35,6 +35,7 @@ WATCH_S: Final = 300
 """The API server ends a watch after this time, and the next watch resumes."""
 # Bookmarks come every minute: a connection that is silent for longer is dead.
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=100.0)
+# The API server no longer has the events since the version.
 _EXPIRED: Final = 410
 
 
@@ -71,7 +72,7 @@ class Watcher(Generic[Object]):
         """Whether all objects were listed at least once."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         while True:
             try:
                 if not self.cache.resource_version:
@@ -86,6 +87,7 @@ class Watcher(Generic[Object]):
                     self._log_failure(_text(error))
                 self.cache.expire()
             except (Unreachable, aiohttp.ClientError, OSError) as error:
+                # The version stays: the next watch resumes there, without a new list.
                 self._log_failure(f"{type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - `Watch` raises no type of its own for what it cannot parse
                 self._log_failure(f"{type(error).__name__}: {error}")

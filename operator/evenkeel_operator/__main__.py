@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the operator; returns the exit code."""
     settings = parse_arguments(sys.argv[1:], os.environ)
     logging.basicConfig(
         level=settings.log_level.upper(),

@@ -32,7 +32,7 @@ from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
-from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
+from evenkeel_operator.cluster.prometheus import PrometheusClient, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import (
     NAMESPACE,
@@ -60,6 +60,7 @@ _log = logging.getLogger(__name__)
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
+# Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 
 
@@ -69,7 +70,7 @@ class Connections:
 
     client: KubeClient
     routers: Routers
-    prometheus: Prometheus
+    prometheus: PrometheusClient
 
 
 async def run(settings: Settings) -> int:

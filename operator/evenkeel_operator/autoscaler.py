@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
-from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
+from evenkeel_contract.spec.autoscaling import Prometheus
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
+from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
@@ -39,7 +39,15 @@ from evenkeel_operator.core.recommendation import (
     without_series,
 )
 from evenkeel_operator.core.records import Defaults, may_be_asked
-from evenkeel_operator.core.scaling import Decision, State, Terms, decide, started, step, surged
+from evenkeel_operator.core.scaling import (
+    Decision,
+    ScalerState,
+    Terms,
+    decide,
+    started,
+    step,
+    surged,
+)
 from evenkeel_operator.core.workload import workload
 from evenkeel_operator.pass_state import PassState
 
@@ -56,17 +64,17 @@ class _Scaled:
     """What the last pass knew about the service."""
     source: Source | Note
     """A note: why it must not be queried, or cannot be."""
-    state: State
+    state: ScalerState
     seen: Measurements | Note
     decision: Decision
 
 
 class Autoscaler:
-    """Of all services."""
+    """Scales all services."""
 
     def __init__(
         self,
-        prometheus: Prometheus,
+        prometheus: PrometheusClient,
         observer: Observer,
         defaults: Defaults,
         *,
@@ -86,7 +94,7 @@ class Autoscaler:
     async def attend(
         self, state: PassState, *, activation: bool, cordoned: Collection[str]
     ) -> PassState:
-        """With the number of engines to run. Raises `ClusterError`.
+        """The pass with the number of engines to run. Raises `ClusterError`.
 
         `activation`: requests wait for the first one. `cordoned`: names of nodes.
         """
@@ -137,7 +145,7 @@ class Autoscaler:
             known.terms = terms
         return self._services[key].decision
 
-    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
+    async def _source(self, key: Key, spec: Prometheus) -> Source | Note:
         """The address to query. A spec in use may be older than the operator's settings."""
         if not may_be_asked(spec.url, self._defaults):
             message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
@@ -186,7 +194,7 @@ class Autoscaler:
             return error.note
 
     def _stepped(
-        self, terms: Terms, source: Source | Note, state: State, seen: Measurements | Note
+        self, terms: Terms, source: Source | Note, state: ScalerState, seen: Measurements | Note
     ) -> _Scaled:
         after, decision = step(state, terms, seen, now_s=self._monotonic_s())
         return _Scaled(terms, source, after, seen, decision)
@@ -206,11 +214,11 @@ LAST_RETRY_S: Final = 30.0
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """One service."""
+    """What is known of one service at zero."""
 
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its routers may have changed."""
+    """Event: the service's routers may have changed."""
     waiting: set[str] = field(default_factory=set)
     """Addresses of the routers at which requests wait for the first replica."""
     task: asyncio.Task[None] | None = None
@@ -238,7 +246,7 @@ class Activations:
         return followed is not None and followed.wanted
 
     def follow(self, key: Key, *, token: str) -> None:
-        """Called after every pass that finds no ready engine, since the routers may have changed."""
+        """Start or refresh the watch on a service without a ready engine; its routers may have changed since the last pass."""
         known = self._followed.get(key)
         if known is not None and known.token == token:
             known.look.set()

@@ -103,11 +103,11 @@ class Desired:
     manifests: tuple[Manifest, ...]
     notes: tuple[Note, ...]
     image: str | None
-    """Of the engines; None if another owner made them."""
+    """Image of the engines; None if another owner made them."""
     available_image: str | None = None
     """The operator's default, if another image is pinned."""
     host_taken: bool = False
-    """There is no Ingress, since another service has its host."""
+    """Whether another service has the host, so that this one has no Ingress."""
 
 
 def desired(given: Inputs) -> Desired:
@@ -179,7 +179,8 @@ def router_config_of(given: Inputs) -> RouterConfig:
 
 
 def _redis_url(given: Inputs) -> str | None:
-    """None until the Secret with it can be used; a note reports it. A Secret without the label keeps a known address."""
+    """Address of Redis; None until its Secret can be used; a note reports it. A Secret without the label keeps a known
+    address."""
     url, before = given.redis_url, given.config_before
     if not isinstance(url, Note):
         return url

@@ -55,7 +55,7 @@ class PassState:
 
     @property
     def wakes(self) -> bool:
-        """At 0 engines, the next request starts one."""
+        """Whether the next request starts an engine when there are none."""
         spec = self.spec.spec
         return spec is not None and spec.autoscaling is not None and spec.autoscaling.wakes
 

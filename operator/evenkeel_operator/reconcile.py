@@ -170,7 +170,7 @@ class ServicePass:
         return (Fault("spec.model.tokenSecretRef", lacks_label(ref.name)),)
 
     async def _build(self, state: PassState) -> PassState:
-        """With all objects, unless no valid spec is in use. Raises `ClusterError`."""
+        """The pass with all objects, unless no valid spec is in use. Raises `ClusterError`."""
         service, accepted = state.spec.running, state.spec.accepted
         if service is None or accepted is None:
             return state

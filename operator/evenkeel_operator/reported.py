@@ -32,7 +32,7 @@ class Reported:
     store_error: str = ""
     """What the ledger's store answered a router last, if it fails."""
     version: str = ""
-    """Of the Deployment that the answer is about."""
+    """Resource version of the Deployment that the answer is about."""
     again_s: float | None = None
     """Seconds until routers are asked again without an event."""
 
@@ -46,7 +46,7 @@ class Reported:
 
 
 class Reports:
-    """For all services."""
+    """Reports of the engines of all services."""
 
     def __init__(self, ask: Callable[[Observed], Awaitable[Answers]]) -> None:
         """`ask` returns the replicas by every ready router of a service."""

@@ -34,7 +34,7 @@ from evenkeel_operator.core.rotation import (
     overdue,
     without_gate,
 )
-from evenkeel_operator.core.workload import Engine, engines_of, has_gate, workload
+from evenkeel_operator.core.workload import EnginePod, engines_of, has_gate, workload
 from evenkeel_operator.pass_state import PassState
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ LETTING_GO_S: Final = 0.3
 
 
 class Rotation:
-    """For all services."""
+    """Rotation of the replicas of all services."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Rotation:
         token = "" if seen.credentials is None else seen.credentials.admin_token
         return await self._routers.ask(await seen.pods.of(ROUTER_COMPONENT), token=token)
 
-    async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
+    async def _open(self, key: Key, engines: Sequence[EnginePod], answers: Answers) -> list[Note]:
         notes: list[Note] = []
         now = self._clock()
         for engine, why in openings(engines, answers, now):
@@ -138,7 +138,7 @@ class Rotation:
 
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
-    """Without the gate if only the gate would change: that alone must not restart every engine."""
+    """The manifest without the gate if only the gate would change: that alone must not restart every engine."""
     if has_gate(live["spec"]["template"]):
         return manifest
     bare = without_gate(manifest)
@@ -150,7 +150,7 @@ def _scaled(manifest: Manifest, replicas: int) -> Manifest:
     return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
 
 
-def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:
+def _head(key: Key, engine: EnginePod, annotations: dict[str, str] | None = None) -> Manifest:
     """The manifest of a pod to apply. The uid prevents a write to a newer pod of the same name. Fields of an earlier mark
     that this one lacks are removed; foreign annotations stay."""
     metadata: Manifest = {"name": engine.name, "namespace": key.namespace, "uid": engine.uid}

@@ -20,7 +20,7 @@ DEFAULT_LEASE: Final = "evenkeel-operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One operator."""
+    """Settings of one operator process."""
 
     defaults: Defaults
     identity: str
@@ -29,7 +29,7 @@ class Settings:
     """Where the Lease is."""
     lease: str = DEFAULT_LEASE
     watched_namespaces: tuple[str, ...] = ()
-    """Empty: all."""
+    """Namespaces to watch; empty: all."""
     probe_host: str = "0.0.0.0"
     probe_port: int = 8081
     """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""

@@ -9,8 +9,10 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, FleetPolicy, Us
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_laboratory.policies.registry import FLEET_POLICIES as POLICIES
 from evenkeel_laboratory.policies.registry import LaboratoryFleetConfig
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 AUTO = "D2LPM, worker quantum Auto"
 NAMES = [*POLICIES, AUTO]
@@ -91,7 +93,7 @@ def play(name: str, script: Events) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(script=events)
 def test_only_routable_replicas_are_chosen_and_every_run_alike(name: str, script: Events) -> None:
     assert play(name, script) == play(name, script)

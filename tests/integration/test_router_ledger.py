@@ -62,7 +62,7 @@ async def test_a_client_keeps_the_debt_of_a_replica_that_left_at_the_next_one() 
             lambda: cell(router, "old", CHAT, DEFICIT) < 0 == cell(router, "old", CHAT, RUNNING),
             "a report of the debt, when the request was over",
         )
-        owed = cell(router, "old", CHAT, DEFICIT)
+        deficit = cell(router, "old", CHAT, DEFICIT)
         served = router.rooms.service_ledger.ledger.served(CHAT)
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
         router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
@@ -73,7 +73,7 @@ async def test_a_client_keeps_the_debt_of_a_replica_that_left_at_the_next_one() 
         await routable(router, 1)
         await ask(router, tokens=1)
         await until(lambda: cell(router, "new", CHAT, SEED) != 0, "a report of the seed")
-        assert cell(router, "new", CHAT, SEED) == owed
+        assert cell(router, "new", CHAT, SEED) == deficit
         assert router.rooms.service_ledger.ledger.served(CHAT) > served
         await until(
             lambda: len(router.rooms.service_ledger.ledger.replica_accounts) == 1,

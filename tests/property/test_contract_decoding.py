@@ -10,8 +10,10 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config, parse_router_config
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.validate import parse_service, parse_tenant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary()
@@ -44,7 +46,7 @@ def almost(hint: Any) -> st.SearchStrategy[Any]:
     return fitting
 
 
-@settings(max_examples=150)
+@examples(100)
 @given(anything | almost(RouterConfig))
 def test_no_data_makes_a_decoder_raise(data: object) -> None:
     value, faults = decode(RouterConfig, data)
@@ -54,7 +56,7 @@ def test_no_data_makes_a_decoder_raise(data: object) -> None:
         assert decode(RouterConfig, to_plain(value)) == (value, ())
 
 
-@settings(max_examples=150)
+@examples(100)
 @given(
     st.binary()
     | almost(RouterConfig).map(lambda d: json.dumps(d, default=repr, skipkeys=True).encode())
@@ -67,7 +69,7 @@ def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
     assert all(str(fault).isprintable() for fault in faults), faults
 
 
-@settings(max_examples=150)
+@examples(100)
 @given(anything | almost(FairInferenceService))
 def test_no_data_makes_the_reading_of_a_service_raise(data: object) -> None:
     service, faults = parse_service(data)
@@ -76,7 +78,7 @@ def test_no_data_makes_the_reading_of_a_service_raise(data: object) -> None:
         assert parse_service(to_plain(service)) == (service, ())
 
 
-@settings(max_examples=150)
+@examples(100)
 @given(anything | almost(InferenceTenant))
 def test_no_data_makes_the_reading_of_a_tenant_raise(data: object) -> None:
     tenant, faults = parse_tenant(data)

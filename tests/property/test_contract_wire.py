@@ -13,8 +13,10 @@ from evenkeel_contract.key import (
     ClientKeyError,
     decode,
 )
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 names = st.text(min_size=1, max_size=40).filter(
     lambda name: all(not "\ud800" <= char <= "\udfff" for char in name)
@@ -103,7 +105,7 @@ answers = st.builds(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(answers)
 def test_a_report_survives_the_wire(report: reports.Report) -> None:
     assert reports.decode_report(reports.encode(report)) == report

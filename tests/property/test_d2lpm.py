@@ -7,8 +7,10 @@ from math import inf
 
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 SLOTS = 4
 WEIGHTS = {"a": 1, "b": 1, "c": 3}
@@ -71,7 +73,7 @@ class Printed:
         self.live.discard(w)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100)
 @given(scripts, st.sampled_from([1, 7, 100, 1000]))
 def test_the_closed_form_does_what_the_printed_algorithm_does(script: Script, quantum: int) -> None:
     policy, printed = D2lpm(worker_quantum=quantum), Printed(quantum)
@@ -125,7 +127,7 @@ def fleet_of(worker_quantum: float) -> D2lpm:
     return policy
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(loads)
 def test_every_replica_gets_work_until_its_credit_is_spent_between_refills(
     loads: Loads,
@@ -149,7 +151,7 @@ def test_every_replica_gets_work_until_its_credit_is_spent_between_refills(
         received[slot] += tokens
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(loads)
 def test_an_infinite_quantum_is_pure_stickiness_to_the_longest_prefix(loads: Loads) -> None:
     policy = fleet_of(inf)
@@ -161,7 +163,7 @@ def test_an_infinite_quantum_is_pure_stickiness_to_the_longest_prefix(loads: Loa
         assert slot == min(held or range(SLOTS), key=lambda each: (outstanding[each], each))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(loads)
 def test_a_vanishing_quantum_is_least_loaded_among_the_least_used(loads: Loads) -> None:
     policy = fleet_of(1e-6)
@@ -176,7 +178,7 @@ def test_a_vanishing_quantum_is_least_loaded_among_the_least_used(loads: Loads) 
         assert slot == min(held & positive or positive, key=lambda each: (outstanding[each], each))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(loads, st.integers(1, SLOTS - 1))
 def test_no_history_lets_a_newcomer_have_more_credit_than_the_others(
     loads: Loads, before: int

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 SLOTS = 4
 CLIENTS = ("a", "b", "c")
@@ -28,7 +30,7 @@ ends = st.tuples(
 Script = list[tuple]  # type: ignore[type-arg]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(st.one_of(sends, sends, sends, ends), max_size=150))
 def test_work_of_a_client_does_not_pile_up_while_a_replica_has_none_of_it(
     script: Script,

@@ -14,9 +14,10 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.listings import SearchedDlpm
 from tests.support.replica import SHORTEST_FIRST, decode, request
 
@@ -95,7 +96,7 @@ class Twin:
         )
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(
     clients=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=20, max_size=80),
     seed=st.integers(0, 10_000),
@@ -138,7 +139,7 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
         both(lambda twin, chance: twin.decode(chance))
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(
     clients=st.lists(st.tuples(st.integers(0, 5), st.just(0)), min_size=20, max_size=80),
     seed=st.integers(0, 10_000),

@@ -12,10 +12,11 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.vtc import Vtc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine
+from tests.support.examples import examples
 from tests.support.loads import MAX_INPUT_TOKENS, Load, loads, run
 from tests.support.replica import admit, arrive, decode, request
 
@@ -175,7 +176,7 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, quantum=st.sampled_from([10, 64, 100, 500]))
-@settings(max_examples=200)
+@examples(100)
 def test_the_schedule_is_that_of_a_walk_round_the_ring(events, quantum):
     policy, ring = Drr(rules=DeficitRules(quantum=quantum)), Ring(quantum)
     waiting: list[Request] = []

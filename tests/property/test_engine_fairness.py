@@ -14,9 +14,10 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.theorems import dlpm_backlogged_gap, vtc_backlogged_gap, vtc_overshoot
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, make_request
 
@@ -77,7 +78,7 @@ def widest_gap(
     return max(gaps) - min(gaps)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     seed=st.integers(0, 10**6),
     quantum=st.sampled_from([50.0, 500.0]),
@@ -94,7 +95,7 @@ def test_under_dlpm_two_backlogged_clients_stay_within_theorem_4_1(
     assert gap <= dlpm_backlogged_gap(overshoot, quantum)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(seed=st.integers(0, 10**6))
 def test_under_vtc_two_backlogged_clients_stay_within_theorem_4_4(seed: int) -> None:
     overshoot = vtc_overshoot(max_input_tokens=MAX_INPUT, memory_tokens=KV_TOKENS)

@@ -15,10 +15,11 @@ from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, State
 from evenkeel_simulator.engine.step import Step
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.unit.evenkeel_simulator.engine_support import (
     PROFILE,
     LongestMatch,
@@ -174,7 +175,7 @@ def entries(step: Step) -> list[tuple[str, ...]]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100)
 @given(config=CONFIGS, policy=POLICIES, events=EVENTS, waiting_ms=st.sampled_from([0.0, 0.7]))
 def test_jumps_do_exactly_what_single_steps_do(
     config: EngineConfig, policy: type[Queue], events: list[Event], waiting_ms: float
@@ -204,7 +205,7 @@ def test_jumps_do_exactly_what_single_steps_do(
         )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100)
 @given(config=CONFIGS, policy=POLICIES, events=EVENTS)
 def test_every_request_ends_and_tokens_are_conserved(
     config: EngineConfig, policy: type[Queue], events: list[Event]
@@ -228,7 +229,7 @@ def test_every_request_ends_and_tokens_are_conserved(
     assert len(engine.policy.left) == len(requests)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(events=EVENTS, policy=POLICIES)
 def test_under_reservation_nothing_is_ever_retracted(
     events: list[Event], policy: type[Queue]
@@ -247,7 +248,7 @@ def test_a_crowd_that_outgrows_memory_is_retracted_and_still_ends(mixed: bool) -
     assert sum(request.retractions for request in runs[0][1]) > 0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     sizes=st.lists(st.tuples(st.integers(5, 40), st.integers(30, 90)), min_size=4, max_size=20),
     mixed=st.booleans(),
@@ -355,9 +356,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheAgainstANaiveOne = CacheMachine.TestCase
-TestCacheAgainstANaiveOne.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None
-)
+TestCacheAgainstANaiveOne.settings = examples(60, stateful_step_count=30)
 
 
 def path_of(node: Node) -> tuple[Segment, ...]:

@@ -15,10 +15,11 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine_figures import figures
+from tests.support.examples import examples
 
 LONGEST_S = 0.2
 STEP_S = 0.02
@@ -151,7 +152,7 @@ def test_a_run_of_decode_steps_is_the_same_at_once_and_step_by_step(
 
 
 @given(seed=st.integers(0, 10**6), isolation=st.sampled_from([0.0, 0.3, 0.5, 3.0]))
-@settings(max_examples=25)
+@examples(25)
 def test_comparisons_that_save_work_change_no_answer(seed: int, isolation: float) -> None:
     answers = _answers(seed, isolation)
     with pytest.MonkeyPatch.context() as patch:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import Match, token_blocks
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 SLOTS = 4
 EVERYONE = replica_set(range(SLOTS))
@@ -89,7 +91,7 @@ def apply(index: ExactIndex, naive: Naive, operation: tuple[str, list[int], int]
         (naive.synced.add if verb == "synced" else naive.synced.discard)(slot)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(operations, st.lists(st.tuples(prompts, among), min_size=1, max_size=5))
 def test_an_index_with_room_answers_as_the_naive_model(
     steps: list[tuple[str, list[int], int]], asked: list[tuple[list[int], ReplicaSet]]
@@ -105,7 +107,7 @@ def test_an_index_with_room_answers_as_the_naive_model(
             assert index.match(prompt, replicas) == naive.match(prompt, replicas)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(operations, st.lists(prompts, min_size=1, max_size=5))
 def test_no_request_that_ends_uncomputed_takes_back_what_events_said(
     steps: list[tuple[str, list[int], int]], asked: list[list[int]]
@@ -124,7 +126,7 @@ def test_no_request_that_ends_uncomputed_takes_back_what_events_said(
         assert index.match(prompt, EVERYONE) == naive.match(prompt, EVERYONE)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(operations, st.lists(prompts, min_size=1, max_size=5), st.integers(2, 12))
 def test_a_full_index_stays_within_its_bound_and_claims_only_what_was_said(
     steps: list[tuple[str, list[int], int]], asked: list[list[int]], max_blocks: int

@@ -24,11 +24,12 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_laboratory.policies.vtc_central import CentralCounters, CentralVtc
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import Job
 from tests.support.abstract_fleet import AbstractFleet, Gap
+from tests.support.examples import examples
 from tests.support.theorems import (
     d2lpm_backlogged_gap,
     d2lpm_service_error,
@@ -129,7 +130,7 @@ def settings_of_fleets(
     )
 
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = examples(25)
 
 
 def dlpm(quantum: float) -> Dlpm:

@@ -22,9 +22,10 @@ from evenkeel_router.gate.window import GatedRequest
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.theorems import gated_backlogged_gap
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, make_request
 
@@ -153,7 +154,7 @@ def bound(loop: Loop) -> float:
     )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     seed=st.integers(0, 10**6),
     quantum=st.sampled_from([50.0, 500.0]),

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evenkeel_contract.heldpages import Held as ReplicaPages
-from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.heldpages import HeldPages, PagesSnapshot
 from evenkeel_contract.kvevents import (
     AllBlocksCleared,
     BlockRemoved,
@@ -23,9 +22,11 @@ from evenkeel_contract.kvevents import (
     encode_batch,
 )
 from evenkeel_router.prefix.kv_follower import Follower, SyncState
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.examples import examples
 
 BLOCKS = st.lists(st.integers(-3, 8), min_size=1, max_size=4)
 
@@ -117,7 +118,7 @@ class Following(RuleBasedStateMachine):
         self.queue: list[Numbered] = []
         self.replay: list[Numbered] | None = None
         self.must_replay = True
-        self.told: ReplicaPages | None = None
+        self.told: PagesSnapshot | None = None
 
     @property
     def now(self) -> Process:
@@ -292,7 +293,7 @@ class Following(RuleBasedStateMachine):
         raise AssertionError("three replays were not enough")
 
 
-Following.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Following.TestCase.settings = examples(100, stateful_step_count=40)
 TestFollowing = Following.TestCase
 
 

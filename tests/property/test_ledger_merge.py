@@ -8,9 +8,10 @@ from itertools import permutations
 import pytest
 from evenkeel_fairshare.ledger import Compactor, Delta, Ledger, ReplicaRow
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.ledger_worlds import content, ledger
 
 CLIENTS = ("ns/t/a", "ns/t/b", "ns/u/a")
@@ -72,7 +73,7 @@ def joined(*messages: Delta) -> dict[str, object]:
 
 
 @given(st.tuples(histories, histories, histories))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_order_and_repetition_do_not_matter(lives):
     messages = [live_through(f"router-{i}", life).delta() for i, life in enumerate(lives)]
     want = joined(*messages)
@@ -82,7 +83,7 @@ def test_order_and_repetition_do_not_matter(lives):
 
 
 @given(st.tuples(histories, histories, histories))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_grouping_does_not_matter(lives):
     first, second, third = (live_through(f"router-{i}", life) for i, life in enumerate(lives))
     want = joined(first.delta(), second.delta(), third.delta())
@@ -97,7 +98,7 @@ def _without_rank_of(router: str, what: dict) -> dict:
 
 
 @given(histories, histories)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_delta_from_a_digest_brings_all_that_the_whole_would(mine, theirs):
     # A replica reports the same rows as of the same sequence, so theirs are all later than mine.
     theirs = [

@@ -8,9 +8,10 @@ import pytest
 from evenkeel_contract import ledgerwire
 from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, decode_digest
 from evenkeel_fairshare.ledger import Compactor, Delta, Digest, ReplicaRow
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.ledger_worlds import BOB, content, full_ledger, ledger
 
 
@@ -105,7 +106,7 @@ def test_what_happens_next_goes_over_the_wire_as_a_delta():
 
 @pytest.mark.parametrize("decode", [decode_delta, decode_digest])
 @given(data=st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: b"\x03" + rest))
-@settings(max_examples=200)
+@examples(100)
 def test_no_bytes_raise_anything_but_the_named_error(decode, data):
     with pytest.raises(LedgerMessageError):
         decode(data)

@@ -7,9 +7,10 @@ from itertools import permutations
 
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, promise
 from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.ledger_worlds import content
 
 ALICE, TENANT = "ns/t/alice", "ns/t"
@@ -116,7 +117,7 @@ def fleet() -> World:
 
 
 @given(events, events)
-@settings(max_examples=150, deadline=None)
+@examples(100)
 def test_carried_balances_begin_at_zero_and_stay_exact_without_old_routers(before, after):
     world = fleet()
     world.run(before)
@@ -130,7 +131,7 @@ def test_carried_balances_begin_at_zero_and_stay_exact_without_old_routers(befor
 
 
 @given(events, events, events)
-@settings(max_examples=150, deadline=None)
+@examples(100)
 def test_a_router_that_started_alone_agrees_with_the_peers_it_meets(before, apart, together):
     world = fleet()
     world.run(before)
@@ -146,7 +147,7 @@ def test_a_router_that_started_alone_agrees_with_the_peers_it_meets(before, apar
 
 
 @given(events, events)
-@settings(max_examples=150, deadline=None)
+@examples(100)
 def test_a_store_that_is_read_late_is_as_good_as_one_that_is_read_early(before, apart):
     world = fleet()
     world.run(before)
@@ -163,7 +164,7 @@ def test_a_store_that_is_read_late_is_as_good_as_one_that_is_read_early(before, 
 
 
 @given(events, events)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_three_routers_agree_in_whatever_order_they_meet(before, apart):
     world = fleet()
     world.run(before)

@@ -14,9 +14,10 @@ from evenkeel_router.ledger.held_work import HeldWork, TakenBack
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, Queue, make_request
 
 CLIENT = "ns/t/a"
@@ -124,7 +125,7 @@ def _held(engine: Engine) -> HeldWork:
     )
 
 
-@settings(max_examples=150)
+@examples(100)
 @given(
     drains_s=st.lists(st.floats(0.2, 1.5), min_size=1, max_size=4),
     each=st.integers(3, 20),
@@ -150,7 +151,7 @@ def test_most_of_what_waited_pays_where_it_goes_and_only_there() -> None:
     assert len(never) > taken / 2
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     drains_s=st.floats(0.05, 1.5), each=st.integers(3, 20), lag_s=st.floats(0.0, 0.8),
     output=st.integers(1, 40),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 from evenkeel_fairshare.prefix.index import Match, PrefixIndex, token_blocks
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 SLOTS = 5
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(
@@ -67,7 +69,7 @@ def apply(index: PrefixIndex, naive: Naive, operation: tuple[str, list[int], int
         naive.pairs = {pair for pair in naive.pairs if pair[1] != slot}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(operations, st.lists(st.tuples(prompts, among), min_size=1, max_size=5))
 def test_an_index_with_room_answers_as_the_naive_model(
     steps: list[tuple[str, list[int], int]], asked: list[tuple[list[int], ReplicaSet]]
@@ -81,7 +83,7 @@ def test_an_index_with_room_answers_as_the_naive_model(
             assert index.match(prompt, replicas) == naive.match(prompt, replicas)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(operations, st.lists(prompts, min_size=1, max_size=5), st.integers(1, 9))
 def test_a_full_index_keeps_its_bound_and_claims_only_inserted_blocks(
     steps: list[tuple[str, list[int], int]], asked: list[list[int]], max_blocks: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
-from evenkeel_fairshare.qoe import Delivery, Expectation, qoe, shown_times
+from evenkeel_fairshare.qoe import AnswerTimeline, Expectation, qoe, shown_times
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +33,7 @@ def test_it_is_the_ratio_of_areas_from_0_to_1(gaps, expected):
     value = qoe(times(gaps), arrival_s=0.0, expectation=expected)
     assert 0 <= value <= 1
     assert value == pytest.approx(literal(times(gaps), 0.0, expected), abs=1e-6)
-    delivery = Delivery(0.0, expected)
+    delivery = AnswerTimeline(0.0, expected)
     for time_s in times(gaps):
         delivery.add(1, time_s)
     assert delivery.qoe() == pytest.approx(value, abs=1e-6)
@@ -76,7 +76,7 @@ def test_predictions_in_closed_form_are_those_of_a_walk_over_tokens(
     gaps, expected, ahead_s, rate, start_s
 ):
     made = times(gaps)
-    delivery = Delivery(0.0, expected)
+    delivery = AnswerTimeline(0.0, expected)
     for time_s in made:
         delivery.add(1, time_s)
     now_s = made[-1]

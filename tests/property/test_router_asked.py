@@ -18,9 +18,10 @@ from evenkeel_router.api.streams import SCANS
 from evenkeel_router.prefix.model_tokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
 from evenkeel_router.prefix.prompts import Chat, read
 from evenkeel_router.prefix.tokenised import UntokenisedError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.tokenizers import model_files
 
 _WITH_FIELDS = (
@@ -140,7 +141,7 @@ def tokenizers() -> Iterator[list[tuple[AnyTokenizer, Ids]]]:
         runner.run(model.close())
 
 
-@settings(max_examples=500, deadline=None)
+@examples(100)
 @given(given_body=bodies)
 def test_every_body_that_is_taken_has_tokens_or_a_reason(
     tokenizers: list[tuple[AnyTokenizer, Ids]],
@@ -165,7 +166,7 @@ def test_every_body_that_is_taken_has_tokens_or_a_reason(
                         assert all(isinstance(token, int) for token in ids)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(texts, st.binary(max_size=20)), max_size=3),
     st.binary(max_size=8),
@@ -184,7 +185,7 @@ def test_every_form_is_taken_or_refused(
         assert Endpoint.TRANSCRIPTIONS.api.parse(body, Limits("m", 9), form).body == body
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.sampled_from([Dialect.ANTHROPIC, Dialect.RESPONSES]), st.data())
 def test_a_named_stream_comes_out_the_same_however_it_is_cut(
     dialect: Dialect, data: st.DataObject

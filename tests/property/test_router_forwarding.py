@@ -19,9 +19,10 @@ from evenkeel_router.transport.upstream import (
     SilenceError,
     UpstreamError,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, headers_of, replicas
 from tests.support.nasty import DONE, EVENT, OK, USAGE
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
@@ -103,7 +104,7 @@ class Scripted(FakeUpstream):
         return FakeReply([OK])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(st.sampled_from([COMPLETIONS, MESSAGES]).flatmap(scripts), st.booleans())
 def test_every_request_ends_once_and_leaves_nothing_behind(
     case: tuple[Api, list[FakeReply | UpstreamError]], stream: bool

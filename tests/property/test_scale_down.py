@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from evenkeel_operator.core.rotation import DRAIN_PATIENCE, next_step
-from evenkeel_operator.core.workload import COST_OF_CANDIDATES, Engine, Mark
+from evenkeel_operator.core.workload import COST_OF_CANDIDATES, EnginePod, Mark
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ engine_lists = st.lists(
     max_size=8,
 ).map(
     lambda found: tuple(
-        Engine(
+        EnginePod(
             name=f"e{number}",
             uid=f"u{number}",
             node=node if state[0] else "",
@@ -39,10 +39,10 @@ engine_lists = st.lists(
 loads = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=8, max_size=8)
 
 
-def removed(engines: tuple[Engine, ...], marked: set[str], count: int) -> set[str]:
+def removed(engines: tuple[EnginePod, ...], marked: set[str], count: int) -> set[str]:
     """As `ActivePodsWithRanks` of Kubernetes sorts them; ties are broken against us."""
 
-    def rank(engine: Engine) -> tuple[bool, bool, bool, int, bool]:
+    def rank(engine: EnginePod) -> tuple[bool, bool, bool, int, bool]:
         cost = int(COST_OF_CANDIDATES) if engine.name in marked else 0
         return bool(engine.node), engine.running, engine.ready, cost, engine.name in marked
 
@@ -51,7 +51,7 @@ def removed(engines: tuple[Engine, ...], marked: set[str], count: int) -> set[st
 
 @given(engine_lists, loads, st.integers(1, 8))
 def test_the_replica_set_removes_the_candidates(
-    engines: tuple[Engine, ...], loads: list[tuple[int, int]], wanted: int
+    engines: tuple[EnginePod, ...], loads: list[tuple[int, int]], wanted: int
 ) -> None:
     said = answer(
         *(

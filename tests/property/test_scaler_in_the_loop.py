@@ -16,9 +16,11 @@ from evenkeel_contract.values import CountOrPercent, Quantity
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import Measurements, Sample, measurements
-from evenkeel_operator.core.scaling import State, Terms, started, step
-from hypothesis import given, settings
+from evenkeel_operator.core.scaling import ScalerState, Terms, started, step
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 CAPACITY = 1000.0
 """Of a replica, weighted tokens per second."""
@@ -55,7 +57,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.ready_s = [0.0] * self.replicas
-        self.state: State = started(self.replicas, now_s=0.0)
+        self.state: ScalerState = started(self.replicas, now_s=0.0)
 
     def runs(self, seconds: float, rates: dict[str, float]) -> list[int]:
         """Requests come at these rates, weighted tokens per second. Returns the decisions."""
@@ -129,7 +131,7 @@ def turns(numbers: list[int]) -> int:
     return sum(not before and after for before, after in pairwise(signs))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.booleans(), startups, loads, loads)
 def test_a_steady_load_makes_no_flap(
     known: bool, startup_s: float, before: list[float], after: list[float]
@@ -142,7 +144,7 @@ def test_a_steady_load_makes_no_flap(
     assert len(set(world.runs(600, clients(after)))) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.booleans(), startups, st.floats(10.0, 700.0), st.floats(2.0, 12.0))
 def test_a_step_of_load_is_answered_within_two_intervals(
     known: bool, startup_s: float, before: float, replicas: float
@@ -159,7 +161,7 @@ def test_a_step_of_load_is_answered_within_two_intervals(
     assert sum(world.waiting.values()) < 1.0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.booleans(), startups, loads, st.integers(1, 10))
 def test_one_client_at_a_hundred_times_the_load_adds_its_cap(
     known: bool, startup_s: float, rates: list[float], cap: int

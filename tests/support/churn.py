@@ -23,7 +23,7 @@ from evenkeel_fairshare.ledger import (
     promise,
     tenant_of,
 )
-from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientDeficits, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_laboratory.policies.registry import PrintedDlpm
@@ -254,7 +254,7 @@ class DlpmReplica:
         self.sequence += 1
         states = self.policy.clients()
         for name, client in self.clients.items():
-            state = states.get(name, ClientState(deficit=0.0, tenant_deficit=0.0, waiting=0))
+            state = states.get(name, ClientDeficits(deficit=0.0, tenant_deficit=0.0, waiting=0))
             client.deficit, client.seed = state.deficit, state.seed
             client.tenant_deficit, client.tenant_seed = state.tenant_deficit, state.tenant_seed
 

@@ -13,7 +13,7 @@ from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.observe import Observer
-from evenkeel_operator.cluster.prometheus import Prometheus
+from evenkeel_operator.cluster.prometheus import PrometheusClient
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core.objects import Object
@@ -47,7 +47,7 @@ class Operator:
         defaults: Defaults = DEFAULTS,
         *,
         routers: Routers | None = None,
-        prometheus: Prometheus | None = None,
+        prometheus: PrometheusClient | None = None,
     ) -> None:
         self.store = Store()
         observer = Observer(cluster, self.store, any_secret=defaults.any_secret)

@@ -49,6 +49,16 @@ FORBIDDEN: Final = (
 )  # fmt: skip
 _FORBIDDEN: Final = re.compile(r"\b(?:" + "|".join(FORBIDDEN) + r")\b", re.IGNORECASE)
 
+LEANING: Final = (
+    r"(?:above|also|as|at|below|between|by|called|during|equal|for|from|if|in|into|it|its|likewise|minus|negative|never|not|of|on|over|per|rounded|so)\b",
+    r"(?:such|that|their|them|then|these|they|those|through|to|under|until|usually|whose|with|within|without)\b",
+    r"there (?:are|is)\b|the same(?:[,;]| (?:for|of|when|with|without)\b)",
+    r"(?:none|true|false|empty)(?:[:;,.]| (?:if|for|while|until|where|before|after)\b)",
+    r"set (?:after|if|once|unless|when|while|with)\b",
+)  # fmt: skip
+"""Beginnings that continue the line above; a docstring names its subject and can be read alone."""
+_LEANING: Final = re.compile("|".join(LEANING), re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -111,6 +121,13 @@ def words_of_comments(path: Path) -> Iterator[Finding]:
     ]
     for line, text in sorted(found):
         yield from (_finding(path, line, f"{word!r}") for word in words_in(text))
+
+
+def leaning_docstrings(path: Path) -> Iterator[Finding]:
+    """Docstrings that begin in the middle of a sentence."""
+    for node in _docstrings(ast.parse(path.read_text(encoding="utf-8"))):
+        if found := _LEANING.match(str(node.value).strip()):
+            yield _finding(path, node.lineno, f"a docstring begins with {found.group()!r}")
 
 
 def literals(path: Path) -> Iterator[tuple[int, str]]:

@@ -26,6 +26,7 @@ from tests.support.plain_words import (
     Finding,
     descriptions,
     keyword_texts,
+    leaning_docstrings,
     names_of,
     sentence_faults,
     texts,
@@ -41,6 +42,10 @@ PYTHON: Final = tuple(
     for folder in ("bench", "chaos", "cli", "contract", "crds", "docs", "e2e", "fairshare", "kube", "laboratory", "monitoring", "operator", "release", "router",
                    "plugins", "simulator")
 )  # fmt: skip
+SUBJECTS_NAMED: Final = (
+    "cli", "contract", "fairshare", "images", "kube", "laboratory", "monitoring", "operator", "plugins", "release", "router", "simulator",
+)  # fmt: skip
+"""Packages whose docstrings name their subject."""
 DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")
 HISTORY: Final = "CHANGELOG.md"
 GLOSSARY: Final = "docs/reference/glossary.md"
@@ -59,6 +64,12 @@ def comments() -> Iterator[Finding]:
     """Docstrings and comments; a docstring of a command is its help."""
     for path in texts(*PYTHON):
         yield from words_of_comments(path)
+
+
+def subjects() -> Iterator[Finding]:
+    """Docstrings that can be read alone, also those under fields."""
+    for path in texts(*(f"{folder}/**/*.py" for folder in SUBJECTS_NAMED)):
+        yield from leaning_docstrings(path)
 
 
 def shipped_files() -> Iterator[Finding]:
@@ -95,7 +106,15 @@ def command_line_help() -> Iterator[Finding]:
 
 RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
-    for rule in (messages, comments, shipped_files, docs, names_in_docs, command_line_help)
+    for rule in (
+        messages,
+        comments,
+        subjects,
+        shipped_files,
+        docs,
+        names_in_docs,
+        command_line_help,
+    )
 }
 
 
@@ -214,6 +233,33 @@ def test_a_forbidden_word_is_found_in_each_kind_of_file(
     assert not list(words_of_messages(source))
     source.write_text(f"x = 1  # {' '.join(planted.split())}\n")
     assert [one.line for one in words_of_comments(source)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("planted", "refused"),
+    [
+        ("Of the whole prompt.", True),
+        ("Those of them that wait.", True),
+        ("As `charged`, for a tenant.", True),
+        ("None: no limit.", True),
+        ("Empty if no replica had it.", True),
+        ("Set while events are published.", True),
+        ("By client: its service.", True),
+        ("Set the number of replicas.", False),
+        ("Empty the cache.", False),
+        ("Asked service of a client, weighted tokens.", False),
+        ("client → its service, weighted tokens.", False),
+    ],
+)
+def test_a_docstring_that_leans_on_the_line_above_is_refused(
+    planted: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_words, "ROOT", tmp_path)
+    source = tmp_path / "a.py"
+    source.write_text(
+        f'"""Plain."""\n\nclass A:\n    """A class."""\n\n    x: int\n    """{planted}"""\n'
+    )
+    assert [one.line for one in leaning_docstrings(source)] == [7] * refused
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Rule:
     """CEL that yields a message containing the value."""
 
     def to_plain(self) -> dict[str, str]:
-        """As the API server reads it."""
+        """The rule in the form that the API server reads."""
         plain = {"rule": self.rule, "message": self.message}
         if self.message_expression is not None:
             plain["messageExpression"] = self.message_expression

@@ -40,9 +40,9 @@ class Dispatch(NamedTuple):
     client: str
     """The whole identity, `namespace/tenant/client`."""
     input_tokens: int
-    """Of the whole prompt, as estimated before the replica reports its count."""
+    """Tokens of the whole prompt, as estimated before the replica reports its count."""
     weight: float = 1.0
-    """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
+    """The client's weight over the whole fleet: its tenant's times its own (`tenancy.ClientWeight.fleet`)."""
     longest: ReplicaSet = EMPTY
     """Replicas with the longest match of its prefix; without any match those with its adapter loaded."""
     matched_tokens: int = 0
@@ -65,7 +65,7 @@ class Usage(NamedTuple):
 
 
 NOTHING: Final = Usage(0)
-"""For a request that never ran: the replica refused it or failed, and another replica computes it (R11)."""
+"""Usage of a request that never ran: the replica refused it or failed, and another replica computes it (R11)."""
 
 
 class FleetPolicy(ABC):

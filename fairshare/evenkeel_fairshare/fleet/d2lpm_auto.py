@@ -68,7 +68,7 @@ class _MeanOutput:
         self.cost += (cost - self.cost) / self._requests
 
 
-class _Account:
+class _ClientWork:
     """The open work of one client by slot, and its mean output."""
 
     __slots__ = ("busy", "open", "output")
@@ -108,10 +108,10 @@ class AutoD2lpm(FleetPolicy):
         self._max_clients = max_clients
         self._live = EMPTY
         self._loads: list[_OpenWork] = []
-        """Of all clients together, by slot."""
+        """slot → open work of all clients together."""
         self._output = _MeanOutput()
-        """Of all clients."""
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        """Mean output of all clients' requests."""
+        self._accounts: OrderedDict[str, _ClientWork] = OrderedDict()
 
     def select(
         self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
@@ -127,11 +127,13 @@ class AutoD2lpm(FleetPolicy):
         if not holders:
             return self._least_work(account, routable, outstanding)
         near, others = self._least_work(account, holders, outstanding), routable & ~holders
+        # Nowhere else to go, or nothing to wait for here.
         if not others or not self._loads[near].requests:
             return near
         saved_tokens = request.matched_tokens + request.adapter_tokens
         quantum = self._patience * self._cost.input_cost(saved_tokens)
         wait = self._wait(account, request, near, self._input_cost(request, near))
+        # Another replica can save no more than the whole wait.
         if wait <= quantum:
             return near
         far = self._least_work(account, others, outstanding)
@@ -141,6 +143,7 @@ class AutoD2lpm(FleetPolicy):
     def dispatched(self, request: Dispatch, slot: int) -> None:
         account = self._accounts.get(request.client) or self._added(request.client)
         self._accounts.move_to_end(request.client)
+        # The replica has left since it was chosen: there is no work to note.
         if not self._live >> slot & 1:
             return
         load, own = self._loads[slot], account.open.get(slot)
@@ -176,7 +179,7 @@ class AutoD2lpm(FleetPolicy):
             self._output.add(output)
 
     def credit(self, client: str) -> Mapping[int, float]:
-        """Minus the open work of a client by slot: what it was charged at dispatch and gets back at the ends."""
+        """Open work of a client by slot, negated: what it was charged at dispatch and gets back when requests end."""
         account = self._accounts.get(client)
         return {} if account is None else {slot: -account.work(slot) for slot in account.open}
 
@@ -192,13 +195,13 @@ class AutoD2lpm(FleetPolicy):
             if slot in account.open:
                 account.drop(slot)
 
-    def _added(self, client: str) -> _Account:
-        account = self._accounts[client] = _Account()
+    def _added(self, client: str) -> _ClientWork:
+        account = self._accounts[client] = _ClientWork()
         if len(self._accounts) > self._max_clients:
             self._remove(self._accounts.popitem(last=False)[1])
         return account
 
-    def _remove(self, account: _Account) -> None:
+    def _remove(self, account: _ClientWork) -> None:
         for slot, own in account.open.items():
             load = self._loads[slot]
             load.input_cost -= own.input_cost
@@ -206,14 +209,14 @@ class AutoD2lpm(FleetPolicy):
             load.weight -= own.weight
 
     def _input_cost(self, request: Dispatch, slot: int) -> float:
-        """Of the tokens that a replica computes for a request."""
+        """Cost of the prompt tokens that a replica computes for a request, weighted tokens."""
         if request.longest >> slot & 1:
             tokens = request.input_tokens - request.matched_tokens
         else:
             tokens = request.input_tokens + request.adapter_tokens
         return self._cost.input_cost(max(1, tokens))
 
-    def _wait(self, account: _Account, request: Dispatch, slot: int, input_cost: float) -> float:
+    def _wait(self, account: _ClientWork, request: Dispatch, slot: int, input_cost: float) -> float:
         """Work that a replica does before it has served the client's open work there.
 
         Under DLPM each other client gets, per weight, at most as much as this client needs.
@@ -229,20 +232,21 @@ class AutoD2lpm(FleetPolicy):
         share = work + input_cost + account.output.cost
         return work + min(others, share * other_weight / request.weight)
 
-    def _least_work(self, account: _Account, slots: int, outstanding: Sequence[int]) -> int:
+    def _least_work(self, account: _ClientWork, slots: int, outstanding: Sequence[int]) -> int:
         """The slot with the least open work of the client, then of all clients, then with the fewest requests.
 
         `slots` is not empty. Ties go to the lowest slot.
         """
+        # Where the client has no open work, its own work is 0, the least there is.
         idle = slots & ~account.busy
         mask = idle or slots
+        # A single slot needs no comparison.
         if not mask & mask - 1:
             return mask.bit_length() - 1
         loads, price = self._loads, self._output.cost
         best, least, own = -1, inf, inf
-        while (
-            mask
-        ):  # without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas
+        # Without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas.
+        while mask:
             low = mask & -mask
             mask ^= low
             slot = low.bit_length() - 1

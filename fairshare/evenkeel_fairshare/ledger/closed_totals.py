@@ -35,7 +35,7 @@ class ClosedRow(NamedTuple):
     """One client or tenant in closed totals. Its table has the number of the version that wrote it, then these."""
 
     service: float = 0.0
-    """Weighted tokens."""
+    """Service in ended incarnations, weighted tokens."""
     carried: float = 0.0
     """Carried balance of ended incarnations in weighted tokens. Debt is positive."""
     idle_level: float = ACTIVE
@@ -74,7 +74,7 @@ class ClosedTotals:
     baselines: frozenset[str] = frozenset()
     """Incarnations older than the first version. Their seeds count only if a known router promised them."""
     given: dict[str, float] = field(default_factory=dict)
-    """By tenant: the quanta of a client that is always queued on all replicas (R4).
+    """Tenant → quanta of a client that is always queued on all replicas (R4).
 
     It only rises. It is never too large: quanta that no report shows are left out.
     """

@@ -137,9 +137,9 @@ def close(
                 tenants[tenant] = replace(last, seed=0.0)
     clients: dict[str, float] = {}
     for members in levels.values():
-        clients.update(_owed(members, rules, weights.client))
+        clients.update(_balances(members, rules, weights.client))
         yield
-    return Closing(clients, _owed(tenants, rules, weights.tenant))
+    return Closing(clients, _balances(tenants, rules, weights.tenant))
 
 
 class _Columns(NamedTuple):
@@ -173,7 +173,7 @@ def _known_of_drained(account: ReplicaAccount) -> _Known | None:
     return None
 
 
-def _owed(
+def _balances(
     members: Mapping[str, _Last], rules: CarryRules, weight: Callable[[str], float]
 ) -> dict[str, float]:
     """Seed minus final deficit of each member of one level."""
@@ -184,12 +184,12 @@ def _owed(
         ),
         default=0.0,
     )
-    owed = {}
+    balances = {}
     for name, last in members.items():
         # A client that left in debt gets no refill while it is away. A client that only ran got no more than it needed.
         refilled = last.deficit + (quanta * weight(name) if last.queued else 0.0)
-        owed[name] = last.seed - min(refilled, rules.max_credit(weight(name)))
-    return owed
+        balances[name] = last.seed - min(refilled, rules.max_credit(weight(name)))
+    return balances
 
 
 def _last_of_client(

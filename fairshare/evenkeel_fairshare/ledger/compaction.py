@@ -112,6 +112,7 @@ class Compactor:
         ledger.members = frozenset(members)
         lowest = min((self._followed_height(member) for member in members), default=-1)
         for name in list(ledger.replica_accounts):
+            # An account that is not folded counts as one above the lowest height, so it stays.
             if ledger.closed_totals.folded.get(name, lowest + 1) <= lowest:
                 ledger.forget_account(name)
         ledger.forget_routers(members)
@@ -209,6 +210,7 @@ class Compactor:
         """Remove clients whose idle time has cost them at least their debt, so that they gain nothing by it."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
+            # Clients are in the order in which they became idle: the others are idle for less.
             if now_s - since_s < rules.idle_s:
                 break
             del self._idle_since_s[client]
@@ -224,6 +226,7 @@ class Compactor:
                 if not _seeded(ledger, name, live):
                     idle.append(name)
                 yield
+            # Credit goes first, then the smallest debts: a debt that is forgotten is a gift.
             idle.sort(key=lambda name: draft.client(name).carried)
             for client in idle[:surplus]:
                 del self._idle_since_s[client]
@@ -271,7 +274,7 @@ class QuantaSeen:
     def since_last_compaction(
         self, touched: Collection[str], live: Collection[str]
     ) -> Generator[None, None, dict[str, float]]:
-        """By tenant: new quanta since the last call, over the live replicas."""
+        """Tenant → new quanta since the last call, over the live replicas."""
         if self._weights is not self._ledger.weights:
             yield from self.begin()  # quanta before and after a change of weights are not comparable
             return {}
@@ -310,7 +313,7 @@ class Draft:
     def __init__(self, closed_totals: ClosedTotals) -> None:
         self.closed_totals = closed_totals
         self.clients: dict[str, ClosedRow] = {}
-        """Rows that change."""
+        """Client → its row in the next version, if it changes."""
         self.given = dict(closed_totals.given)
         self.forgotten: list[str] = []
         self._tenants: dict[str, ClosedRow] = {}
@@ -331,8 +334,8 @@ class Draft:
                 # An idle client has missed nothing yet for this debt.
                 idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),
             )
-        for tenant, owed in closing.tenants.items():
-            self._add_to_tenant(tenant, 0.0, owed)
+        for tenant, balance in closing.tenants.items():
+            self._add_to_tenant(tenant, 0.0, balance)
 
     def activate(self, client: str) -> None:
         """Mark a client as active."""
@@ -372,10 +375,10 @@ class Draft:
         closed_totals.prune()
         return closed_totals
 
-    def _add_to_tenant(self, tenant: str, service: float, owed: float) -> None:
+    def _add_to_tenant(self, tenant: str, service: float, balance: float) -> None:
         row = self._tenants.get(tenant) or self.closed_totals.tenant(tenant)
         self._tenants[tenant] = row._replace(
-            service=row.service + service, carried=row.carried + owed
+            service=row.service + service, carried=row.carried + balance
         )
 
     def _level_of(self, client: str) -> float:

@@ -93,15 +93,15 @@ class Ledger:
         self.replica_accounts: dict[str, ReplicaAccount] = {}
         self.closed_totals = ClosedTotals()
         self.adopted: dict[str, Rank] = {router: self.closed_totals.rank}
-        """By router: its version of closed totals, as far as known."""
+        """Router → its version of closed totals, as far as known."""
         self.members: frozenset[str] = frozenset()
         """Routers of the service, this one included; `compaction` sets it."""
         self.members_of: dict[str, frozenset[str]] = {}
-        """By router: its `members`, as it reported them itself."""
+        """Router → its `members`, as it reported them itself."""
         self.live: frozenset[str] = frozenset()
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
         self.live_of: dict[str, frozenset[str]] = {}
-        """By router: its `live`, as it reported it itself."""
+        """Router → its `live`, as it reported it itself."""
         self.touched: set[str] = set()
         """Clients with a changed row since the last closed totals; `compaction` empties it."""
         self.stale: set[str] = set()

@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     cells: bytes = b""
 
     def split(self, rows: int) -> list[Rows]:
-        """These rows in pieces of at most `rows`; at least one piece, which may be empty."""
+        """Pieces of at most `rows` rows; at least one piece, which may be empty."""
         if len(self.names) <= rows:
             return [self]
         size = len(self.cells) // len(self.names)
@@ -162,6 +162,7 @@ class MergeTable:
         gone = set(names) & self._slots.keys()
         if not gone:
             return
+        # All cells move together: holes would keep the memory of dropped rows.
         kept = array("d")
         slots: dict[str, int] = {}
         for name, start in self._slots.items():
@@ -181,6 +182,7 @@ class MergeTable:
             old = self._cells[start : start + self.width]
             if old == new:
                 return False
+            # The join may equal the old row: messages repeat, and come late.
             new = _join_rows(old, new, self._totals)
             if old == new:
                 return False

@@ -37,7 +37,7 @@ class ReplicaRow(NamedTuple):
 # Columns of a replica's row for a client: the version instead of the name, then as in `ReplicaRow`.
 _column = ReplicaRow._fields.index
 SERVICE: Final = _column("service")
-"""In every table of clients: service is the first number after the version."""
+"""Column of service, the first number after the version in every table of clients."""
 NORMALISED: Final = _column("normalised")
 REQUESTS: Final = _column("requests")
 DEFICIT: Final = _column("deficit")
@@ -169,7 +169,7 @@ class ReplicaAccountDigest(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaAccount:
-    """One incarnation."""
+    """What all routers know of one incarnation of a replica."""
 
     clients: MergeTable = field(default_factory=lambda: MergeTable(totals=3, state=4))
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
@@ -277,7 +277,7 @@ class ReplicaAccount:
         return seed if unpromised or self.is_promised(client) else 0.0
 
     def charged_tenant_seed(self, tenant: str, *, unpromised: bool) -> float:
-        """As `charged_seed`, for a tenant."""
+        """The seed that counts for a tenant here, weighted tokens; `unpromised` as in `charged_seed`."""
         seed = self.tenant_seed(tenant) or 0.0
         return seed if unpromised or self.is_promised_to_tenant(tenant) else 0.0
 
@@ -286,7 +286,7 @@ class ReplicaAccount:
         return any(account.clients.cell(client, PROMISED) for account in self.accounts.values())
 
     def is_promised_to_tenant(self, tenant: str) -> bool:
-        """As `is_promised`, for a tenant."""
+        """Whether a known router promised the tenant a seed here."""
         return any(
             account.tenants.cell(tenant, TENANT_PROMISED) for account in self.accounts.values()
         )

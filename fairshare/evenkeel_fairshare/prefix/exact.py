@@ -37,7 +37,7 @@ class ExactIndex:
         self.synced: ReplicaSet = EMPTY
         """The replicas whose events are complete. `set_synced` changes it."""
         self._copies: defaultdict[int, Copies] = defaultdict(Copies)
-        """By slot."""
+        """Slot → further copies of its blocks."""
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`."""

@@ -94,7 +94,7 @@ def sglang_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = 
 
 
 def vllm_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = "") -> list[int]:
-    """The same for vLLM with `--prefix-caching-hash-algo sha256_cbor`.
+    """The hashes of the whole pages of a prompt in vLLM, with `--prefix-caching-hash-algo sha256_cbor`.
 
     Each is the last 8 bytes, big endian, of SHA-256 over the canonical CBOR of (digest of the page before, token ids, extra keys). The
     first page has `_VLLM_ROOT` before it, and the salt as its extra key (vLLM 0.32, `v1/core/kv_cache_utils.py`: `hash_block_tokens`,

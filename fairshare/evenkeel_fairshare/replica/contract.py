@@ -64,13 +64,13 @@ class Request:
     seed: float = 0.0
     """The first deficit of a client that is new to the policy, weighted tokens (R5). A debt is negative."""
     tenant_seed: float = 0.0
-    """The same for the tenant."""
+    """The first deficit of a tenant that is new to the policy, weighted tokens (R5)."""
     charge_input: bool = True
-    """False for a retry after a failure of the fleet: its input was charged elsewhere (R11)."""
+    """Whether input is charged. False for a retry after a failure of the fleet: its input was charged elsewhere (R11)."""
     paid_output_tokens: int = 0
     """Output tokens of such a retry that were charged elsewhere too: neither engine nor accounts charge them again."""
     expected_output_tokens: int | None = None
-    """Its true length, in experiments with oracles only; None: unknown."""
+    """True length of the output, in experiments with oracles only; None: unknown."""
 
     # The engine sets these.
     matched_tokens: int = 0
@@ -91,7 +91,7 @@ class Request:
     """Time of the newest of them. The engine sets it at the first output token."""
 
     def first_token(self, now_s: float) -> None:
-        """Its first output token was produced."""
+        """The engine calls this when the request's first output token was produced."""
         self.token_s = self.booked_s = now_s
 
     @property
@@ -118,8 +118,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientState:
-    """A policy's account of one client, for reports and `evenkeel top`. Weighted tokens."""
+class ClientDeficits:
+    """Deficits and queue of one client at a policy, for reports and `evenkeel top`. Weighted tokens."""
 
     deficit: float
     """DLPM: q_i. VTC: minus the counter. 0 for policies without accounts."""
@@ -217,11 +217,11 @@ class ReplicaPolicy(ABC):
         """Running requests to retract before the next pass. Most policies never preempt."""
         return ()
 
-    def clients(self) -> Mapping[str, ClientState]:
+    def clients(self) -> Mapping[str, ClientDeficits]:
         """State by client, for reports. A policy without accounts still reports waiting clients, because nothing
         else shows that they starve."""
         counts = Counter(request.client for request in self.waiting())
-        return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}
+        return {client: ClientDeficits(0.0, 0.0, count) for client, count in counts.items()}
 
 
 class UnchargedPolicy(ReplicaPolicy):

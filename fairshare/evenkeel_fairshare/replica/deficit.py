@@ -87,7 +87,7 @@ class Account:
         self.name = name
         self.level = level
         self.path: tuple[Account, ...] = (*parent.path, self) if parent else (self,)
-        """From the tenant down to this account."""
+        """Accounts from the tenant down to this one."""
         self.waiting = 0
         """Requests in the queue."""
         self.running = 0
@@ -95,7 +95,7 @@ class Account:
         self.refused = 0
         """Waiting requests that the current pass refused."""
         self.held = 0
-        """Those of them that the engine can begin only after another prompt. Others get refills meanwhile."""
+        """Waiting requests that the engine can begin only after another prompt. Other clients get refills meanwhile."""
         self.seed = 0.0
         """The first deficit (R5)."""
         self.weight = 1.0
@@ -143,17 +143,19 @@ class Account:
         self._balance_at = now
         if balance > 0:
             return  # `positive_from` stays the refill that made it positive
+        # This charge ends a credit. The member is light if a refill came during it that it did not need.
         if self.positive_from <= now:
             self._is_light = self.positive_from < now
-        self.positive_from = owed = now + int(-balance // self.quantum) + 1
-        level.last_debt = max(level.last_debt, owed)
+        # + 1: a deficit of exactly 0 is not positive.
+        self.positive_from = positive = now + int(-balance // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
 
     def pay_back(self, cost: float) -> None:
         """Take back a part of what was charged; `cost` is not negative."""
         self._set(self.deficit + cost)
 
     def weigh(self, weight: float) -> None:
-        """From now on a refill gives `weight` quanta."""
+        """Change the weight: each later refill gives `weight` quanta."""
         self.weight = weight
         quantum = self.level.quantum * weight
         if quantum != self.quantum:
@@ -200,8 +202,8 @@ class Account:
         self._balance_at = now = level.refills
         self._balance = deficit
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
-        self.positive_from = owed = now + int(-deficit // self.quantum) + 1
-        level.last_debt = max(level.last_debt, owed)
+        self.positive_from = positive = now + int(-deficit // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
 
 
 class DeficitLevel:
@@ -249,6 +251,7 @@ class DeficitLevel:
         is_new = account is None
         if account is None:
             account = Account(name, self, parent)
+        # Before the new weight counts: the refills that it missed gave quanta of the old one.
         account.come_back()
         self.members[name] = account
         account.weigh(weight)
@@ -304,11 +307,12 @@ class DeficitLevel:
                 member.renew(before)
 
     def begin_pass(self) -> None:
-        """During warm-up no member stays eligible from one pass to the next: a new member may need fewer refills."""
+        """Start a pass. During warm-up no member stays eligible from one pass to the next: a new member may need fewer
+        refills."""
         self.horizon = self.refills
 
     def end_warmup(self) -> None:
-        """From now on refills take effect at once. Deferred refills go to all members, so that no member misses any."""
+        """Let refills take effect at once. Deferred refills go to all members, so that no member misses any."""
         self.warming_up, present = False, list(self.members.values())
         departed = list(self._departed.values())
         for account in departed:
@@ -325,6 +329,7 @@ class DeficitLevel:
 
     def _forget(self) -> None:
         """Remove half of the idle members: the smallest debts first, among equals the longest idle."""
+        # Half of them at once: one sort then serves many departures.
         by_debt = sorted(self._departed.values(), key=lambda gone: gone.deficit, reverse=True)
         for account in by_debt[: len(by_debt) // 2]:
             del self._departed[account.name]

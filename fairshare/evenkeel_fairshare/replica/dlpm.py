@@ -21,7 +21,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
     AdmissionResult,
     Arrival,
-    ClientState,
+    ClientDeficits,
     ReplicaPolicy,
     Request,
 )
@@ -69,7 +69,7 @@ class Dlpm(ReplicaPolicy):
         self._order = order
         self._queue: dict[Request, ClientQueue] = {}
         self.tenant_queues: dict[Account, TenantQueue] = {}
-        """Of each tenant and client with a waiting request."""
+        """Tenant → queues of its clients with a waiting request."""
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
@@ -98,7 +98,7 @@ class Dlpm(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admit_alone(self, request: Request, now_s: float) -> bool:
-        """Without the queue: most requests at a router's gate find no other one there."""
+        """Admit a request without the queue: most requests at a router's gate find no other one there."""
         if self.tenants.warming_up:
             return False
         self._queue_was_empty()
@@ -127,6 +127,7 @@ class Dlpm(ReplicaPolicy):
         measured = self._measured
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
+        # Cleared here and not after the pass: the engine may end a pass at any request.
         for account in self._refused:
             account.refused = account.held = 0
         self._refused.clear()
@@ -223,10 +224,10 @@ class Dlpm(ReplicaPolicy):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def clients(self) -> Mapping[str, ClientState]:
+    def clients(self) -> Mapping[str, ClientDeficits]:
         """Every client with a request here, or with a debt or a seed at one of the levels."""
         return {
-            client.name: ClientState(
+            client.name: ClientDeficits(
                 deficit=client.deficit,
                 tenant_deficit=tenant.deficit,
                 waiting=client.waiting,
@@ -281,7 +282,7 @@ class Dlpm(ReplicaPolicy):
         return queue
 
     def _drop(self, queue: ClientQueue) -> None:
-        """It has no request left."""
+        """Remove the queue of a client without waiting requests."""
         tenant = queue.client.path[0]
         del self.tenant_queues[tenant][queue.client]
         if not self.tenant_queues[tenant]:

@@ -18,7 +18,7 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
     AdmissionResult,
     Arrival,
-    ClientState,
+    ClientDeficits,
     Request,
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules
@@ -85,13 +85,13 @@ class Drr(MeteredPolicy[Seat]):
         if seat.is_idle:
             self._go(request.client, seat)
 
-    def clients(self) -> Mapping[str, ClientState]:
+    def clients(self) -> Mapping[str, ClientDeficits]:
         """Every client in the ring."""
         states = {}
         for client, seat in self._accounts.items():
             self._settle(seat)
             if not seat.is_idle or seat.balance < 0:
-                states[client] = ClientState(seat.balance, 0.0, seat.waiting)
+                states[client] = ClientDeficits(seat.balance, 0.0, seat.waiting)
         return states
 
     def _sit(self, client: str) -> Seat:

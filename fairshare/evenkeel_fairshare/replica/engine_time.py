@@ -62,7 +62,7 @@ class EngineTime:
         self._steps = 0
         """Decode steps so far."""
         self._context_tokens = 0
-        """Of the requests that decode."""
+        """Context tokens of all requests that decode."""
         self._largest = 0
         """The most context tokens of a request since the engine was idle."""
         self._tolerated: list[tuple[float, Member]] | None = None
@@ -74,12 +74,12 @@ class EngineTime:
         self._lagging: Clients | None = None
         """Clients with a lag; None: to be computed."""
         self._protected_lagging: Clients | None = None
-        """Those of them for which others may have to wait now; None: to be computed."""
+        """Clients with a lag for which others may have to wait now; None: to be computed."""
 
     # The way of a request
 
     def open(self, request: Request) -> None:
-        """A request arrived."""
+        """A request arrived: its client becomes active."""
         self._largest = max(self._largest, _context_tokens(request))
         tenant = self._tenants.join(request.tenant, request.tenant_weight)
         tenant.children.join(request.client, request.client_weight, tenant)
@@ -101,6 +101,7 @@ class EngineTime:
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
         client.decodes()
         _tenant_of(client).decodes()
+        # Less the steps so far: then no decode step needs to update the sums of clients.
         client.context_tokens += tokens - self._steps - before
         self._decoding[request] = tokens - self._steps
         self._context_tokens += tokens
@@ -160,6 +161,7 @@ class EngineTime:
                     progress[client] = progress.get(client, 0.0) + own_s
             self._steps += 1
             self._context_tokens += len(self._decoding)
+        # Between `use` and `progress`: they count from the virtual time before and after the iteration.
         if self._tenants.active:
             self._tenants.advance(seconds)
         for client, own_s in progress.items():
@@ -278,8 +280,8 @@ class EngineTime:
 
     @staticmethod
     def _protected(clients: Iterable[Member]) -> Iterator[Member]:
-        """Those for which others may have to wait. They run, and they need not wait themselves: else two clients in prefill would
-        wait for each other."""
+        """Clients for which others may have to wait. They run, and they need not wait themselves: else two clients in prefill
+        would wait for each other."""
         return (
             one for one in clients if one.decoding or (one.running and one.leading == NOT_LEADING)
         )
@@ -311,20 +313,20 @@ def _context_tokens(request: Request) -> int:
 
 
 class PassTurns:
-    """Whose prefill waits in a pass of admissions; without an `EngineTime` no request waits."""
+    """Which prefills wait in a pass of admissions. Without an `EngineTime` no request waits."""
 
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time
         self._yielding = False
         self._chunk: Request | None = None
         self._lagging: Clients | None = None
-        """Those to which clients with a lead yield in this pass; None: to be computed."""
+        """Clients to which clients with a lead yield in this pass; None: to be computed."""
         self._went = False
         """Whether a request need not wait, so far in this pass."""
         self._waits: dict[str, bool] = {}
         """Clients of which no other request needs a look in this pass: there may be thousands. Whether they have to wait."""
         self._yielded: list[Request] = []
-        """Of each client that yields in this pass, the request that was asked for."""
+        """The request that was asked for, of each client that yields in this pass."""
 
     def begin(self, *, chunk: Request | None = None) -> None:
         """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`. `chunk`: a prompt whose next

@@ -30,7 +30,7 @@ class Hrrn(UnchargedPolicy):
         self._work = 0
         """Input tokens computed so far."""
         self._work_before: dict[Request, int] = {}
-        """The same when each request arrived that waits or runs."""
+        """Waiting or running request → `_work` when it arrived."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         self._work_before[request] = self._work
@@ -50,6 +50,6 @@ class Hrrn(UnchargedPolicy):
         del self._work_before[request]
 
     def _response_ratio(self, request: Request) -> float:
-        """Above 1 by this much; infinite for a request whose whole input is cached."""
+        """Response ratio of a request, less 1; infinite for a request whose whole input is cached."""
         uncached = request.uncached_tokens
         return (self._work - self._work_before[request]) / uncached if uncached > 1 else inf

@@ -21,7 +21,7 @@ class Ranked:
     waiting: int = 0
     """Requests in the queue."""
     entry: float | None = None
-    """Its rank in the heap of a `Lowest`."""
+    """Rank of the member in the heap of a `Lowest`; None while it is not there."""
 
 
 _Item = TypeVar("_Item", bound=Ranked)
@@ -39,6 +39,7 @@ class Lowest(Generic[_Item]):
 
     def add(self, item: _Item) -> None:
         """`item` waits now, or its rank fell."""
+        # The entry in the heap is a lower bound already.
         if item.entry is not None and item.entry <= item.rank:
             return
         if len(self._heap) >= self._compact_above:
@@ -76,4 +77,5 @@ class Lowest(Generic[_Item]):
                     item.entry = None
         heapify(kept)
         self._heap = kept
+        # Twice the live entries: as many pushes as a compaction costs come before the next one.
         self._compact_above = max(64, 2 * len(kept))

@@ -94,7 +94,7 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
 
     @abstractmethod
     def _dequeue(self, request: Request, account: _Account) -> None:
-        """It waits no longer."""
+        """Remove the request from the queue: it waits no longer."""
 
     @abstractmethod
     def _charge(self, account: _Account, cost: float) -> None:

@@ -36,7 +36,7 @@ class Order:
     """Number of requests that may overtake the oldest one, which then goes next. This may evict a useful prefix, with 32 at most
     at every 33rd request."""
     grows_with_queue: bool = False
-    """If more than `max_overtaken` others wait when it becomes the oldest, as many may overtake it."""
+    """Whether a longer queue raises the limit: all that wait when a request becomes the oldest may overtake it."""
 
 
 def longest_match(request: Request) -> int:
@@ -61,7 +61,7 @@ MATCH_OCTAVES: Final = Order(match_octaves, max_overtaken=16, grows_with_queue=T
 ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
     {"LongestMatch": LONGEST_MATCH, "MatchOctaves": MATCH_OCTAVES}
 )
-"""By their names in the API. The enum `RequestOrder` of the contract offers them to a FairInferenceService."""
+"""Name in the API → order. The enum `RequestOrder` of the contract offers the names to a FairInferenceService."""
 
 Entry = tuple[float, int, Request, Account]
 """(sort key, serial, request, its client): the lowest goes first. Serials are in order of arrival, and unique."""
@@ -74,7 +74,7 @@ class Queue(Protocol):
     """The waiting requests of a member of a level."""
 
     def first(self) -> Entry | None:
-        """Its best entry, while the pass has refused none of its requests."""
+        """Best entry of the member, while the pass has refused none of its requests."""
 
     def proposals(self) -> Iterator[Entry]:
         """All its entries in this pass, each once, the best first."""
@@ -94,7 +94,7 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self.overtaken = 0
         """Number of other requests of the client admitted since the oldest one became the oldest."""
         self.max_overtaken = order.max_overtaken
-        """Of the present oldest one."""
+        """Number of requests that may overtake the present oldest one."""
         self.without_slot: Request | None = None
         """The last one in this pass whose adapter has no slot."""
 
@@ -110,10 +110,12 @@ class ClientQueue(OrderedDict[Request, Entry]):
         if request is next(iter(self)):
             self.overtaken = 0
             if self.order.grows_with_queue:
+                # - 2: without the request that leaves, and without the one that is the oldest now.
                 self.max_overtaken = max(self.order.max_overtaken, len(self) - 2)
         elif admitted:
             self.overtaken += 1
         line, entry = self.line, self.pop(request)
+        # An admitted request is mostly the first: no search.
         del line[0 if line[0] is entry else bisect_left(line, entry)]
 
     def first(self) -> Entry:
@@ -165,7 +167,7 @@ class TenantQueue(dict[Account, ClientQueue]):
         return queue
 
     def first(self) -> Entry | None:
-        """Of a tenant with one client, without a merge: many tenants have one."""
+        """Best entry of a tenant with one client, without a merge: many tenants have one."""
         for client, queue in self.items():
             if client.positive_from > self._clients.horizon:
                 self._clients.refill_to(client.positive_from)

@@ -15,7 +15,8 @@ class OutputLengths:
     def __init__(self, *, remembered: int = 65_536) -> None:
         self._lengths: OrderedDict[str, deque[int]] = OrderedDict()
         self.longest_by_client: dict[str, int] = {}
-        """Of each client with an ended request. Read for every running request in every pass."""
+        """Client with an ended request → the longest of its recent outputs, tokens. Every pass reads it for every running
+        request."""
         self._remembered = remembered
 
     def learn(self, client: str, output_tokens: int) -> None:
@@ -30,6 +31,6 @@ class OutputLengths:
             del self.longest_by_client[self._lengths.popitem(last=False)[0]]
 
     def mean(self, client: str) -> int:
-        """Rounded; 0 before the first request ended."""
+        """Mean output of a client's recent requests, whole tokens; 0 before the first request ended."""
         lengths = self._lengths.get(client)
         return round(sum(lengths) / len(lengths)) if lengths else 0

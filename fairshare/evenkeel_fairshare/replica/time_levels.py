@@ -118,7 +118,7 @@ class Member:
         self.level = level
         self.parent = parent
         self.children = TimeLevel(self)
-        """Of a tenant: its clients."""
+        """Level of a tenant's clients; empty for a client."""
         self.weight = 1.0
         self.open = 0
         """Requests that wait or run."""
@@ -142,7 +142,7 @@ class Member:
             self.level.decoders[self] = self.level.late[self] = None
 
     def stops_decoding(self) -> None:
-        """One less."""
+        """One of its requests less decodes."""
         self.decoding -= 1
         if not self.decoding:
             self.progress_until_s = self.progress_until_s  # its own again
@@ -162,7 +162,7 @@ class Member:
 
     @property
     def share(self) -> float:
-        """Its part of all engine time; it has an open request."""
+        """Part of all engine time that belongs to the member, which has an open request."""
         own = self.weight / self.level.weight
         return own if self.parent is None else own * self.parent.share
 
@@ -190,7 +190,7 @@ class Member:
         )
 
     def use(self, seconds: float) -> None:
-        """It used the engine for `seconds`, before the virtual time advances by them."""
+        """Count `seconds` of engine time that the member used, before the virtual time advances by them."""
         now_s = self.level.virtual_s
         used_s = max(self.used_until_s, now_s) + seconds / self.weight
         self.used_until_s = min(used_s, now_s + (MAX_LAG_S + seconds) / self.weight)
@@ -198,13 +198,13 @@ class Member:
             self.parent.use(seconds)
 
     def progress(self, seconds: float) -> None:
-        """It made progress, after the virtual time advanced."""
+        """Count `seconds` of progress of the member, after the virtual time advanced."""
         now_s = self.level.virtual_s
         lag_s = (now_s - self.progress_until_s) * self.weight - seconds
         self.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / self.weight
 
     def lag(self, seconds: float) -> None:
-        """Its lag is `seconds` from now on."""
+        """Set the lag of the member to `seconds`."""
         self.progress_until_s = self.level.virtual_s - seconds / self.weight
 
 
@@ -241,13 +241,13 @@ class TimeLevel:
         self.decoders: dict[Member, None] = {}
         """Members with a request that decodes."""
         self.late: dict[Member, None] = {}
-        """Those of them that are not `caught_up`."""
+        """Members with a request that decodes that are not `caught_up`."""
         self.caught_up_s = 0.0
         """`Member.progress_until_s` of the others: the virtual time after the last run."""
         self.weight = 0.0
-        """Of all active members."""
+        """Weight of all active members together."""
         self._largest_weight = 0.0
-        """Of all members so far."""
+        """Largest weight of a member so far."""
         self._owner = owner
         self._virtual_s = 0.0
         self._owner_s = 0.0
@@ -341,7 +341,7 @@ class TimeLevel:
             self.late[client] = None
 
     def lagging(self) -> list[Member]:
-        """At the level of tenants: the active clients with a lag."""
+        """Active clients with a lag. Call it at the level of tenants."""
         now_s, found = self._virtual_s, []
         for tenant in self.active.values():
             level = tenant.children
@@ -355,7 +355,8 @@ class TimeLevel:
         return found
 
     def waiting(self) -> Iterator[tuple[Member, Leading]]:
-        """At the level of tenants: the clients with a request that waits, and what each has a lead over (`Member.leading`)."""
+        """Clients with a request that waits, and what each has a lead over (`Member.leading`). Call it at the level of
+        tenants."""
         now_s = self._virtual_s
         for tenant in self.active.values():
             level = tenant.children
@@ -382,6 +383,7 @@ class TimeLevel:
             member = self.idle.pop(name, None) or Member(self, parent)
             member.weight = weight
             self.weight += weight
+            # While a member is idle, `progress_until_s` is minus its lag; see `leave`.
             member.lag(-member.progress_until_s)
             self.active[name] = member
         elif member.weight != weight:
@@ -403,6 +405,7 @@ class TimeLevel:
         self.settle()
         member.progress_until_s = -member.lag_s
         del self.active[name]
+        # Exactly 0 when the last one leaves: a rounding error would remain.
         self.weight = self.weight - member.weight if self.active else 0.0
         self.idle[name] = member
         if len(self.idle) > MAX_IDLE:

@@ -15,7 +15,7 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
     AdmissionResult,
     Arrival,
-    ClientState,
+    ClientDeficits,
     Request,
 )
 from evenkeel_fairshare.replica.metered import ClientAccount, MeteredPolicy
@@ -62,10 +62,10 @@ class Vtc(MeteredPolicy[Counter]):
                 return
             self._admit(request, counter)
 
-    def clients(self) -> Mapping[str, ClientState]:
-        """Minus the counter, for remembered clients."""
+    def clients(self) -> Mapping[str, ClientDeficits]:
+        """Remembered clients; the deficit of each is its negated counter."""
         return {
-            client: ClientState(-counter.rank, 0.0, counter.waiting)
+            client: ClientDeficits(-counter.rank, 0.0, counter.waiting)
             for client, counter in self._accounts.items()
         }
 

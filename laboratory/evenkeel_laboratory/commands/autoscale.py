@@ -33,7 +33,7 @@ from evenkeel_laboratory.experiments.scaling import Scaler, ScalingFigures, run_
 from evenkeel_laboratory.experiments.setup import Setup
 
 DEFAULT_TTFT_S: Final = 2.0
-"""Of a service without `slo.ttft`."""
+"""Time to first token of a service without `slo.ttft`."""
 PLOT: Final = "scaling.png"
 FIGURES: Final = "scaling.json"
 
@@ -41,7 +41,7 @@ Changes = Sequence[tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ServiceTerms:
     """What the file says."""
 
     scaling: Autoscaling
@@ -54,8 +54,8 @@ class Terms:
         return max(1, self.scaling.min_replicas)
 
 
-def read_terms(path: Path) -> Terms:
-    """Of the only FairInferenceService of a file, and its tenants; raises `UsageError` and `YamlFault`."""
+def read_terms(path: Path) -> ServiceTerms:
+    """Terms of the only FairInferenceService of a file and of its tenants; raises `UsageError` and `YamlFault`."""
     services: list[FairInferenceService] = []
     tenants: list[InferenceTenant] = []
     faults: list[str] = []
@@ -80,7 +80,7 @@ def read_terms(path: Path) -> Terms:
         raise UsageError(f"--autoscale {path}: spec.autoscaling is not set; set maxReplicas in it")
     config = router_config(service, tenants=tenants, key_hashes={}, listen=ListenConfig())
     slo = service.spec.slo.ttft
-    return Terms(
+    return ServiceTerms(
         scaling=service.spec.autoscaling,
         parts=parts_of(config.tenancy.tenants),
         threshold_s=DEFAULT_TTFT_S if slo is None else slo.threshold.seconds,
@@ -92,7 +92,7 @@ def _lines(path: Path, document: Document, faults: Sequence[Fault]) -> Iterator[
         yield f"{path}:{document.position_of(fault.path).line}: {fault.path}: {fault.message}"
 
 
-def scalers(terms: Terms, *, queue_target: float, concurrency_target: float) -> list[Scaler]:
+def scalers(terms: ServiceTerms, *, queue_target: float, concurrency_target: float) -> list[Scaler]:
     """The operator's core first, then the scalers that it is compared with."""
     scaling = terms.scaling
     sizes = sorted({scaling.max_replicas, max(1, scaling.max_replicas // 2)}, reverse=True)
@@ -105,7 +105,12 @@ def scalers(terms: Terms, *, queue_target: float, concurrency_target: float) -> 
 
 
 def compare(
-    setup: Setup, work: Workload, terms: Terms, candidates: Sequence[Scaler], *, startup_s: float
+    setup: Setup,
+    work: Workload,
+    terms: ServiceTerms,
+    candidates: Sequence[Scaler],
+    *,
+    startup_s: float,
 ) -> tuple[list[ScalingFigures], dict[str, Changes]]:
     """(figures, replicas over time) of each scaler under the same workload."""
     work = replace(work, programs=list(work.programs))
@@ -140,7 +145,7 @@ def write(
 
 
 def report(found: Sequence[ScalingFigures], console: Console, *, threshold_s: float) -> None:
-    """The table."""
+    """The table of all runs."""
     within = f"in {threshold_s:g} s"
     table = make_table("scaler", "GPU hours", within, "TTFT p50", "p99", "starts", "flaps", "peak")
     for one in found:

@@ -101,7 +101,7 @@ def _drawn(table: Table, out: Path) -> str:
 
 
 def _write_pages(out: Path, context: Context) -> None:
-    """Of every table that the folder has."""
+    """Write the pages of every table that the folder has."""
     tables = {
         name: msgspec.json.decode((out / f"{name}.json").read_bytes(), type=Table)
         for name in EXPERIMENTS

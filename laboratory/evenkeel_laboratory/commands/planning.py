@@ -40,7 +40,7 @@ from evenkeel_laboratory.experiments.whatif import (
 POOLS = (0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 4.0)
 """KV pools that the calibration tries, as multiples of `Fit.peak_kv_tokens`."""
 FINER = (0.05, 0.025)
-"""Then it tries the best one with so much more and less. A pool that is 4 % short costs a backlogged client a tenth of its wait."""
+"""Relative steps around the best pool, tried next. A pool that is 4 % short costs a backlogged client a tenth of its wait."""
 
 
 class ChangeError(ValueError):
@@ -149,7 +149,7 @@ def today(recording: Recording, profile: CostProfile, *, isolation: float | None
 
 
 def changed(settings: Settings, change: Change) -> Settings:
-    """The same with the change; raises `SetupError`."""
+    """Settings with the change; raises `SetupError`."""
     setup = settings.setup
     values: dict[str, object] = {}
     if change.replicas is not None:
@@ -229,7 +229,7 @@ def calibrated(
 
 
 def _distance(wanted: RunFigures, found: RunFigures) -> float:
-    """Of the medians of TTFT, as a factor, over clients by their service."""
+    """Distance of the medians of TTFT, as a factor, over clients weighted by their service."""
     return sum(
         one.share * abs(log(max(found.clients[name].ttft_p50_s, 1e-4) / max(one.ttft_p50_s, 1e-4)))
         for name, one in wanted.clients.items()

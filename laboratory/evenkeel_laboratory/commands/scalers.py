@@ -23,12 +23,19 @@ from evenkeel_operator.core.recommendation import (
     Parts,
     Recommendation,
 )
-from evenkeel_operator.core.scaling import History, State, Terms, apply_behavior, started, step
+from evenkeel_operator.core.scaling import (
+    History,
+    ScalerState,
+    Terms,
+    apply_behavior,
+    started,
+    step,
+)
 
 from evenkeel_laboratory.experiments.fleet_watch import Observation
 
 INTERVAL_S: Final = 15.0
-"""Of the operator and of the HorizontalPodAutoscaler."""
+"""Interval of the operator and of the HorizontalPodAutoscaler."""
 LEARNING_S: Final = 3 * 3600.0
 """The window of the operator's query for capacity."""
 SAMPLE_S: Final = 60.0
@@ -88,7 +95,7 @@ class QueueScaler:
         self.name = f"hpa queue {target:g}"
         self._scaling = scaling
         self._target = target
-        self._state = State(replicas, History())
+        self._state = ScalerState(replicas, History())
 
     def decide(self, seen: Observation) -> int:
         """The HorizontalPodAutoscaler's formula for a metric with an average value per pod."""

@@ -171,7 +171,7 @@ def workloads_folder() -> Path:
 
 
 def _quantum(name: str, text: str) -> float | None:
-    """None for Auto."""
+    """Weighted tokens of a quantum; None for Auto."""
     if text.lower() == "auto":
         return None
     try:

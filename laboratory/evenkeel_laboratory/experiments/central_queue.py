@@ -29,7 +29,8 @@ class CentralQueue(Generic[Held]):
         self._held[id(dispatch)] = dispatch, held
 
     def blocks(self, slot: int, engine: Engine, now_s: float) -> float | None:
-        """Until when a replica between two iterations has to wait; None: it may go on, having pulled if an answer is there."""
+        """Time until which a replica between two iterations has to wait. None: it may go on, having pulled if an answer is
+        there."""
         if slot not in self._answers_s:
             if not self._held or len(engine.policy):
                 return None

@@ -20,6 +20,7 @@ from evenkeel_contract.recording import RequestLine
 from evenkeel_simulator.engine.profiles import CostProfile
 from numpy.typing import NDArray
 
+# Half of them fit five coefficients, the other half measures the error.
 LEAST_ANSWERS = 40
 LEAST_TOKENS = 8
 _FLOOR_MS = 1e-6  # a profile needs both times above 0
@@ -37,9 +38,9 @@ class Fit:
     profile: CostProfile
     answers: int
     median_error: float
-    """Of the decode time of an answer, as a part of it."""
+    """Median error of the decode time of an answer, as a part of it."""
     total_error: float
-    """Of all decode times together; above 0: the profile is too slow."""
+    """Relative error of the sum of all decode times; above 0: the profile is too slow."""
     peak_kv_tokens: int
     """Most tokens that running requests of a replica held at once, besides those that they found in the cache."""
 
@@ -55,7 +56,7 @@ class _Answer:
 
 
 def fit_profile(requests: Sequence[RequestLine]) -> Fit:
-    """Raises `FitError`."""
+    """Fit a profile to a recording; raises `FitError`."""
     answers = _answers(requests)
     usable = [one for one in answers if one.output_tokens >= LEAST_TOKENS]
     if len(usable) < LEAST_ANSWERS:
@@ -77,6 +78,7 @@ def fit_profile(requests: Sequence[RequestLine]) -> Fit:
                 rows.append(load.factors(one))
                 times_ms.append((one.end_s - one.first_s) * 1e3)
     factors, times = np.array(rows), np.array(times_ms)
+    # Every other answer is held back, so that the errors are those of answers the fit did not see.
     found = _non_negative(factors[::2], times[::2])
     predicted = factors[1::2] @ found
     held = times[1::2]
@@ -119,6 +121,7 @@ class _Load:
     def __init__(self, answers: Sequence[_Answer]) -> None:
         steps: list[tuple[float, int, int, int]] = []
         for one in answers:
+            # Half of the output: the mean of what the request holds while it decodes.
             tokens, own = (
                 each + one.output_tokens // 2 for each in (one.input_tokens, one.extend_tokens)
             )
@@ -135,7 +138,7 @@ class _Load:
         self._extend = np.concatenate(([0], np.cumsum([tokens for _, tokens in prefills])))
 
     def factors(self, one: _Answer) -> list[float]:
-        """Of the five coefficients, in the order of the module's formula."""
+        """Factors of the five coefficients, in the order of the module's formula."""
         steps = one.output_tokens - 1
         span_s = one.end_s - one.first_s
         first = bisect_right(self._at_s, one.first_s) - 1

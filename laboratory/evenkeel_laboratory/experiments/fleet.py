@@ -73,7 +73,7 @@ class _Run:
         self.program = program
         self.client = client
         self.blockers = [len(call.after) for call in program.calls]
-        """By call: number of its predecessors that have not ended."""
+        """Number of a call's predecessors that have not ended, for each call."""
         self.children: list[list[int]] = [[] for _ in program.calls]
         for number, call in enumerate(program.calls):
             for parent in call.after:
@@ -86,7 +86,7 @@ class _FleetRequest(EngineRequest):
 
     run: _Run = field(kw_only=True)
     number: int = field(kw_only=True)
-    """Its place in the program."""
+    """Number of the call in the program."""
     dispatch: Dispatch = field(kw_only=True)
 
 
@@ -178,7 +178,7 @@ class Fleet:
         return now_s
 
     def tick(self, now_s: float) -> None:
-        """Called at `tick_s`: a fleet of changing size (`scaling`) changes now."""
+        """Change the fleet at `tick_s`, if its size changes (`scaling`)."""
 
     # Requests
 

@@ -18,9 +18,9 @@ from evenkeel_simulator.engine.request import EngineRequest, State
 from evenkeel_simulator.traffic.workload import Client
 
 REPORT_S = 1.0
-"""Between two reports of a replica."""
+"""Time between two reports of a replica."""
 WINDOW_S = 120.0
-"""Of rates and means that scalers read: RATE of the operator's queries."""
+"""Window of rates and means that scalers read: RATE of the operator's queries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class Observation:
     waiting: int = 0
     """Requests in the queues of all replicas."""
     waiting_service: Mapping[str, float] = field(default_factory=dict)
-    """By client: weighted tokens that its waiting requests will cost, at the mean of those that were admitted."""
+    """Client → weighted tokens that its waiting requests will cost, at the mean of admitted ones."""
     asked_per_s: Mapping[str, float] = field(default_factory=dict)
-    """By client: weighted tokens per second."""
+    """Client → weighted tokens per second that it asks for."""
     seen_per_s: float | None = None
     """Weighted tokens per second that a ready replica did, over `WINDOW_S`; None before."""
     saturated_s: float = 0.0
@@ -45,7 +45,7 @@ class Observation:
     queue_s: float | None = None
     """Mean wait of requests of clients within their share; None without one."""
     ttft_p95_s: float | None = None
-    """Likewise, over `WINDOW_S`."""
+    """95th percentile of the time to the first token of such requests over `WINDOW_S`, seconds; None without one."""
 
 
 class FleetWatch:
@@ -54,7 +54,7 @@ class FleetWatch:
     def __init__(self) -> None:
         self._saturation = Saturation()
         self._served: dict[str, float] = {}
-        """By replica: weighted tokens until its last report."""
+        """Replica → weighted tokens until its last report."""
         self._total = 0.0
         self._totals: deque[tuple[float, float]] = deque()
         """(time, weighted tokens that the fleet had served) of each second within `WINDOW_S`."""
@@ -128,6 +128,7 @@ class FleetWatch:
             waiting=sum(waiting.values()),
             waiting_service=_costs(engines, waiting),
             asked_per_s=asked_per_s,
+            # Only over a whole window: before, the rate is divided by too much time.
             seen_per_s=rate / ready if ready and now_s - since_s >= WINDOW_S - REPORT_S else None,
             saturated_s=self._saturation.seconds,
             saturated_service=self._saturation.service,

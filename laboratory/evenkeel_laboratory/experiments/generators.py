@@ -89,7 +89,7 @@ class Chat(Spec, frozen=True, kw_only=True, tag="chat"):
     """A conversation: each turn's prompt holds all turns and answers before it."""
 
     system_tokens: Tokens
-    """The same for all conversations of a client."""
+    """Tokens of the system prompt, which is the same for all conversations of a client."""
     turns: Count
     turn_tokens: Tokens
     output_tokens: Tokens
@@ -120,7 +120,7 @@ class TreeOfThoughts(Spec, frozen=True, kw_only=True, tag="tree-of-thoughts"):
     instruction_tokens: Tokens = 71
     turn_tokens: tuple[Tokens, ...] = (43, 33, 25)
     spread: Share = 0.5
-    """Of the questions' lengths."""
+    """Spread of the questions' lengths."""
     diverse: bool = False
     """Whether branches differ. At the benchmark's temperature of about 0 they do not: all thoughts of a level
     are the same tokens, so a tree is a single path in the cache. Only so can round-robin have 95 % hits on
@@ -152,11 +152,11 @@ class Judge(Spec, frozen=True, kw_only=True, tag="judge"):
     dimensions: Count
     article_tokens: Tokens = 2500
     system_tokens: Tokens = 200
-    """The same for all clients."""
+    """Tokens of the system prompt, which is the same for all clients."""
     dimension_tokens: Tokens = 30
     output_tokens: Tokens = 256
     spread: Share = 0.2
-    """Of the articles' lengths."""
+    """Spread of the articles' lengths."""
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
         shared = (
@@ -181,7 +181,7 @@ class DocumentQa(Spec, frozen=True, kw_only=True, tag="document-qa"):
     question_tokens: Tokens = 49
     output_tokens: Tokens = 15
     spread: Share = 0.2
-    """Of the documents' lengths."""
+    """Spread of the documents' lengths."""
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
         document = Segment(program, _around(self.document_tokens, self.spread, rng))

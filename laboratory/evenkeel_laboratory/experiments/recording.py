@@ -28,16 +28,16 @@ class Recording:
     header: Header
     """The newest one: its settings are today's."""
     requests: Sequence[RequestLine]
-    """Those that a replica served, by arrival."""
+    """Requests that a replica served, by arrival."""
     failed: Mapping[str, int]
     """Outcome → requests that are not replayed: no replica served them."""
     replicas: int
-    """That took requests for most of the time."""
+    """Number of replicas that took requests for most of the time."""
     replica_counts: frozenset[int]
 
     @property
     def end_s(self) -> float:
-        """The last arrival."""
+        """Time of the last arrival, seconds."""
         return self.requests[-1].arrival_s
 
     def block_tokens(self) -> float:
@@ -49,7 +49,7 @@ class Recording:
         return max(1.0, sum(one.input_tokens for one in long) / blocks) if blocks else 1.0
 
     def workload(self, weights: Mapping[str, float]) -> Workload:
-        """Its requests; `weights` by tenant, client or `tenant/*`, as in the header."""
+        """Requests of the recording as a workload; `weights` by tenant, client or `tenant/*`, as in the header."""
         block_tokens = self.block_tokens()
         programs = [
             Program(

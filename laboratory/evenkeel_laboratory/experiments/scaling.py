@@ -47,7 +47,7 @@ class Meter(Protocol):
     """Measures what clients request; the router's own meter fits."""
 
     def arrived(self, client: str, now_s: float) -> None:
-        """A new request."""
+        """A request arrived."""
 
     def finished(self, client: str, cost: float) -> None:
         """A request has ended with this cost, weighted tokens."""
@@ -64,10 +64,10 @@ class ScalingFigures(msgspec.Struct, frozen=True, kw_only=True):
     attainment: float | None
     """Part of the requests of clients within their share whose first token came in time."""
     within_share: int
-    """Those requests."""
+    """Number of requests of clients within their share."""
     ttft_p50_s: float
     ttft_p99_s: float
-    """Of those requests."""
+    """99th percentile of the time to the first token of requests of clients within their share."""
     flaps: int
     starts: int
     peak: int
@@ -122,6 +122,7 @@ class ScaledFleet(Fleet):
 
     def tick(self, now_s: float) -> None:
         """Replicas become ready or are gone; the scaler decides."""
+        # First ends, then joins, then the report, then the decision: a scaler sees the present fleet.
         for slot, replica in list(self._replicas.items()):
             if replica.draining and not self._outstanding[slot]:
                 self._end_replica(slot, now_s)

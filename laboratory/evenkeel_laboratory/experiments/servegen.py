@@ -36,7 +36,7 @@ class Quantiles:
     values: Sequence[float]
 
     def draw(self, rng: Random) -> int:
-        """At least 1."""
+        """A random length, at least 1."""
         share = rng.random()
         above = max(1, bisect_left(self.shares, share))
         low, high = self.shares[above - 1], self.shares[above]
@@ -50,7 +50,7 @@ class _Source:
     """One client of the tables."""
 
     gaps: dict[float, Callable[[Random], float]] = field(default_factory=dict)
-    """By the start of the window: draws the time to the next arrival."""
+    """Start of a window → draws the time to the next arrival in it."""
     lengths: dict[str, dict[float, Quantiles]] = field(
         default_factory=lambda: {name: {} for name in _FIELDS}
     )
@@ -68,7 +68,7 @@ class _Source:
                 now_s += draw(rng) / load
 
     def length(self, name: str, at_s: float, rng: Random) -> int:
-        """Of the latest window that has begun, else of the first."""
+        """A length from the latest window that has begun, else from the first."""
         windows = sorted(self.lengths[name])
         place = max(0, bisect_right(windows, at_s) - 1)
         return self.lengths[name][windows[place]].draw(rng)

@@ -56,15 +56,15 @@ class Setup:
     printed: bool = False
     """DLPM in the order that the paper prints, instead of the order of replicas."""
     requests_per_minute: int = REQUESTS_PER_MINUTE
-    """RPM, RPMDefer."""
+    """Limit of a client under RPM and RPMDefer."""
     preemption_lead: float = PREEMPTION_LEAD
-    """VTCPreempt."""
+    """Lead at which VTCPreempt preempts, weighted tokens."""
     turn_tokens: int = TURN_TOKENS
-    """PreemptiveRoundRobin."""
+    """Output tokens of a turn under PreemptiveRoundRobin."""
     prediction_error: float = 0.0
-    """VTCOracle."""
+    """Relative error of the lengths that VTCOracle knows, 0 to 1."""
     seed: int = 0
-    """VTCOracle: of its errors."""
+    """Seed of VTCOracle's errors."""
     expectation: Expectation | None = None
     """What users expect: QoE is measured against it, and Andes plans for it. None: QoE is not measured."""
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -72,7 +72,7 @@ class Setup:
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
 
     def named(self) -> Setup:
-        """The same with the policies as the registries spell them; raises `SetupError`."""
+        """The setup with the policies as the registries spell them; raises `SetupError`."""
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise SetupError(f"replicas is {self.replicas}, must be from 1 to {MAX_REPLICAS}")
         linear = isinstance(self.cost, LinearCost)

@@ -36,16 +36,16 @@ class ClientFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One client in one run."""
 
     share: float
-    """Of the weighted tokens of all clients."""
+    """Part of the weighted tokens of all clients."""
     tokens_per_s: float
-    """Output tokens."""
+    """Output tokens per second."""
     ttft_p50_s: float
     gpu_s: float
     """Replica seconds of the fleet times `share`."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """Figures of one run."""
 
     replicas: int
     window_s: float
@@ -103,7 +103,7 @@ def figures(
     output_weight: float = 2.0,
     input_weight: float = 1.0,
 ) -> RunFigures:
-    """Of the requests that arrived within the window, and of the service within it."""
+    """Figures of the requests that arrived within the window, and of the service within it."""
     window = [(0.0, window_s)]
     service = served(
         (

@@ -55,13 +55,14 @@ class TraceSpec(_Struct, frozen=True, kw_only=True):
     file: str
     """Name of a file in the folder of traces."""
     shares: dict[str, Annotated[int, msgspec.Meta(ge=1, le=10_000)]]
-    """Of the sessions, by client: each session goes to one client, by a hash of its name and the seed."""
+    """Client → share of the sessions. Each session goes to one client, by a hash of its name and the seed."""
     speed: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """2: arrivals in half the time."""
     jitter_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Arrivals are moved by up to this much (before `speed`): Mooncake's are in bursts of 3 s."""
     weights: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
-    """Of clients, or of tenants: a client `namespace/tenant/name` belongs to `namespace/tenant`, others to `default/default`."""
+    """Weights of clients, or of tenants: a client `namespace/tenant/name` belongs to `namespace/tenant`, others to
+    `default/default`."""
     misbehaving: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -115,7 +115,7 @@ def figure_7(context: Context) -> Table:
 
 
 def _rows_of_7(workload: str, results: Mapping[str, Run]) -> Iterator[Outcome]:
-    """Of one workload: D2LPM + DLPM, then each rival."""
+    """Rows of one workload: D2LPM + DLPM, then each rival."""
     ours = results[OURS]
     yield row(f"{workload}, {OURS}", rate(ours), None, None, None, None, jain(ours), met=None)
     for system, claim in CLAIMS.items():

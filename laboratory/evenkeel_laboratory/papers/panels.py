@@ -10,7 +10,7 @@ from evenkeel_simulator.traffic.timeline import served
 from evenkeel_laboratory.papers.runs import Run
 
 POINTS = 120
-"""Of a curve over time."""
+"""Points of a curve over time."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -78,5 +78,5 @@ def _lines(points: Mapping[str, Iterable[tuple[float, float]]]) -> tuple[Line, .
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(x, y)"""
+    """All x, and all y."""
     return tuple(float(x) for x, _ in points), tuple(float(y) for _, y in points)

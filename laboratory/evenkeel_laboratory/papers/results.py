@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One row."""
+    """One row of a table."""
 
     cells: tuple[str, ...]
     verdict: Verdict
@@ -40,7 +40,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     figure_only: bool = False
     """The paper prints no number: only its claim can be compared."""
     quick: bool = False
-    """It was run with shorter workloads."""
+    """Whether the experiment was run with shorter workloads."""
     seconds: float = 0.0
     """CPU time of the run."""
     panels: tuple[Panel, ...] = ()
@@ -74,7 +74,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(is_met: bool | None) -> Verdict:
-    """None: not compared."""
+    """The verdict on a claim; None: the claim is not compared."""
     if is_met is None:
         return Verdict.NOT_COMPARED
     return Verdict.MET if is_met else Verdict.NOT_MET

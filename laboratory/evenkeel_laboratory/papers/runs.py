@@ -35,10 +35,10 @@ class Context:
     """Shorter workloads of the DLPM and Andes papers, and fewer points."""
     seed: int = 0
     note: Callable[[str], None] = field(default=lambda text: None)
-    """Called with the name of each run before it begins."""
+    """Receives the name of each run before the run begins."""
 
     def seeds(self, count: int) -> list[Context]:
-        """The same with the next `count` seeds; a quick run has one."""
+        """Contexts with this seed and the next ones, `count` in all; a quick run has one."""
         return [replace(self, seed=self.seed + n) for n in range(1 if self.quick else count)]
 
     def spec(self, name: str) -> WorkloadSpec:

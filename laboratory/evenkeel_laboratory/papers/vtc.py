@@ -161,14 +161,14 @@ def _arena_runs(context: Context, policy: str, **fields: Any) -> list[Run]:
 
 
 def _difference(result: Run, price: Price = linear_price) -> ServiceDifference:
-    """Of runs whose windows lie in the first 600 s, whatever the duration of arrivals."""
+    """Service difference of runs whose windows lie in the first 600 s, whatever the duration of arrivals."""
     return service_difference(result.completions(), price=price)
 
 
 def _outcome(
     policy: str, results: Sequence[Run], paper: Published, *, price: Price = linear_price
 ) -> Outcome:
-    """Of the run with the median average difference."""
+    """Outcome of the run with the median average difference."""
     measured = sorted(
         [(_difference(one, price), one.summary.throughput_tokens_per_s) for one in results],
         key=lambda pair: pair[0].avg,

@@ -14,13 +14,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from evenkeel_fairshare.qoe import Delivery, Expectation
+from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 from evenkeel_simulator.engine.iteration import MS
 from evenkeel_simulator.engine.profiles import CostProfile
 
 QUANTUM_S: Final = 0.5
-"""Between two choices. The sources give no value."""
+"""Time between two choices. The sources give no value."""
 PREEMPTION_CAP: Final = 1.0
 """Preemptions per request that has arrived, on average: that of the public Andes paper."""
 HIGH_WATERMARK: Final = 0.9
@@ -69,8 +69,8 @@ class Andes(UnchargedPolicy):
         self._expectation = expectation or Expectation()
         self._quantum_s = quantum_s
         self._cap = preemption_cap
-        self._running: dict[Request, Delivery] = {}
-        self._deliveries: dict[Request, Delivery] = {}
+        self._running: dict[Request, AnswerTimeline] = {}
+        self._deliveries: dict[Request, AnswerTimeline] = {}
         self._seen_tokens: dict[Request, int] = {}
         self._choice: Choice | None = None
         self._next_s = 0.0
@@ -82,7 +82,7 @@ class Andes(UnchargedPolicy):
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         self._arrived += 1
-        self._deliveries[request] = Delivery(request.arrival_s, self._expectation)
+        self._deliveries[request] = AnswerTimeline(request.arrival_s, self._expectation)
         self._seen_tokens[request] = request.output_tokens
         return super().arrive(request, now_s)
 
@@ -105,7 +105,7 @@ class Andes(UnchargedPolicy):
         return excluded[:allowed]
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
-        """In the order of the last choice, and not beyond its batch size; without one first come, first served."""
+        """Requests in the order of the last choice, and not beyond its batch size; before a choice, first come, first served."""
         choice = self._choice
         order = list(self._queue)
         if choice is not None:
@@ -159,7 +159,7 @@ class Andes(UnchargedPolicy):
         return max(choices, key=lambda choice: choice.gain)
 
     def _batch_sizes(self, candidates: Sequence[Request]) -> Sequence[int]:
-        """From the largest batch that is as fast as users read to the largest that fits, if that is larger."""
+        """Batch sizes from the largest that is as fast as users read to the largest that fits, if that is larger."""
         lengths = sorted(map(_context, candidates))
         tokens = largest = 0
         for length in lengths:

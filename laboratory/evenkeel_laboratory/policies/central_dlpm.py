@@ -55,7 +55,7 @@ class CentralDlpm(InformedPolicy):
         self._dlpm = Dlpm(rules=rules, cost=cost)
         self._held: dict[Request, Dispatch] = {}
         self._sent: dict[int, Request] = {}
-        """By the identity of its dispatch."""
+        """Identity of a request's dispatch → request."""
         self._running: Counter[int] = Counter()
         self._ended = self._output_tokens = 0
 
@@ -66,7 +66,7 @@ class CentralDlpm(InformedPolicy):
     def select(
         self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
     ) -> int | None:
-        """None: every request waits for a replica's batching step."""
+        """No replica: every request waits for a replica's batching step."""
         now_s = self.facts.now_s
         waiting = Request(
             id=str(id(request)),

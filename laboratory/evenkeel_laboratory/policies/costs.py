@@ -23,7 +23,7 @@ class ProfiledCost:
 
 
 class ArtifactProfiledCost(ProfiledCost):
-    """As the artifact charges it: h(np, 0) at admission, h(0, 0) included."""
+    """The artifact's charge: h(np, 0) at admission, h(0, 0) included."""
 
     __slots__ = ()
 

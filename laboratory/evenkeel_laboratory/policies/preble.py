@@ -24,7 +24,7 @@ FIRST_ITL_MS: Final = 150.0
 LAST_REQUESTS: Final = 200
 FIRST_OUTPUT_TOKENS: Final = 45
 REBALANCE_REQUESTS: Final = 50
-"""Per replica, between two looks at the balance."""
+"""Requests per replica between two looks at the balance."""
 IMBALANCE: Final = 1.5
 """The most loaded replica has this many times the load of the least loaded one."""
 SLOWDOWN: Final = 2.0
@@ -41,13 +41,13 @@ class _Node:
         self.tokens = tokens
         self.parent = parent
         self.is_large = tokens > context
-        """It is longer than all of the prompt before it."""
+        """Whether the block is longer than all of the prompt before it."""
         self.slots: ReplicaSet = EMPTY
         """Where it is allocated."""
         self.count = 0
         """Requests in the window."""
         self.missed_ms = 0.0
-        """Their prefills of this block."""
+        """Time of the prefills of this block by requests in the window."""
 
 
 class PrebleE2(InformedPolicy):
@@ -66,7 +66,7 @@ class PrebleE2(InformedPolicy):
         self._prefills_ms: dict[int, float] = {}
         self._open: Counter[int] = Counter()
         self._caches: dict[int, OrderedDict[int, int]] = {}
-        """By slot: tokens of the blocks that were sent there, the least recently used first."""
+        """Slot → tokens of the blocks that were sent there, the least recently used first."""
         self._held: Counter[int] = Counter()
         self._itls_ms: deque[float] = deque(maxlen=LAST_REQUESTS)
         self._itl_ms = FIRST_ITL_MS
@@ -82,6 +82,7 @@ class PrebleE2(InformedPolicy):
         self._expire()
         known = self._known(request)
         matched = sum([node.tokens for node in known])
+        # Exploit only if more of the prompt is known than not; else explore all replicas.
         if known and matched > request.input_tokens - matched:
             holders = next((n.slots & routable for n in reversed(known) if n.slots & routable), 0)
             routable = ReplicaSet(holders) or routable
@@ -126,7 +127,7 @@ class PrebleE2(InformedPolicy):
         return self._total_ms(slot) + self._eviction_ms(slot, request)
 
     def _total_ms(self, slot: int) -> float:
-        """Without evictions, which rebalancing leaves out."""
+        """Expected time of the work of a slot, without evictions, which rebalancing leaves out."""
         output = fmean(self._outputs) if self._outputs else FIRST_OUTPUT_TOKENS
         return self._prefills_ms[slot] + self._open[slot] * output * self._itl_ms
 
@@ -226,6 +227,7 @@ class PrebleE2(InformedPolicy):
         """Pair the most with the least loaded replica, the second with the last but one, and so on."""
         by_load = sorted(self._prefills_ms, key=lambda slot: (self._total_ms(slot), slot))
         for heavy, light in zip(reversed(by_load), by_load, strict=True):
+            # Each further pair is closer together than this one.
             if self._total_ms(heavy) < IMBALANCE * self._total_ms(light):
                 return
             self._level(heavy, light)
@@ -254,7 +256,7 @@ class PrebleE2(InformedPolicy):
                 self._allocate(node, ReplicaSet(slots | 1 << light))
 
     def _has_slowed(self, slot: int) -> bool:
-        """Its mean TTFT in the second half of the window is `SLOWDOWN` times that in the first half."""
+        """Whether the mean TTFT of a slot in the second half of the window is `SLOWDOWN` times that in the first half."""
         middle_s = self.facts.now_s - WINDOW_S / 2
         own = [(time_s, ttft_s) for time_s, where, ttft_s in self._ttfts if where == slot]
         early = [ttft_s for time_s, ttft_s in own if time_s < middle_s]

@@ -45,11 +45,11 @@ class LaboratoryFleetConfig(registry.FleetPolicyConfig):
     """The parameters of the shipped fleet policies, and of those below."""
 
     profile: CostProfile = _PROFILE
-    """PrebleE2: it predicts prefills."""
+    """Profile by which PrebleE2 predicts prefills."""
     kv_tokens: int | None = None
-    """PrebleE2: the KV pool of a replica; None: that of the profile."""
+    """KV pool of a replica for PrebleE2, tokens; None: that of the profile."""
     deficits: DeficitRules = field(default_factory=DeficitRules)
-    """DLPMCentral."""
+    """Deficits of DLPMCentral."""
 
 
 MakeFleetPolicy = Callable[[LaboratoryFleetConfig], FleetPolicy]
@@ -155,8 +155,8 @@ def check_refill(level: DeficitLevel) -> bool:
 
 
 def policies(*, printed: bool, artifact: bool) -> Mapping[str, MakeReplicaPolicy]:
-    """By the names of the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC, with
-    and without predictions, and LCF with the accounts of the VTC paper's artifact."""
+    """Policies by their names in the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC,
+    with and without predictions, and LCF with the accounts of the VTC paper's artifact."""
     literal: dict[str, MakeReplicaPolicy] = {}
     if printed:
         literal[Dlpm.name] = lambda config: PrintedDlpm(

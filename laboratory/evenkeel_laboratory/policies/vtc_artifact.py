@@ -82,7 +82,7 @@ class ArtifactPredict(ArtifactVtc):
         self._predicted: dict[Request, int] = {}
         """Prepaid output tokens of each running request."""
         self._mean: dict[str, float] = {}
-        """Of each client's output lengths: the first, then four parts of the mean and one of the new length."""
+        """Client → mean of its output lengths: the first, then four parts of the mean and one of the new length."""
 
     def leave(self, request: Request, now_s: float) -> None:
         counter = self._running.get(request)

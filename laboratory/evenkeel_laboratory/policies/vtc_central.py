@@ -19,7 +19,7 @@ class CentralCounters:
     def __init__(self) -> None:
         self.replicas: list[CentralVtc] = []
         self.last: Counter | None = None
-        """Of the client that was the last to have no waiting request at any replica (line 9)."""
+        """Counter of the client that was the last to have no waiting request at any replica (line 9)."""
 
     def of(self, client: str) -> list[Counter]:
         """The client's counter at each replica that has one."""

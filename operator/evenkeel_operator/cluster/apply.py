@@ -46,7 +46,7 @@ _MAX_MESSAGE: Final = 1024  # characters of an event, the limit of the API serve
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One answer."""
+    """A write that the API server refused."""
 
     what: str
     """Digest of the write: another write of the same object may succeed."""
@@ -57,7 +57,7 @@ class Refusal:
 
 
 class Refusals:
-    """Of all services, by object."""
+    """Refused objects of all services, and when each may be sent again."""
 
     def __init__(self, *, rng: Random, monotonic_s: Callable[[], float]) -> None:
         self._rng = rng

@@ -25,7 +25,7 @@ KIND: Final = "Lease"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTiming:
-    """As client-go's defaults."""
+    """Times of a leader election. The defaults are those of client-go."""
 
     duration_s: float = 15.0
     """How long other candidates wait after the last renewal."""
@@ -35,7 +35,7 @@ class LeaseTiming:
 
 
 class Lease:
-    """One candidate's view."""
+    """One candidate's view of the Lease."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Lease:
 
     async def _renew(self) -> bool:
         """Write without a read, as client-go does. The API server refuses it if the Lease has changed."""
+        # Forgotten before the write: if that fails, the next attempt reads the Lease.
         last, self._written = self._written, None
         if last is not None:
             with suppress(Overloaded):
@@ -119,6 +120,7 @@ class Lease:
         if lease.get("spec") != self._seen[0]:
             self._seen = (lease.get("spec"), now_s)
         duration_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
+        # Since we saw it change, not since its `renewTime`: clocks of nodes differ.
         run_out = now_s - self._seen[1] >= duration_s
         return _holder(lease) in ("", self._identity) or run_out
 

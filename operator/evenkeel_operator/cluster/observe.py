@@ -48,7 +48,7 @@ class Pods:
     _listed: list[Object] | None = field(default=None, init=False)
 
     async def of(self, component: str) -> list[Object]:
-        """Those of a component. Raises `ClusterError`."""
+        """Pods of a component, listed at the first call. Raises `ClusterError`."""
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
         if self._listed is None:
             selector = f"{SERVICE_LABEL}={self.key.name}"
@@ -85,7 +85,7 @@ class Observed:
 
     @property
     def is_leaving(self) -> bool:
-        """It is being deleted: its objects are deleted with it, and none is created."""
+        """Whether the service is being deleted. Its objects are deleted with it, and none is created."""
         return "deletionTimestamp" in self.raw["metadata"]
 
     @property
@@ -180,6 +180,7 @@ class Observer:
         """The engines that another owner made."""
         table = self._store.endpoints(key)
         if not table.is_listed:
+            # Before the list: events that arrive during it are applied to it afterwards.
             table.begin()
             selector = f"{SERVICE_LABEL}={key.name},{EXTERNAL_LABEL}"
             table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))
@@ -261,7 +262,7 @@ def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | N
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:
-    """By the newest spec, or by the Service of the spec in use."""
+    """Whether another owner made the engines, by the newest spec or by the Service of the spec in use."""
     engine = (raw.get("spec") or {}).get("engine") or {}
     in_use = service is not None and EXTERNAL_LABEL in labels_of(service)
     return in_use or bool(engine.get("external"))

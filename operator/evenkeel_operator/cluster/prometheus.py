@@ -24,7 +24,7 @@ from evenkeel_operator.core.recommendation import Answers, Sample
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""For all queries of one step; shorter than the interval between steps."""
+"""Longest duration of all queries of one step; shorter than the interval between steps."""
 MAX_ANSWER_BYTES: Final = 4 * 2**20
 """A thousand clients take 200 KiB."""
 
@@ -39,14 +39,14 @@ class PrometheusError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One Prometheus."""
+    """Where and how one Prometheus is queried."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     """Bearer token."""
 
 
-class Prometheus(Protocol):
+class PrometheusClient(Protocol):
     """The only access to Prometheus; tests replace it."""
 
     async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
@@ -71,7 +71,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 class HttpPrometheus:
-    """Over HTTP."""
+    """Prometheus over HTTP."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -128,7 +128,8 @@ def _read(body: bytes) -> tuple[Sample, ...]:
 
 @asynccontextmanager
 async def prometheus() -> AsyncIterator[HttpPrometheus]:
-    """For the time of the context. Without cookies, proxies and redirects, only allowed addresses are queried."""
+    """A client of Prometheus for the time of the context. It uses no cookies and proxies, and follows no redirects: it queries
+    only allowed addresses."""
     connector = aiohttp.TCPConnector(limit=32)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:

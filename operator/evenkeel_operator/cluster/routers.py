@@ -45,7 +45,7 @@ class Routers(Protocol):
 
 
 class HttpRouters:
-    """Over HTTP, to the pods' addresses."""
+    """Routers over HTTP, at the addresses of their pods."""
 
     def __init__(
         self, session: aiohttp.ClientSession, polls: aiohttp.ClientSession, *, port: int

@@ -76,7 +76,7 @@ class ObjectTable(Generic[_Id]):
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """Without the managed fields, which are half of an object and are never read."""
+    """The object without managed fields, which are half of it and are never read."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     return {**item, "metadata": metadata}
 
@@ -115,7 +115,7 @@ class Hashes:
 
     version: int
     secret: NamedSecret | None
-    """None: there is no such Secret."""
+    """The Secret as it was read; None: there is no such Secret."""
 
 
 class Store:
@@ -149,7 +149,7 @@ class Store:
         return self._endpoints.setdefault(key, ObjectTable(_name_of))
 
     def forget_endpoints(self, key: Key) -> None:
-        """They are to be listed again."""
+        """Forget the listed EndpointSlices of a service: they are to be listed again."""
         self._endpoints.pop(key, None)
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
@@ -176,7 +176,7 @@ class Store:
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Of a Secret; None before `expect_secret`."""
+        """Hashes of the entries of a Secret; None before `expect_secret`."""
         found = self._hashes.get((namespace, name))
         return None if found is None or found.version < 0 else found
 

@@ -61,6 +61,7 @@ class WorkQueue:
                 self._running.discard(key)
                 again = key in self._again
                 self._again.discard(key)
+            # An event during a failed pass does not shorten its back-off.
             if again and key not in self._failures:
                 after_s = SETTLE_S
             if after_s is not None:
@@ -99,6 +100,7 @@ class WorkQueue:
     def _backoff_s(self, key: Key) -> float:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
+        # A bounded exponent: 2.0 ** 1024 overflows.
         wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
         # Spread the retries after an outage of the API server.
         return wait_s * self._rng.uniform(0.5, 1.0)

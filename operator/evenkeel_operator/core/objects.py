@@ -36,12 +36,12 @@ class Kind:
     """Where objects of a kind are found."""
 
     api: str
-    """As in `apiVersion`."""
+    """Group and version, as in `apiVersion`."""
     plural: str
 
     @property
     def group(self) -> str:
-        """Empty for the core group."""
+        """Group of the API; empty for the core group."""
         return self.api.rpartition("/")[0]
 
 
@@ -226,7 +226,7 @@ def _same_quantity(wanted: Any, found: Any, path: str) -> bool:
 
 
 def _shown(value: Any, path: str) -> str:
-    """Never the contents of a Secret."""
+    """Text of a value for a message. Contents of a Secret are hidden."""
     return "…" if path.startswith("data") else show(value)
 
 

@@ -1,4 +1,4 @@
-"""From Prometheus to a recommended number of replicas: queries, measurements, demand (design §6). Pure.
+"""Queries of Prometheus, measurements, demand, and a recommended number of replicas (design §6). Pure.
 
 Every router exports the same fleet-wide values: use `max` over routers, never `sum`. Latency counts clients within
 their share only, so a client cannot grow the fleet by queueing behind itself.
@@ -58,7 +58,7 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class _Tenant:
     part: float
-    """Its weight over the heaviest tenant's: above 0, at most 1."""
+    """Weight of the tenant over that of the heaviest tenant: above 0, at most 1."""
     default: float
     """Share of the tenant's weight for a client that the tenant does not name."""
     clients: Mapping[str, float]
@@ -70,7 +70,7 @@ class Parts:
 
     tenants: Mapping[str, _Tenant] = field(default_factory=dict)
     stranger: float = 1.0
-    """For a tenant that has no weight of its own: the anonymous one, or one that is gone."""
+    """Relative weight of a tenant that has none of its own: the anonymous one, or one that is gone."""
 
     def client(self, tenant: str, client: str) -> float:
         """The weight of a client. Clients that share a series count as the heaviest of them."""
@@ -83,7 +83,7 @@ class Parts:
 
 
 def parts_of(tenants: Iterable[TenantConfig]) -> Parts:
-    """From the weights that routers use."""
+    """Relative weights, from the weights that routers use."""
     listed = list(tenants)
     heaviest = max((float(tenant.weight) for tenant in listed), default=1.0)
     return Parts(
@@ -103,7 +103,7 @@ def _tenant(tenant: TenantConfig, heaviest: float) -> _Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Of all clients, in replicas."""
+    """Demand of all clients, in replicas."""
 
     replicas: float
     """Σ min(d_i, cap_i): d_i is what client i requests, and what waits over `CATCH_UP_S`."""
@@ -129,7 +129,7 @@ def demand_of(
 TOLERANCE: Final = 0.1
 """How far demand or latency may be off without anything changing, as in the HorizontalPodAutoscaler."""
 STEEPEST: Final = 2.0
-"""By which factor exceeded latency grows the fleet at most: waiting times rise much faster than load does."""
+"""Largest factor by which exceeded latency grows the fleet: waiting times rise much faster than load does."""
 _ROUNDING: Final = 1e-9
 """Tolerance of floating-point sums: a demand of 8 replicas gives 8 replicas."""
 
@@ -144,11 +144,11 @@ class Measurements:
     seen_per_s: float | None = None
     """Weighted tokens per second that a routable replica did when there was work."""
     saturated_per_s: float | None = None
-    """The same of replicas at which requests waited, while they waited: `evenkeel_fairshare.saturation`."""
+    """Weighted tokens per second that such a replica did while requests waited: `evenkeel_fairshare.saturation`."""
     queue_s: float | None = None
     """How long requests of clients within their share wait at replicas."""
     ttft_p95_s: float | None = None
-    """Likewise, their time to the first token."""
+    """95th percentile of the time to the first token of requests of clients within their share, seconds."""
 
     @property
     def longest_s(self) -> float:
@@ -202,7 +202,7 @@ def recommend(
 
 
 def _capacity(scaling: Autoscaling, seen: Measurements) -> float | None:
-    """Of one replica, weighted tokens per second."""
+    """Capacity of one replica, weighted tokens per second; None: unknown."""
     given = scaling.targets.service_per_replica
     if given is not None:
         return float(given.value)
@@ -258,7 +258,8 @@ LEARNING: Final = "3h"
 LEARNT_PART: Final = 0.95
 """Quantile of the window, not its maximum: a router that restores its ledger may report too much for a minute."""
 LEAST_SATURATED_S: Final = 10.0
-"""So many seconds with waiting requests give a capacity. The input of a long prompt counts at its start, so a second alone has no rate."""
+"""Seconds with waiting requests that give a capacity. The input of a long prompt counts at its start, so a second alone has no
+rate."""
 
 LABELS = "labels"
 AGE, ASKED, WAITING, IN_FLIGHT = "age", "asked", "waiting", "inFlight"
@@ -275,7 +276,7 @@ class Sample:
 
 
 Answers = Mapping[str, Sequence[Sample]]
-"""By the name of the query."""
+"""Name of the query → samples of its answer."""
 
 
 def series_of(namespace: str, name: str) -> str:

@@ -52,7 +52,7 @@ class Defaults:
     """Settings of the operator."""
 
     version: str
-    """Of the operator; what the annotation `evenkeel.dev/upgrade` may name."""
+    """Version of the operator, which the annotation `evenkeel.dev/upgrade` may name."""
     router_image: str
     sglang_image: str
     vllm_image: str
@@ -62,7 +62,7 @@ class Defaults:
     )
     """Requests and limits of a router's container; `spec.router.template` may change them."""
     pull_policy: str | None = None
-    """None: the cluster's default."""
+    """Pull policy of images; None: the cluster's default."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets in the service's namespace."""
     scrapers: Mapping[str, str] = field(default_factory=dict)
@@ -84,12 +84,12 @@ class Defaults:
 
 
 UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"
-"""On a FairInferenceService: the operator's version, or `Always`: its default engine image replaces the pinned
-one. Any other value, an older version for instance, has no effect."""
+"""Annotation of a FairInferenceService: the operator's version, or `Always`. The operator's default engine image then replaces
+the pinned one. Other values, such as an older version, have no effect."""
 UPGRADE_ALWAYS: Final = "Always"
 
 OWNED_VARIABLES: Final = ("EVENKEEL_", "POD_", "HF_HOME")
-"""Beginnings of names."""
+"""Beginnings of the names of environment variables that Evenkeel sets."""
 
 ANY_URL: Final = "*"
 
@@ -102,7 +102,7 @@ class Accepted:
     """The spec that is in use."""
 
     spec: Mapping[str, Any]
-    """As plain data, as it was applied."""
+    """Spec as plain data, as it was applied."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Runtime → the engine image of services that name none."""
 
@@ -112,7 +112,7 @@ class SpecDecision:
     """The result of reading the wanted spec, and the spec in use."""
 
     faults: tuple[Fault, ...]
-    """Of the wanted spec."""
+    """Faults of the wanted spec."""
     running: FairInferenceService | None
     """The spec to build: the wanted one, or the last valid one; None if there is no valid one."""
     accepted: Accepted | None
@@ -121,7 +121,7 @@ class SpecDecision:
 
     @property
     def spec(self) -> ServiceSpec | None:
-        """Of the service to build."""
+        """Spec of the service to build; None if no valid spec is known."""
         return None if self.running is None else self.running.spec
 
     @property
@@ -174,7 +174,7 @@ def available_image(
 
 
 def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> Accepted:
-    """With a pin for the runtime: kept, unless the annotation asks for the operator's default."""
+    """The accepted spec with a pin for its runtime. A known pin stays, unless the annotation asks for the operator's default."""
     runtime = service.spec.engine.runtime
     if service.spec.engine.pods_of_others is not None:
         return accepted
@@ -185,7 +185,7 @@ def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults
 
 
 def read_accepted(config_map: Object | None) -> Accepted | None:
-    """From the ConfigMap; None where there is none, or none that can be read."""
+    """The accepted spec of a ConfigMap; None if there is none, or none that can be read."""
     data = {} if config_map is None else config_map.get("data") or {}
     try:
         spec = msgspec.json.decode(data.get(SPEC_ENTRY, ""))
@@ -290,7 +290,7 @@ def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
-"""On a FairInferenceService: a new value requests new keys. On the Secret: the value for which its keys were
+"""Annotation of a FairInferenceService: a new value requests new keys. The Secret's has the value for which its keys were
 generated."""
 CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
 TOKEN_ENTRY: Final = "admin-token"
@@ -351,7 +351,7 @@ def next_credentials(
 
 
 def read_credentials(secret: Object | None) -> Credentials | None:
-    """From the Secret; None if it is missing or incomplete, so that it is generated again."""
+    """Credentials of the Secret; None if it is missing or incomplete, so that they are generated again."""
     if secret is None:
         return None
     data = {}
@@ -375,7 +375,7 @@ def read_credentials(secret: Object | None) -> Credentials | None:
 
 
 def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | None:
-    """From the routers' configuration, if the Secret was deleted: new keys would cut off running engines."""
+    """Credentials of the routers' configuration, if the Secret was deleted: new keys would cut off running engines."""
     if config is None or config.cluster is None or config.state.peer_token is None:
         return None
     keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)

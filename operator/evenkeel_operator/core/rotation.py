@@ -27,22 +27,22 @@ from evenkeel_operator.core.workload import (
     COST_OF_CANDIDATES,
     MARK_PREFIX,
     TIME_FORMAT,
-    Engine,
+    EnginePod,
 )
 
 GATE_PATIENCE: Final = timedelta(seconds=30)
 """How long a replica waits if no router answers. Without routers nothing is served, so waiting longer gains nothing."""
 LONGEST_WAIT_S: Final = 30.0
 OVERDUE: Final = timedelta(minutes=5)
-"""Usually a router takes a replica one or two seconds after its containers are ready."""
+"""Time after which a ready replica without a router is reported. Usually a router takes it within one or two seconds."""
 
 IN_ROTATION: Final = "InRotation"
 NO_ROUTER: Final = "NoRouter"
 
 
 def openings(
-    engines: Iterable[Engine], answers: Answers, now: datetime
-) -> Iterator[tuple[Engine, Note]]:
+    engines: Iterable[EnginePod], answers: Answers, now: datetime
+) -> Iterator[tuple[EnginePod, Note]]:
     """The engines whose gates may be opened now, and why."""
     received = [answer for answer in answers if answer is not None]
     routable = {one.name for answer in received for one in answer.replicas if one.routable}
@@ -55,13 +55,14 @@ def openings(
             yield engine, Note(NO_ROUTER, "No router answers, so the gate is opened without one.")
 
 
-def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
+def look_again_s(engines: Iterable[EnginePod], now: datetime) -> float | None:
     """Seconds until routers are queried again about waiting replicas, often at first. None: no replica waits."""
     ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
+    # A tenth of the shortest wait: a router takes most replicas within two seconds.
     return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
 
 
-def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
+def overdue(engines: Iterable[EnginePod], now: datetime) -> Note | None:
     """Replicas that no router uses although their containers are ready; no other condition shows them."""
     names = [
         engine.name
@@ -124,7 +125,7 @@ class Loss:
     """What would be lost with a replica."""
 
     requests: int = 0
-    """In flight, at all routers."""
+    """Requests in flight at the replica, from all routers."""
     blocks: int = 0
     """Prompt tokens that routers expect in the replica's cache."""
 
@@ -133,14 +134,14 @@ class Loss:
 class ScaleDownStep:
     """The result of the decision."""
 
-    mark: tuple[Engine, ...] = ()
-    unmark: tuple[Engine, ...] = ()
+    mark: tuple[EnginePod, ...] = ()
+    unmark: tuple[EnginePod, ...] = ()
     wait: bool = False
     """The Deployment keeps its replicas for now."""
 
 
 def losses(answers: Answers) -> Mapping[str, Loss]:
-    """By replica."""
+    """Replica → what would be lost with it."""
     sent: Counter[str] = Counter()
     reported: dict[str, int] = {}
     blocks: Counter[str] = Counter()
@@ -157,7 +158,7 @@ def losses(answers: Answers) -> Mapping[str, Loss]:
 
 
 def next_step(
-    engines: Sequence[Engine],
+    engines: Sequence[EnginePod],
     *,
     wanted: int,
     shrinking: bool,
@@ -179,11 +180,15 @@ def next_step(
 
 
 def choose_candidates(
-    engines: Sequence[Engine], count: int, *, known: Mapping[str, Loss], cordoned: Collection[str]
-) -> tuple[Engine, ...]:
+    engines: Sequence[EnginePod],
+    count: int,
+    *,
+    known: Mapping[str, Loss],
+    cordoned: Collection[str],
+) -> tuple[EnginePod, ...]:
     """The `count` engines whose loss costs least."""
 
-    def price(engine: Engine) -> tuple[object, ...]:
+    def price(engine: EnginePod) -> tuple[object, ...]:
         loss = known.get(engine.name, Loss())
         return (
             # As the ReplicaSet has it, …
@@ -204,7 +209,7 @@ def choose_candidates(
     return tuple(sorted(engines, key=price)[:count])
 
 
-def marked(engine: Engine, now: datetime) -> dict[str, str]:
+def marked(engine: EnginePod, now: datetime) -> dict[str, str]:
     """The annotations of a candidate."""
     cost = {COST_ANNOTATION: COST_OF_CANDIDATES}
     if engine.drained_by_hand:  # it is already unschedulable, and the mark is not the operator's
@@ -212,7 +217,7 @@ def marked(engine: Engine, now: datetime) -> dict[str, str]:
     return {DRAIN_ANNOTATION: f"{MARK_PREFIX}{now.strftime(TIME_FORMAT)}", **cost}
 
 
-def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
+def _is_held(engine: EnginePod, answers: Answers, now: datetime) -> bool:
     """Whether a router may still send requests to the candidate."""
     since = engine.mark.since if engine.mark else None
     # Holds also if the clock that wrote the mark is ahead.

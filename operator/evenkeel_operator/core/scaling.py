@@ -52,12 +52,12 @@ class PastRecommendation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """The number changed."""
+class ReplicaChange:
+    """A change of the number of replicas."""
 
     at_s: float
     by: int
-    """Above 0: added replicas."""
+    """Change of the number of replicas; above 0: replicas were added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class History:
     """Earlier recommendations and changes that windows and periods use, oldest first."""
 
     recommendations: tuple[PastRecommendation, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReplicaChange, ...] = ()
 
 
 def apply_behavior(
@@ -80,12 +80,13 @@ def apply_behavior(
     low, high = scaling.min_replicas, scaling.max_replicas
     history = _remembered(scaling, history, PastRecommendation(now_s, recommendation))
     decided = Recommendation(present, reasons.STABILIZING)
+    # Outside the bounds neither windows nor policies apply: the number goes to the bound at once.
     if low <= present <= high:
         steady = _stabilised(scaling, history, present=present, now_s=now_s)
         decided = _limited(scaling, history, steady, present=present, now_s=now_s)
     decided = _bounded(decided, low, high)
     if decided.replicas != present:
-        change = Change(now_s, decided.replicas - present)
+        change = ReplicaChange(now_s, decided.replicas - present)
         history = replace(history, changes=(*history.changes, change))
     return decided, history
 
@@ -141,6 +142,7 @@ def _limited(
     """No further than the policies allow."""
     wanted, behavior = recommendation.replicas, scaling.behavior
     if wanted > present:
+        # At least 1: no percentage of 0 replicas adds one.
         limit = max(1, present, _limit(behavior.scale_up, history, present, now_s, sign=1))
         exceeds = wanted > limit
     else:
@@ -202,13 +204,13 @@ class Decision:
 
     replicas: int
     reason: str
-    """Of the number: a word of `reasons`, for `status.scaling`."""
+    """Why the number was chosen: a word of `reasons`, for `status.scaling`."""
     active: bool
     note: Note
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ScalerState:
     """State that the next step needs."""
 
     replicas: int
@@ -217,15 +219,15 @@ class State:
     """(time, replicas that took requests) of recent steps, oldest first."""
 
 
-def started(replicas: int, *, now_s: float) -> State:
-    """From the replicas that exist: they count as recommended, as in autoscaling/v2 after a start."""
+def started(replicas: int, *, now_s: float) -> ScalerState:
+    """State at a start. The replicas that exist count as recommended, as in autoscaling/v2."""
     first = PastRecommendation(now_s, Recommendation(replicas, reasons.STABILIZING))
-    return State(replicas, History((first,)))
+    return ScalerState(replicas, History((first,)))
 
 
 def step(
-    state: State, terms: Terms, seen: Measurements | Note, *, now_s: float
-) -> tuple[State, Decision]:
+    state: ScalerState, terms: Terms, seen: Measurements | Note, *, now_s: float
+) -> tuple[ScalerState, Decision]:
     """One set of measurements."""
     scaling = terms.scaling
     earlier = (one for one in state.ready if one[0] > now_s - LATENCY_S - LONGEST_S)
@@ -249,7 +251,7 @@ def step(
         # Without measurements, that is the reason to hold.
         decided = Recommendation(state.replicas, note.reason)
     decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Note), note)
-    return State(decided.replicas, history, ready), decision
+    return ScalerState(decided.replicas, history, ready), decision
 
 
 def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:
@@ -301,7 +303,7 @@ def foreign_scalers(
 
 
 def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scaling:
-    """From the spec, and from what the scaler decided where the spec has one."""
+    """Number of replicas, from the spec and from what the scaler decided where the spec has one."""
     if spec is None:
         return Scaling(0, Note(reasons.INVALID, "No valid spec is in use."))
     if spec.autoscaling is None:

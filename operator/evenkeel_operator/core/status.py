@@ -59,7 +59,7 @@ class Findings:
     blocked: Note | None = None
     """Why a rollout is stuck although no pod has a failure."""
     wakes: bool = False
-    """At 0 engines, the next request starts one."""
+    """Whether the next request starts an engine when there are none."""
     inactive: tuple[str, ...] = ()
     """Why engines run without the policy of their plug-in."""
 
@@ -246,7 +246,7 @@ def _sentence(message: str) -> str:
 
 
 def cut(message: str, most: int = MAX_MESSAGE) -> str:
-    """At most so many characters."""
+    """The message, cut to `most` characters."""
     return message if len(message) <= most else message[: most - 1] + "…"
 
 
@@ -331,7 +331,7 @@ def url_of(service: FairInferenceService, *, host_taken: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """One event."""
+    """One event of Kubernetes, before it is sent."""
 
     reason: str
     message: str

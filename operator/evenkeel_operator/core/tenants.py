@@ -39,7 +39,7 @@ class NamedSecret:
     hashes: Mapping[str, str]
     """Entry → SHA-256 of the key in it."""
     labelled: bool
-    """It has the label `evenkeel.dev/use`."""
+    """Whether the Secret has the label `evenkeel.dev/use`."""
 
 
 SecretHashes = Mapping[str, NamedSecret | None]
@@ -52,9 +52,9 @@ class Tenant:
 
     name: str
     created: str
-    """Its creation time in RFC 3339."""
+    """Creation time of the tenant in RFC 3339."""
     resource: InferenceTenant | None
-    """None where it has faults."""
+    """The tenant; None if it has faults."""
     faults: tuple[Fault, ...]
 
     @property
@@ -64,7 +64,7 @@ class Tenant:
 
 
 def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
-    """By name."""
+    """Tenants, sorted by name."""
     found = []
     for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
         resource, faults = parse_tenant(without_status(item))
@@ -102,7 +102,7 @@ class Roster:
     """The tenants with a valid spec, with the keys that are accepted."""
 
     tenants: tuple[InferenceTenant, ...]
-    """Without the keys that are not accepted."""
+    """Tenants without the keys that are not accepted."""
     hashes: KeyHashes
     clashing: Mapping[tuple[str, str], str]
     """(tenant, key) of a key that an older tenant has, → that tenant."""

@@ -104,7 +104,7 @@ def of_scheduling(pod: Object) -> Iterator[Note]:
 
 
 def of_readiness(pod: Object) -> Iterator[Note]:
-    """It was ready and is no longer, although its containers run: its node is gone, or its probe fails."""
+    """A note on a pod that was ready and no longer is, although its containers run: its node is gone, or its probe fails."""
     status = pod.get("status") or {}
     ready = conditions_of(pod).get("Ready", {})
     running = [
@@ -132,22 +132,22 @@ class Mark:
     """The operator chose the pod as a scale-down candidate."""
 
     since: datetime | None
-    """None if the pod was drained by hand before, since the time is unknown."""
+    """When the pod was chosen. None if it was drained by hand before, since the time is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EnginePod:
     """One engine pod that is not being deleted."""
 
     name: str
     uid: str
     node: str = ""
-    """Empty: none yet."""
+    """Name of the pod's node; empty: none yet."""
     template: str = ""
-    """Its ReplicaSet."""
+    """Hash of the pod's template, which names its ReplicaSet."""
     running: bool = False
     ready: bool = False
-    """As Kubernetes counts it: containers and gates."""
+    """Whether Kubernetes counts the pod as ready: containers and gates."""
     waits_since: datetime | None = None
     """Time at which its containers became ready, if only the gate InRotation is missing."""
     drained_by_hand: bool = False
@@ -160,21 +160,21 @@ class Engine:
         return self.waits_since is not None or self.mark is not None
 
 
-def engines_of(pods: Iterable[Object]) -> tuple[Engine, ...]:
+def engines_of(pods: Iterable[Object]) -> tuple[EnginePod, ...]:
     """Pods that are not being deleted, by name."""
     found = (engine_of(pod) for pod in pods)
     alive = (engine for engine in found if engine is not None)
     return tuple(sorted(alive, key=lambda engine: engine.name))
 
 
-def engine_of(pod: Object) -> Engine | None:
-    """None if it is no engine, or is being deleted."""
+def engine_of(pod: Object) -> EnginePod | None:
+    """The engine of a pod; None if the pod is no engine or is being deleted."""
     status: Mapping[str, Any] = pod.get("status") or {}
     if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
         return None
     conditions = conditions_of(pod)
     drain = annotations_of(pod).get(DRAIN_ANNOTATION)
-    return Engine(
+    return EnginePod(
         name=str(pod["metadata"]["name"]),
         uid=str(pod["metadata"].get("uid", "")),
         node=str((pod.get("spec") or {}).get("nodeName", "")),
@@ -233,7 +233,7 @@ class Workload:
     settled: bool = False
     """No rollout is in progress: all pods are of the newest revision."""
     failure: Note | None = None
-    """Of any pod, or of the Deployment."""
+    """Failure of any pod, or of the Deployment."""
     stuck: Note | None = None
     """Why a rollout is stuck: new pods do not start, or not within its deadline."""
 
@@ -295,7 +295,7 @@ def workload(
     pods: Sequence[Object] = (),
     newest: str | None = None,
 ) -> Workload:
-    """From the Deployment, and from its pods if they were listed; they are not listed at rest.
+    """State of a Deployment, and of its pods if they were listed; they are not listed at rest.
 
     `newest` is the `newest_template`; without it, no failure of a pod counts as one of the rollout.
     """
@@ -331,7 +331,7 @@ def _stuck(
 
 
 def _template(item: Object) -> str:
-    """Of a pod, or of its ReplicaSet."""
+    """Hash of the template of a pod or ReplicaSet."""
     return labels_of(item).get("pod-template-hash", "")
 
 

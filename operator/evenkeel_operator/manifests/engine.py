@@ -134,7 +134,8 @@ def engine_service(context: BuildContext) -> Manifest:
 
 
 def engine_policy(context: BuildContext) -> Manifest:
-    """Into engines: the service's routers; scrapers to the HTTP port, whose metrics need no key."""
+    """Network policy of engines. The service's routers reach every port; scrapers reach the HTTP port, whose metrics need no
+    key."""
     ports = tcp(ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT)
     routers = pods_of(context, ROUTER_COMPONENT)
     ingress = [
@@ -145,7 +146,7 @@ def engine_policy(context: BuildContext) -> Manifest:
 
 
 def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
-    """At most one replica at a time; never the only one (design §6: the operator surges first)."""
+    """Disruption budget of engines: one replica at a time, never the only one (design §6: the operator surges first)."""
     most = 1 if replicas > 1 else 0
     return disruption_budget(context, ENGINE_COMPONENT, max_unavailable=most)
 

@@ -58,6 +58,7 @@ _MONTH_S: Final = 720 * _HOUR_S
 # Burn rates of the error budget and their windows (SRE workbook, chapter 5): 2 % of the budget in an hour, 5 % in six,
 # then 10 % in one day and in three.
 BURNING: Final = ((14.4, _HOUR_S), (6.0, 6 * _HOUR_S), (3.0, 24 * _HOUR_S), (1.0, 72 * _HOUR_S))
+# The short window is a twelfth of the long one, as in the workbook.
 _SHORT_PART: Final = 12
 # Rates need a few scrapes, which come once a minute at worst.
 _LEAST_SHORT_S: Final = 300.0
@@ -163,6 +164,6 @@ def _number(value: float) -> str:
 
 
 def _span(duration_s: float) -> str:
-    """As PromQL writes it, to the minute."""
+    """A duration in the form of PromQL, rounded to minutes."""
     minutes = round(duration_s / 60)
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"

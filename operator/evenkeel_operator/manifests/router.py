@@ -60,7 +60,7 @@ PORTS: Final = {
     ADMIN_PORT_NAME: ADMIN_PORT,
 }
 ENGINES_ANNOTATION: Final = f"{GROUP}/engines"
-"""On router pods: the labels of engines that another owner made. A change restarts the routers one by one."""
+"""Annotation of router pods: labels of engines that another owner made. A change restarts the routers one by one."""
 SERVICE_PORT: Final = 80
 """Address for clients in the cluster: `http://<service>-router.<namespace>`."""
 
@@ -139,7 +139,7 @@ def state_claim(context: BuildContext) -> Manifest | None:
 
 
 def router_policy(context: BuildContext) -> Manifest:
-    """Into routers: all pods to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
+    """Network policy of routers: all pods to the traffic port; scrapers to the probes; peers and the operator to admin."""
     peers = [pods_of(context, ROUTER_COMPONENT)]
     if context.defaults.operator_namespace is not None:
         namespace = {"kubernetes.io/metadata.name": context.defaults.operator_namespace}
@@ -214,8 +214,8 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
 
 
 def _near(match: dict[str, str]) -> Manifest:
-    """On the node of the router that it replaces: pods of one node can share a ReadWriteOnce volume, and the ledger's
-    lock says who writes. Only preferred, since that node may be lost."""
+    """Affinity to the node of the router that is replaced: pods of one node can share a ReadWriteOnce volume, and the ledger's
+    lock says who writes. It is only preferred, since that node may be lost."""
     term = {"labelSelector": {"matchLabels": match}, "topologyKey": "kubernetes.io/hostname"}
     preferred = {"weight": 100, "podAffinityTerm": term}
     return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}

@@ -17,11 +17,11 @@ from evenkeel_contract.promptfacts import PromptFacts
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import ClientReport, ReportError
 from evenkeel_contract.reportsport import MAX_QUESTION_BYTES, Answers
-from evenkeel_fairshare.replica.contract import ClientState
+from evenkeel_fairshare.replica.contract import ClientDeficits
 
 logger = logging.getLogger(__name__)
 
-Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]]
+Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientDeficits], float]]
 
 
 class ReportServer:

@@ -19,7 +19,12 @@ from types import CodeType
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import (
+    AdmissionResult,
+    ClientDeficits,
+    ReplicaPolicy,
+    Request,
+)
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_plugin.matching import AdapterLoads, Matching
@@ -208,7 +213,7 @@ class Scheduling:
                     # Only the last chunk of an input makes a token.
                     self._matching.computed(request, prefilled=scheduled in grown)
 
-    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]:
+    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientDeficits], float]:
         """What every client was served, its deficits, and Q^u in force. For reports; any thread."""
         with self._lock:
             for scheduled in self._running.values():

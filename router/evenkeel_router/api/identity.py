@@ -30,7 +30,7 @@ from evenkeel_contract.routerconfig import (
     TenantLimits,
 )
 from evenkeel_fairshare.ledger import Seed
-from evenkeel_fairshare.tenancy import Weights
+from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
@@ -279,7 +279,7 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         identity=key.identity,
         tenant_identity=key.tenant_identity,
         tenant=tenant.name,
-        weight=Weights(tenant.weight, weight).fleet,
+        weight=ClientWeight(tenant.weight, weight).fleet,
         tenant_weight=float(tenant.weight),
         client_weight=float(weight),
         key=key.encode(),

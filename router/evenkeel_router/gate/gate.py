@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Weights, tenant_of
-from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientDeficits, ReplicaPolicy
 
 from evenkeel_router.gate.engine_load import QUEUE, EngineLimit, EngineLoad
 from evenkeel_router.gate.sharing import AtGates, Sharing
@@ -36,7 +36,7 @@ class Held(NamedTuple):
     """deficit, seed, waiting, running, tenant_deficit, tenant_seed: as in `ReplicaRow`."""
 
 
-_NO_STATE: Final = ClientState(0.0, 0.0, 0)
+_NO_STATE: Final = ClientDeficits(0.0, 0.0, 0)
 NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 
 

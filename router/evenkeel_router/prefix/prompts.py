@@ -22,9 +22,9 @@ from evenkeel_router.prefix.conversations import (
     Adapted,
     Call,
     ChatFields,
-    ChatMessage,
-    ChatPart,
     Choice,
+    TemplateMessage,
+    TemplatePart,
     Tool,
     of_messages,
     of_responses,
@@ -177,7 +177,7 @@ def _chat(fields: ChatFields, *, size_bytes: int, source: str = "") -> Prompts |
     )
 
 
-def _message(given: ChatMessage) -> Template:
+def _message(given: TemplateMessage) -> Template:
     """A message as SGLang's model dumps it, without what is None."""
     if _given(given.tools) or _given(given.prefix):
         raise UntokenisedError(Reason.OPTIONS, "a message has tools or a prefix")
@@ -198,7 +198,7 @@ def _message(given: ChatMessage) -> Template:
     return made
 
 
-def _part(part: ChatPart) -> Template:
+def _part(part: TemplatePart) -> Template:
     if part.type in _TEXT and part.text is not None:
         return {"type": "text", "text": part.text}
     if part.type.startswith(_MEDIA):

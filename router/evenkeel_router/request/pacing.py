@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from evenkeel_contract.routerconfig import Delivery as DeliverySetting
-from evenkeel_contract.routerconfig import QoeConfig
-from evenkeel_fairshare.qoe import Delivery, Expectation
+from evenkeel_contract.routerconfig import Delivery, QoeConfig
+from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 
 from evenkeel_router.request.attempt import Answered, Relay
 
@@ -27,7 +26,7 @@ TICK_S: Final = 0.001
 def relay_of(qoe: QoeConfig) -> Callable[[Answered], Relay]:
     """Makes the relays of streams."""
     expectation = Expectation(qoe.expected_ttft_s, 1 / qoe.expected_itl_s)
-    kind = PacedRelay if qoe.delivery is DeliverySetting.PACED else MeasuredRelay
+    kind = PacedRelay if qoe.delivery is Delivery.PACED else MeasuredRelay
     return partial(kind, expectation=expectation)
 
 
@@ -39,7 +38,7 @@ class MeasuredRelay(Relay):
     def __init__(self, answered: Answered, *, expectation: Expectation) -> None:
         super().__init__(answered)
         self._now = asyncio.get_running_loop().time
-        self.delivery = Delivery(self.request_state.started_s, expectation)
+        self.delivery = AnswerTimeline(self.request_state.started_s, expectation)
         self.request_state.delivery = self.delivery
         self.passes = self._passes
 

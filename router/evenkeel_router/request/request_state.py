@@ -26,7 +26,7 @@ from evenkeel_contract.names import (
     SESSION_HEADER,
 )
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.qoe import Delivery
+from evenkeel_fairshare.qoe import AnswerTimeline
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.cors import Headers
@@ -156,7 +156,7 @@ class RequestState(msgspec.Struct, eq=False):
     status: int = 0
     complete: bool = False
     """Whether the client was sent the last event of its stream before it left."""
-    delivery: Delivery | None = None
+    delivery: AnswerTimeline | None = None
     """When the tokens of its stream came; None while QoE is not measured."""
     usage: Usage | None = None
     """Usage of the request, estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import Condition
+from evenkeel_contract.consolestate import AlertCondition
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
@@ -25,7 +25,7 @@ SATURATED: Final = 0.9
 
 def conditions(
     rooms: Rooms, window: RateWindow, peers: tuple[PeerState, ...], now_s: float
-) -> tuple[Condition, ...]:
+) -> tuple[AlertCondition, ...]:
     """All conditions, the problems first."""
     found = [
         *_fairness(rooms),
@@ -37,13 +37,13 @@ def conditions(
     return tuple(sorted(found, key=lambda condition: not condition.problem))
 
 
-def _is(alert: str, problem: object, message: str, otherwise: str = "") -> Condition:
+def _is(alert: str, problem: object, message: str, otherwise: str = "") -> AlertCondition:
     """One condition. `otherwise`: the message where there is no problem, if it differs."""
     text = message if problem or not otherwise else otherwise
-    return Condition(alert=alert, problem=bool(problem), message=text)
+    return AlertCondition(alert=alert, problem=bool(problem), message=text)
 
 
-def _fairness(rooms: Rooms) -> Iterator[Condition]:
+def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
     config, now = rooms.settings.config, rooms.service_ledger.fairness.now
     if (percent := config.max_share_error_percent) is not None:
         message = f"The share error is {now.share_error:.0%}; {percent}% is allowed."
@@ -62,7 +62,7 @@ def _fairness(rooms: Rooms) -> Iterator[Condition]:
     )
 
 
-def _replicas(rooms: Rooms, now_s: float) -> Iterator[Condition]:
+def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
     yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
@@ -79,7 +79,7 @@ def _replicas(rooms: Rooms, now_s: float) -> Iterator[Condition]:
         yield _is("EvenkeelActivationStuck", True, "A request waits for the first replica.")
 
 
-def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
+def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertCondition]:
     uncounted = sorted(rooms.uncounted())
     message = f"The ledger does not count the service of {', '.join(uncounted)}."
     fine = "The ledger counts the service of every replica."
@@ -93,7 +93,7 @@ def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")
 
 
-def _router(rooms: Rooms, window: RateWindow) -> Condition:
+def _router(rooms: Rooms, window: RateWindow) -> AlertCondition:
     most, in_flight = rooms.settings.config.limits.max_concurrent, rooms.intake.admission.running
     message = f"This router uses {window.cpu:.0%} of a core, and {in_flight} of {most} requests are in flight."
     return _is("EvenkeelRouterSaturated", max(window.cpu, in_flight / most) > SATURATED, message)

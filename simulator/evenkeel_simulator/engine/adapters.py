@@ -10,14 +10,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection
 
 Adapter = str | None
-"""None: the model without an adapter."""
+"""Name of a LoRA adapter; None: the model without an adapter."""
 
 
 class AdapterSlots:
     """Which adapters are loaded, and which of them requests of the batch use."""
 
     def __init__(self, slots: int | None) -> None:
-        """None: no limit, and no adapter is ever loaded."""
+        """Make `slots` empty slots. None: no limit, and no adapter is ever loaded."""
         self._slots = slots
         self._loaded: OrderedDict[Adapter, None] = OrderedDict()
         self._used: Counter[Adapter] = Counter()

@@ -40,10 +40,10 @@ class Admission(ABC):
         """The candidate entered; its extend tokens have left `available`."""
 
     def decoded(self, steps: int) -> None:
-        """Called after decode steps."""
+        """The batch made `steps` decode steps."""
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Called after memory ran out, with the requests that were not retracted."""
+        """The engine retracted requests after memory ran out; `remaining` were not retracted."""
 
     def finished(self, request: EngineRequest) -> None:
         """A request produced its last token."""
@@ -73,6 +73,7 @@ class SGLangAdmission(Admission):
     Requests of a known length count in full.
     """
 
+    # SGLang's defaults of the three.
     INITIAL = 0.7
     LEAST = 0.7 * 0.14
     DECAY_STEPS = 600
@@ -85,9 +86,9 @@ class SGLangAdmission(Admission):
         self._start = self.INITIAL
         self._steps = 0
         self._batch: Iterable[EngineRequest] | None = None
-        """To be counted, if the pass needs it: in most passes there is room for all that it may produce."""
+        """Batch to be counted, if the pass needs it: in most passes there is room for all that it may produce."""
         self._reserved = 0.0
-        """For the batch; not less, until it has been counted."""
+        """Output tokens reserved for the batch; not less, until it has been counted."""
         self._admitted = 0
         """Reserved for requests that entered in this pass."""
         self._retracting = False
@@ -151,7 +152,7 @@ class SGLangAdmission(Admission):
 
 
 class HistoryAdmission(SGLangAdmission):
-    """As SGLang, but a request counts with the longest output of its client's last requests (design R14).
+    """SGLang's rule, but a request counts with the longest output of its client's last requests (design R14).
 
     So a client that asks for 4096 tokens and produces 128 keeps no others out. Without history, and beyond it, a request counts with
     all that it may produce.

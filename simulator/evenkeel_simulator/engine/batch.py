@@ -46,7 +46,7 @@ class Batch:
         """(count of steps at which it ends, serial, request) as a heap; some of them have left."""
         self._serial = 0
         self._paid: dict[EngineRequest, None] = {}
-        """Those of `requests` whose next token may have been charged elsewhere (R11)."""
+        """Requests of the batch whose next token may have been charged elsewhere (R11)."""
 
     def __len__(self) -> int:
         return len(self.requests)

@@ -65,11 +65,11 @@ class Seeker(Protocol):
     node: Node | None
     """The deepest match; None while the prompt does not follow the cache."""
     depth: int
-    """Segments matched."""
+    """Number of matched segments."""
     path_tokens: int
-    """Their tokens."""
+    """Tokens of the matched segments."""
     matched_tokens: int
-    """The same, capped."""
+    """Tokens of the match, at most `most_matched_tokens`."""
 
 
 class CacheObserver(Protocol):
@@ -205,6 +205,7 @@ class RadixCache:
         node.access = self._tick
         while True:
             node.locks += 1
+            # Its ancestors are locked already, by the earlier lock.
             if node.locks > 1:
                 return
             self.evictable -= node.segment.tokens
@@ -242,6 +243,7 @@ class RadixCache:
         if self.evictable != self.tokens:
             return False
         observer, self.observer = self.observer, None  # one event for all, as SGLang's
+        # + 1: nodes without tokens, those of namespaces, go too.
         self.evict(self.tokens + 1)
         self.observer = observer
         if observer is not None:

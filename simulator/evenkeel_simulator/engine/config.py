@@ -41,9 +41,9 @@ class EngineConfig:
     """Decode in the same iteration as a prefill (`--enable-mixed-chunk`), instead of waiting for it."""
     prefix_cache: bool = True
     share_in_batch: bool = True
-    """Under a policy that matches prefixes, a request waits for the next pass if one in prefill is computing
-    more than 32 tokens that it lacks as well. SGLang (0.4 and newer) moves such a request to the end of the
-    queue instead, and only if it has no more than 32 tokens cached."""
+    """Whether a request waits for a pass if one in prefill computes more than 32 tokens that it lacks too. Only under a policy
+    that matches prefixes. SGLang (0.4 and newer) moves such a request to the end of the queue instead, and only if it has no more
+    than 32 tokens cached."""
     decode_steps_between_passes: int = 0
     """Decode steps between a prefill and the next pass over the queue. SGLang: 0; the VTC artifact: 10."""
     isolation: float | None = ISOLATION

@@ -19,7 +19,7 @@ class Makers:
         self._makers: dict[tuple[Node, Segment], EngineRequest] = {}
 
     def update(self, request: EngineRequest) -> None:
-        """Called when `request` enters prefill, progresses in it or leaves it."""
+        """Note that `request` enters prefill, progresses in it or leaves it."""
         if request.making is not None and self._makers.get(request.making) is request:
             del self._makers[request.making]
         request.making = None

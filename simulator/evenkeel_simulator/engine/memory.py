@@ -28,7 +28,7 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """Negative by the reserved tokens that are still to be evicted."""
+        """Tokens of the pool that are free. Negative while reserved tokens are still to be evicted."""
         return self.capacity - self.cache.tokens - self.private
 
     @property

@@ -122,6 +122,7 @@ class Engine:
         request.state = State.WAITING
         self._requests[request.id] = request
         self._shares.opened(request)
+        # A run of decode steps ends early, so that the next pass sees the request.
         if self._iteration is not None and (self._speed.waiting_s or not self._room.is_closed):
             self._iteration.truncate()
         return Arrival.QUEUED
@@ -237,6 +238,7 @@ class Engine:
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
+                # A prompt that enters in parts may be longer than this pass: its other parts follow in later ones.
                 outcome = self._try(request, now_s, budget if whole else self.kv_tokens)
                 if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
@@ -359,7 +361,7 @@ class Engine:
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
-        """In the policy's order: the last one goes to the front of the queue."""
+        """Retract the requests that the policy preempts, in its order. The last one goes to the front of the queue."""
         running: dict[Request, EngineRequest] = {request: request for request in self._batch}
         preempted = [running[request] for request in self.policy.preempt(list(running), now_s)]
         for request in preempted:

@@ -31,7 +31,7 @@ class Prefills:
         self._update_makers(request)
 
     def remove(self, request: EngineRequest) -> None:
-        """It was aborted."""
+        """Remove an aborted request."""
         del self.requests[request]
         request.pending_tokens = 0
         self._update_makers(request)
@@ -44,6 +44,7 @@ class Prefills:
                 continue  # aborted on the way
             request.pending_tokens -= tokens
             computed_tokens = request.context_tokens - request.pending_tokens
+            # After a retraction output is computed again too; only the prompt goes to the cache here.
             self._memory.store(request, min(computed_tokens, request.input_tokens))
             self._update_makers(request)
             if not request.pending_tokens:

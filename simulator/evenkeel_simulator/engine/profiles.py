@@ -42,7 +42,7 @@ class CostProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     swap_token_ms: float | None = None
     """Moving a KV token of a preempted request to host memory and back; None: it is dropped, and computed again."""
     kv_tokens: int
-    """The KV pool."""
+    """Size of the KV pool in tokens."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

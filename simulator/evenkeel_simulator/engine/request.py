@@ -58,9 +58,9 @@ class EngineRequest(Request):
     entry: int = 0
     """Serial in the batch's list of ends."""
     making: tuple[Node, Segment] | None = None
-    """In prefill: the place in the cache that it extends, for which other requests may wait."""
+    """Place in the cache that the request extends while in prefill. Other requests may wait for it."""
     admitted_s: float | None = None
-    """First admission."""
+    """Time of the first admission; None before."""
     first_token_s: float | None = None
     finished_s: float | None = None
     """Time of its end, for any reason."""
@@ -90,7 +90,7 @@ class EngineRequest(Request):
 
     @property
     def most_matched_tokens(self) -> int:
-        """At least one token is always computed: the next token comes from it."""
+        """Most tokens that may match. At least one token is always computed: the next token comes from it."""
         return self.context_tokens - 1
 
     @property
@@ -104,7 +104,7 @@ class EngineRequest(Request):
         return self.max_output_tokens - self.output_tokens
 
     def enter(self, extend_tokens: int, now_s: float) -> None:
-        """It is admitted, with `extend_tokens` to compute."""
+        """Admit the request, with `extend_tokens` to compute."""
         self.state = State.PREFILLING
         self.extend_tokens = self.pending_tokens = extend_tokens
         self.computed_tokens += extend_tokens
@@ -112,7 +112,7 @@ class EngineRequest(Request):
             self.admitted_s, self.cached_tokens = now_s, self.matched_tokens
 
     def begin_output(self, now_s: float) -> None:
-        """Its prefill is done, which produces a token."""
+        """Complete the prefill, which produces a token."""
         self.state = State.RUNNING
         self.output_tokens += 1
         if self.first_token_s is None:

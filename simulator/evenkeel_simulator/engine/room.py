@@ -98,6 +98,7 @@ class Room:
             self._prefills.remove(request)
         self._memory.release(request, keep=keep)
         self.adapters.leave(request.adapter)
+        # Every request that leaves gives memory back, so the next pass tries again.
         self._full = False
 
     def _begin_rule(self) -> None:

@@ -56,7 +56,7 @@ class TimeShares:
         return self.time is not None and begun >= MAX_BEGUN
 
     def unpaused(self, begun: list[EngineRequest]) -> list[EngineRequest]:
-        """Those requests in prefill of which the next chunk need not wait."""
+        """Requests in prefill whose next chunk need not wait."""
         time = self.time
         return begun if time is None else [one for one in begun if not time.must_wait(one)]
 

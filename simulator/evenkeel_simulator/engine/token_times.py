@@ -19,19 +19,19 @@ class TokenTimes:
     def __init__(self) -> None:
         self._ends_s = array("d")
         self._parts: dict[EngineRequest, list[tuple[float, int, int | None]]] = {}
-        """By request: (its token at the end of a prefill, first step afterwards, step at which it left the batch)."""
+        """Request → (time of the token at the end of a prefill, first step afterwards, step at which it left the batch)."""
 
     def decoded(self, durations_s: Sequence[float], end_s: float) -> None:
-        """So many decode steps in a row, the last of which ended at `end_s`."""
+        """Add the ends of consecutive decode steps, the last of which ended at `end_s`."""
         start_s = end_s - sum(durations_s)
         self._ends_s.extend(list(accumulate(durations_s, initial=start_s))[1:])
 
     def begins(self, request: EngineRequest, now_s: float) -> None:
-        """Its prefill made a token, and it joins the batch."""
+        """Add a request to the batch; its prefill made a token at `now_s`."""
         self._parts.setdefault(request, []).append((now_s, len(self._ends_s), None))
 
     def pauses(self, request: EngineRequest) -> None:
-        """It left the batch, for good or not."""
+        """Note that a request left the batch, for good or not."""
         token_s, first, _ = self._parts[request][-1]
         self._parts[request][-1] = (token_s, first, len(self._ends_s))
 

@@ -36,7 +36,7 @@ ENGINE_TASK: Final = "engine"
 """Name of the task that drives the engine."""
 
 _OPEN_PATHS: Final = ("/health", "/ready", "/metrics")
-"""Without a key: probes and scrapes carry none."""
+"""Paths that need no key: probes and scrapes carry none."""
 _GRACE_S: Final = 5.0
 """How long a closing server waits for the last bytes of answers to leave."""
 
@@ -102,7 +102,7 @@ class RunningServer:
 
     @property
     def incarnation(self) -> str:
-        """Of its reports."""
+        """Incarnation of the replica's reports."""
         return self.replica.settings.incarnation
 
 

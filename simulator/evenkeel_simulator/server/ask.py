@@ -33,7 +33,7 @@ class Ask:
     write: WriteAnswer | None = None
     """Writes an answer by schema or tool calls; None: the answer is words."""
     generates: bool = True
-    """False: only the prompt is computed (embeddings, scores)."""
+    """Whether tokens are generated. False: only the prompt is computed (embeddings, scores)."""
     top_logprobs: int | None = None
     """How many alternatives to report for each token; None: no probabilities at all."""
     include_usage: bool = False

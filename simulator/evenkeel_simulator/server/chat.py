@@ -140,7 +140,7 @@ def _part(field: str, part: Part) -> ContentPart:
 
 
 class Chat:
-    """Its answers."""
+    """Answers of `/v1/chat/completions`."""
 
     opens_early = False
 

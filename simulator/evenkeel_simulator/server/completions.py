@@ -140,7 +140,7 @@ def common(fields: OpenAIFields) -> dict[str, Any]:
 
 
 class Completion:
-    """Its answers."""
+    """Answers of `/v1/completions`."""
 
     opens_early = False
 

@@ -59,7 +59,7 @@ class Conversation:
     parallel: bool = True
     """Allow several tool calls in one answer."""
     schema: Schema | None = None
-    """Of an answer in JSON; None: it is words."""
+    """Schema of an answer in JSON; None: the answer is words."""
     continues_last: bool = False
     """The answer continues the last message, which is an assistant's."""
 

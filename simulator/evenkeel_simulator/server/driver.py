@@ -42,10 +42,10 @@ class Driver:
         """`publish` publishes what the cache changed; it must not block."""
         self.engine = engine
         self.resumed = asyncio.Event()
-        """Set unless generation is paused."""
+        """Event that is set unless generation is paused."""
         self.resumed.set()
         self.stopped = asyncio.Event()
-        """Set once the loop ended, for whatever reason."""
+        """Event that is set once the loop ended, for whatever reason."""
         self._speed = speed
         self._metrics = metrics
         self._publish = publish
@@ -122,6 +122,7 @@ class Driver:
     def _start(self, *, follows_on: bool) -> float | None:
         """Start a step; its end, or None if there is nothing to do."""
         now_s = self._now_s()
+        # In engine time a step begins where the last one ended: late timers must not add up.
         if follows_on and now_s - self._step_end_s <= MAX_LAG_S * self._speed:
             now_s = self._step_end_s
         return self.engine.start(now_s, now_s)
@@ -152,7 +153,7 @@ class Driver:
     # Time
 
     def _now_s(self) -> float:
-        """Engine time."""
+        """Engine time now, seconds."""
         return (time.monotonic() - self._origin_s) * self._speed
 
     def _event_s(self) -> float:

@@ -16,7 +16,7 @@ def error_body(message: str, *, kind: str, status: int) -> bytes:
 
 
 def openai_error(error: Exception, status: int) -> bytes:
-    """Of the OpenAI endpoints."""
+    """Error of the OpenAI endpoints."""
     if isinstance(error, BadRequest):
         kind = HTTPStatus.BAD_REQUEST.phrase if error.by_schema else "BadRequestError"
     else:
@@ -25,20 +25,20 @@ def openai_error(error: Exception, status: int) -> bytes:
 
 
 def responses_error(error: Exception, status: int) -> bytes:
-    """Of `/v1/responses`: under `error`."""
+    """Error of `/v1/responses`, with its details under `error`."""
     kind = "invalid_request_error" if status == 400 else HTTPStatus(status).name
     return encode({"error": {"message": str(error), "type": kind, "param": None, "code": status}})
 
 
 def native_error(error: Exception, status: int) -> bytes:
-    """Of SGLang's own endpoints."""
+    """Error of SGLang's own endpoints."""
     if isinstance(error, BadRequest) and error.by_schema:
         return openai_error(error, status)
     return encode({"error": {"message": str(error)}})
 
 
 def anthropic_error(error: Exception, status: int) -> bytes:
-    """Of `/v1/messages`: 400, or 503."""
+    """Error of `/v1/messages`, with status 400 or 503."""
     kind = "invalid_request_error" if status == 400 else "overloaded_error"
     return encode({"type": "error", "error": {"type": kind, "message": str(error)}})
 

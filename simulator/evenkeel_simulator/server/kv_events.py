@@ -86,7 +86,7 @@ class KvRecorder:
             self._events.append(BlockRemoved(block_hashes=[hashed], medium=GPU))
 
     def cleared(self) -> None:
-        """Everything."""
+        """The whole cache was dropped."""
         self._digests.clear()
         self._events.append(AllBlocksCleared())
 

@@ -19,7 +19,7 @@ from evenkeel_simulator.server.speech import Speech, alternatives
 
 @dataclass(frozen=True, slots=True)
 class TokenProbability:
-    """One output token."""
+    """One output token and its log probability."""
 
     text: str
     logprob: float
@@ -28,7 +28,7 @@ class TokenProbability:
 
 
 def probabilities(speech: Speech, start: int, end: int, top: int) -> Iterator[TokenProbability]:
-    """Of the tokens from `start` to before `end`, with the `top` most probable ones."""
+    """Probabilities of the tokens from `start` to before `end`, with the `top` most probable ones."""
     for index, token in enumerate(speech.ids(start, end), start):
         text = tokens.decode([token])
         probability = 0.5 + _uniform(speech.seed, index) / 2
@@ -45,7 +45,7 @@ def _uniform(seed: int, index: int) -> float:
 
 
 def chat_form(found: Sequence[TokenProbability]) -> dict[str, Any]:
-    """As chats and responses report them."""
+    """Log probabilities in the form of chats and responses."""
     return {
         "content": [
             {
@@ -62,7 +62,7 @@ def _with_bytes(text: str, logprob: float) -> dict[str, Any]:
 
 
 def completion_form(found: Sequence[TokenProbability], *, echoed: Sequence[str]) -> dict[str, Any]:
-    """As completions report them, after the prompt's tokens where it is echoed (`echoed`: their texts).
+    """Log probabilities in the form of completions, after those of an echoed prompt (`echoed`: texts of its tokens).
 
     The prompt's first token has no probability; SGLang has no text offsets and reports -1.
     """

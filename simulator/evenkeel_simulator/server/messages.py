@@ -35,7 +35,7 @@ class _Message(msgspec.Struct):
 class _Tool(msgspec.Struct):
     name: str
     input_schema: Schema | None = None
-    """None: a tool of Anthropic's servers, which SGLang leaves out too."""
+    """Schema of the arguments. None: a tool of Anthropic's servers, which SGLang leaves out too."""
 
 
 class _Choice(msgspec.Struct):
@@ -154,7 +154,7 @@ def _parts(blocks: Sequence[_Block]) -> list[ContentPart]:
 
 
 class Messages:
-    """Its answers. There is one choice."""
+    """Answers of `/v1/messages`. There is one choice."""
 
     opens_early = False
 

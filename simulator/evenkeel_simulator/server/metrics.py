@@ -35,9 +35,9 @@ class LastStep:
     """What SGLang reports of the latest batches."""
 
     cache_hit_rate: float = 0.0
-    """Of the last prefill: input tokens found over input tokens."""
+    """Cached part of the input tokens of the last prefill, 0 to 1."""
     gen_throughput: float = 0.0
-    """Of the last step, output tokens per second of the wall clock."""
+    """Output tokens per second of the wall clock in the last step."""
 
 
 class EngineMetrics:
@@ -93,7 +93,7 @@ class EngineMetrics:
         self.registry.register(_LoadGauges(self._labels, loads, self.last))
 
     def expose(self) -> bytes:
-        """The text format."""
+        """The metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     # What happens

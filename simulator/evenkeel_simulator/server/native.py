@@ -104,7 +104,7 @@ def _sampling(fields: _Sampling) -> Sampling:
 
 
 class Native:
-    """Its answers."""
+    """Answers of `/generate`."""
 
     opens_early = True
 

@@ -226,7 +226,7 @@ def embedding(prompt: Sequence[int], size: int) -> list[float]:
 
 
 def relevance(query: str, document: str) -> float:
-    """From 0 to 1: how many of the query's words the document has. `query` has a word."""
+    """Part of the query's words that the document has, 0 to 1. `query` has a word."""
     wanted = set(query.lower().split())
     return len(wanted & set(document.lower().split())) / len(wanted)
 

@@ -58,10 +58,10 @@ class Replica:
             publish=self._publish,
         )
         self.publisher: KvPublisher | None = None
-        """Set while KV events are published."""
+        """Publishes KV events; None while none are published."""
         self.book = ReportBook(incarnation=settings.incarnation, policy=policy.name)
         self.draining = asyncio.Event()
-        """Set after SIGTERM: not ready, but still serving requests that arrive."""
+        """Event that SIGTERM sets: the replica is not ready, but still serves requests that arrive."""
         self._answering: set[asyncio.Task[object]] = set()
         self._answered = asyncio.Event()
 

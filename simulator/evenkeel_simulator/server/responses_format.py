@@ -12,7 +12,7 @@ from evenkeel_simulator.server.speech import Delta
 
 
 class Responses:
-    """There is one choice; each text and each tool call is an item of the output."""
+    """Answers of `/v1/responses`. There is one choice; each text and each tool call is an item of the output."""
 
     opens_early = False
 

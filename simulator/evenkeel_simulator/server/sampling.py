@@ -23,7 +23,7 @@ class Sampling:
     """Sampling parameters, checked."""
 
     max_tokens: int | None
-    """None: the natural length of the answer."""
+    """Most output tokens; None: the natural length of the answer."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()

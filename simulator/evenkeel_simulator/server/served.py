@@ -29,7 +29,7 @@ class Owner:
     refused: str | None
     """Why the key sent was not taken: `missing`, `malformed` or `repeated`. None: it was."""
     cache_salt: str = ""
-    """Its requests share cached prefixes with those of the same salt only."""
+    """Salt of the client's cache; requests share cached prefixes only with those of the same salt."""
 
 
 def owner_of(keys: Sequence[str], *, cache_salt: str = "") -> Owner:
@@ -57,7 +57,7 @@ class Finish:
     type: FinishType
     matched: int | str | None = None
     message: str = ""
-    """Of an abort."""
+    """Why the request was aborted; empty if it was not."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -70,14 +70,14 @@ class ServedRequest(EngineRequest):
     """Number of the choice in its HTTP request."""
     page_size: int
     news: asyncio.Event
-    """Set when there is new output; shared by the choices of one HTTP request."""
+    """Event that is set when there is new output; the choices of one HTTP request share it."""
     received_s: float
     """Wall clock, monotonic."""
     streaming: bool = False
     last_token_s: float | None = None
     """Wall clock of the last token."""
     finish: Finish | None = None
-    """Set with the last token."""
+    """How the answer ended; None before the last token."""
 
     @property
     def finish_reason(self) -> str | None:

@@ -44,12 +44,12 @@ class Settings:
     port: int = ENGINE_PORT
     """HTTP. 0, here and below: the system chooses."""
     kv_events_port: int | None = None
-    """None: no KV events are published (SGLang's default)."""
+    """Port for KV events; None: none are published (SGLang's default)."""
     kv_replay_port: int = 0
     kv_kept_batches: int = KEPT_BATCHES
     """Batches of KV events that are kept for replay (SGLang's `buffer_steps`)."""
     reports_port: int | None = None
-    """None: no reports."""
+    """Port for reports; None: no reports."""
     api_key: str | None = None
     """Bearer key that every request needs, except probes and metrics."""
     replica_policy: str = "DLPM"
@@ -105,7 +105,7 @@ class Settings:
 
     @property
     def pool_tokens(self) -> int:
-        """The KV pool."""
+        """Size of the KV pool in tokens."""
         return self.kv_tokens or self.engine.kv_tokens or self.profile.kv_tokens
 
     @property

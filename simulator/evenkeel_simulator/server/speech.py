@@ -42,7 +42,7 @@ class AnswerLimits:
     """What ends an answer."""
 
     max_tokens: int
-    """At least 1."""
+    """Most tokens of the answer, at least 1."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
@@ -65,12 +65,12 @@ WriteAnswer = Callable[[int], WrittenAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """Where a tool call lies in its answer."""
 
     name: str
     start: int
-    """Its first token; the name is complete with it."""
+    """First token of the call; the name is complete with it."""
     end: int
 
 
@@ -82,7 +82,7 @@ class Delta:
     call: int | None = None
     """Number of the tool call that `text` adds arguments to; None: it is text of the answer."""
     name: str | None = None
-    """Of a tool call that begins here."""
+    """Name of a tool call that begins here; None: none begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Speech:
     """The text by token, where the answer is not words or was cut."""
     script: tuple[int, ...] | None = None
     """The ids by token, where the answer is not words."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
     def piece(self, index: int) -> str:
         """Text of output token `index`, 0 <= index < tokens."""
@@ -161,7 +161,7 @@ def speak_written(seed: int, limits: AnswerLimits, answer: WrittenAnswer) -> Spe
         ids += encode(f"<tool_call>{name}\n")
         pieces += [""] * (len(ids) - start)
         _append(ids, pieces, arguments)
-        calls.append(Call(name, start, len(ids)))
+        calls.append(ToolCall(name, start, len(ids)))
     _append(ids, pieces, answer.text)
     ends = len(ids) < limits.max_tokens
     tokens = len(ids) + 1 if ends else limits.max_tokens

@@ -37,12 +37,12 @@ ANY_OBJECT: Final[Schema] = {
 
 _DRAWS: Final = 20
 _DEEP: Final = 4
-"""From this depth on, an instance gets no optional parts, so that recursive schemas end."""
+"""Depth from which an instance gets no optional parts, so that recursive schemas end."""
 _MAX_DEPTH: Final = 40
 _MAX_PARTS: Final = 10_000
 """Parts and characters of one instance."""
 _CPU_LIMIT_S: Final = 0.5
-"""Of one instance: some patterns take exponential time, and every other request of the replica waits."""
+"""Processor time of one instance: some patterns take exponential time, and every other request of the replica waits."""
 _SPREAD: Final = 100
 """Numbers with one bound, or none, are drawn from a range of this size."""
 _WORDS: Final = (
@@ -114,7 +114,7 @@ def _cpu_limit() -> Iterator[None]:
 
 
 class _Writer:
-    """One draw."""
+    """Draws one instance of a schema."""
 
     def __init__(self, root: Schema, rng: Random) -> None:
         self._root = root
@@ -335,7 +335,7 @@ _FORMATS: Final = {
     "ipv4": "192.0.2.{number}",
     "ipv6": "2001:db8::{number}",
 }
-"""Other formats are annotations only, as JSON Schema allows."""
+"""Format → instances of it. Other formats are annotations only, as JSON Schema allows."""
 
 
 def _types(flat: Mapping[str, Any]) -> list[str] | None:

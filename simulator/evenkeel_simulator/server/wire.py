@@ -44,7 +44,7 @@ class Usage(msgspec.Struct):
 
 
 class _BriefUsage(Usage, omit_defaults=True):
-    """The same without null fields: the last event of a completion."""
+    """Usage without null fields, in the last event of a completion."""
 
 
 class _CompletionChoice(msgspec.Struct):
@@ -287,7 +287,7 @@ def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: 
 
 
 def chat_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
-    """The same of a chat."""
+    """The event without choices that `stream_options.include_usage` asks for in a chat."""
     total = usage(requests, n=n, cache_report=head.cache_report)
     return event(_ChatChunk(*head.of(requests[0], _CHAT_CHUNK), [], total))
 
@@ -313,19 +313,19 @@ def _completion_logprobs(
 
 
 def chat_logprobs(request: ServedRequest, top: int | None, start: int) -> dict[str, Any] | None:
-    """Of the tokens from `start` on; None where the request wants none."""
+    """Log probabilities of the tokens from `start` on, in the form of chats; None if the request wants none."""
     if top is None:
         return None
     return chat_form(list(probabilities(request.speech, start, request.output_tokens, top)))
 
 
 def encode(content: object) -> bytes:
-    """JSON."""
+    """The content as JSON."""
     return _encoder.encode(content)
 
 
 def event(content: object) -> bytes:
-    """One server-sent event."""
+    """The content as one server-sent event."""
     return b"data: " + _encoder.encode(content) + b"\n\n"
 
 

@@ -24,7 +24,7 @@ from evenkeel_simulator.traffic.workload import Client, tenant_of
 
 MOMENT_S: Final = 1.0
 MOMENTS: Final = 1000
-"""At most; moments of a longer run are longer."""
+"""Most moments of a run; those of a longer run are longer."""
 
 
 def owed_service(
@@ -59,7 +59,7 @@ def owed_service(
 
 
 def _asked(records: Collection[Record], moment_s: float, moments: int) -> dict[str, list[float]]:
-    """By client and moment: the service of the requests that waited in the moment. Without limit, if some did not end."""
+    """Client → service of the requests that waited, per moment, weighted tokens. Infinite if some did not end."""
     found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * moments)
     for record in records:
         until_s = _waits_until_s(record)
@@ -96,7 +96,7 @@ def _waits_until_s(record: Record) -> float | None:
 
 
 def _waits(records: Collection[Record]) -> dict[str, list[tuple[float, float]]]:
-    """By client: the intervals in which it had a waiting request, apart from each other and ascending."""
+    """Client → intervals in which it had a waiting request, apart from each other and ascending."""
     single: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in records:
         until_s = _waits_until_s(record)

@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
     @property
     def latency_s(self) -> float | None:
-        """End to end."""
+        """Seconds from the arrival to the end; None if the request did not finish."""
         return None if self.finished_s is None else self.finished_s - self.arrival_s
 
     @property

@@ -22,6 +22,7 @@ from statistics import fmean, pvariance
 from evenkeel_simulator.traffic.timeline import Completion, Span, Window, linear_price, served
 
 _FIRST_SECOND_S = 1.0
+# A request below this time has no rate: its service would be divided by almost 0.
 _NO_TIME_S = 1e-5
 
 

@@ -56,7 +56,7 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of experience; None if it was not measured."""
     qoe_p10: float | None
     program_latency_p50_s: float | None
-    """From a program's first arrival to its last end."""
+    """Median time from a program's first arrival to its last end, seconds; None without programs."""
     program_latency_p99_s: float | None
 
     @property
@@ -66,7 +66,7 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """Figures of one run."""
 
     requests: int
     finished: int
@@ -86,16 +86,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of experience of finished requests, from 0 to 1; None if it was not measured."""
     service_difference: ServiceDifference
     accumulated_difference_max: float
-    """Of the service rate's kind, over the whole run."""
+    """Largest accumulated difference over the whole run, of the service rate's kind."""
     jain_index: float
-    """Of what each client was given over what it was owed, as in `evenkeel top`."""
+    """Jain's index of what each client was given over what it was owed, as in `evenkeel top`."""
     jain_index_service_rate: float
     """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
     clients: dict[str, ClientSummary]
 
     @property
     def given_over_owed(self) -> dict[str, float]:
-        """By client, of those that were owed something."""
+        """Client → service that it got over owed service, for clients that were owed something."""
         parts = {name: client.given_over_owed for name, client in self.clients.items()}
         return {name: part for name, part in parts.items() if part is not None}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Window = tuple[float, float]
-"""From (included) and to (excluded), in seconds."""
+"""Time from (included) and to (excluded), in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

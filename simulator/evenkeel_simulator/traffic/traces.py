@@ -46,7 +46,7 @@ class Row:
 
     line: int
     client: str | None
-    """By the trace; a Mooncake trace names none."""
+    """Client that the trace names; None in a Mooncake trace, which names none."""
     session: str
     """Group of the request: its session, otherwise its client, otherwise its line."""
     arrival_s: float

@@ -28,7 +28,7 @@ def test_chart_programs_and_images_have_one_version() -> None:
     root = CHART.parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert chart["version"] == chart["appVersion"] == project["version"]
-    for path in (root / "images").iterdir():
+    for path in filter(Path.is_file, (root / "images").iterdir()):
         named = re.findall(r"registry\.example\.com/evenkeel/\w+:(\S+)", path.read_text())
         assert set(named) <= {project["version"]}, path
 

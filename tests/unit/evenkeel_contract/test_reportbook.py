@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest, unserved
-from evenkeel_fairshare.replica.contract import ClientState
+from evenkeel_fairshare.replica.contract import ClientDeficits
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -31,7 +31,7 @@ def test_an_empty_replica_answers_with_nobody() -> None:
 def test_totals_and_state_meet_in_one_report() -> None:
     reports = book()
     reports.update(
-        {"a": served("a", 3)}, {"a": ClientState(-5.0, 7.0, 2), "b": ClientState(1.0, 0.0, 1)}
+        {"a": served("a", 3)}, {"a": ClientDeficits(-5.0, 7.0, 2), "b": ClientDeficits(1.0, 0.0, 1)}
     )
     a, b = reports.answer(ask()).clients
     assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("a", 3, 6.0, -5.0, 2)
@@ -51,16 +51,16 @@ def test_only_what_changed_since_is_told() -> None:
 
 def test_a_change_of_state_without_service_is_a_change() -> None:
     reports = book()
-    reports.update({"a": served("a", 1)}, {"a": ClientState(5.0, 0.0, 1)})
+    reports.update({"a": served("a", 1)}, {"a": ClientDeficits(5.0, 0.0, 1)})
     before = reports.answer(ask()).sequence
-    reports.update({"a": served("a", 1)}, {"a": ClientState(5.0, 0.0, 0)})
+    reports.update({"a": served("a", 1)}, {"a": ClientDeficits(5.0, 0.0, 0)})
     [report] = reports.answer(ask(before)).clients
     assert report.waiting == 0
 
 
 def test_a_client_that_left_unserved_is_told_to_have_left() -> None:
     reports = book()
-    reports.update({}, {"a": ClientState(5.0, 0.0, 1)})
+    reports.update({}, {"a": ClientDeficits(5.0, 0.0, 1)})
     before = reports.answer(ask()).sequence
     reports.update({}, {})
     [report] = reports.answer(ask(before)).clients
@@ -69,9 +69,9 @@ def test_a_client_that_left_unserved_is_told_to_have_left() -> None:
 
 def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
     reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=2)
-    reports.update({"served": served("served", 1)}, {"a": ClientState(0.0, 0.0, 1)})
+    reports.update({"served": served("served", 1)}, {"a": ClientDeficits(0.0, 0.0, 1)})
     for number in range(50):
-        reports.update({"served": served("served", 1)}, {f"b{number}": ClientState(0.0, 0.0, 1)})
+        reports.update({"served": served("served", 1)}, {f"b{number}": ClientDeficits(0.0, 0.0, 1)})
     clients = reports.answer(ask()).clients
     assert {report.client for report in clients} == {"served", "b48", "b49"}
     # One that is served afterwards is reported whole, and stays.
@@ -79,7 +79,7 @@ def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
     for number in range(50):
         reports.update(
             {"served": served("served", 1), "a": served("a", 5)},
-            {f"c{number}": ClientState(0.0, 0.0, 1)},
+            {f"c{number}": ClientDeficits(0.0, 0.0, 1)},
         )
     told = {report.client: report.output_tokens for report in reports.answer(ask()).clients}
     assert told == {"served": 1, "a": 5, "c48": 0, "c49": 0}
@@ -87,19 +87,19 @@ def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
 
 def test_the_longest_unchanged_makes_room_and_not_the_first_to_come() -> None:
     reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=2)
-    waiting: dict[str, ClientState] = {}
+    waiting: dict[str, ClientDeficits] = {}
     for client, requests in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
-        waiting[client] = ClientState(0.0, 0.0, requests)
+        waiting[client] = ClientDeficits(0.0, 0.0, requests)
         reports.update({}, waiting)
     assert {report.client for report in reports.answer(ask()).clients} == {"a", "c"}
 
 
 def test_one_that_waited_and_is_served_makes_no_room() -> None:
     reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=1)
-    reports.update({}, {"a": ClientState(0.0, 0.0, 1)})
+    reports.update({}, {"a": ClientDeficits(0.0, 0.0, 1)})
     reports.update({"a": served("a", 5)}, {})
     before = reports.answer(ask()).sequence
-    reports.update({"a": served("a", 5)}, {"b": ClientState(0.0, 0.0, 1)})
+    reports.update({"a": served("a", 5)}, {"b": ClientDeficits(0.0, 0.0, 1)})
     assert [report.client for report in reports.answer(ask(before)).clients] == ["b"]
     assert {report.client for report in reports.answer(ask()).clients} == {"a", "b"}
 

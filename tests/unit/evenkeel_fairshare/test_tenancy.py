@@ -3,15 +3,15 @@
 from math import inf
 
 import pytest
-from evenkeel_fairshare.tenancy import Weights, divided, shares
+from evenkeel_fairshare.tenancy import ClientWeight, divided, shares
 
 TENANTS = {"ml/search": 4.0, "ml/ads": 2.0}
 CLIENTS = {"ml/search/chat": 3.0, "ml/search/batch": 1.0, "ml/ads/any": 5.0}
 
 
 def test_the_flat_weight_is_the_product_of_both_levels() -> None:
-    assert Weights(4, 3).fleet == 12
-    assert Weights().fleet == 1
+    assert ClientWeight(4, 3).fleet == 12
+    assert ClientWeight().fleet == 1
 
 
 def test_a_tenant_with_one_client_is_owed_what_a_tenant_with_fifty_is() -> None:

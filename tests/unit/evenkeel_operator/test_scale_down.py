@@ -21,7 +21,7 @@ from evenkeel_operator.core.rotation import (
     openings,
     overdue,
 )
-from evenkeel_operator.core.workload import Engine, Mark, engine_of, engines_of
+from evenkeel_operator.core.workload import EnginePod, Mark, engine_of, engines_of
 
 from tests.support.fake_routers import answer, replica
 
@@ -29,18 +29,18 @@ NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LATELY = NOW - timedelta(seconds=1)
 
 
-def engine(name: str, **changes: Any) -> Engine:
+def engine(name: str, **changes: Any) -> EnginePod:
     given: dict[str, Any] = {"node": "n1", "template": "t", "running": True, "ready": True}
-    return Engine(name=name, uid=f"uid-{name}", **(given | changes))
+    return EnginePod(name=name, uid=f"uid-{name}", **(given | changes))
 
 
-def four(**changes: Any) -> tuple[Engine, ...]:
+def four(**changes: Any) -> tuple[EnginePod, ...]:
     return tuple(engine(name, **changes) for name in "abcd")
 
 
 # The order.
 
-ORDER: dict[str, tuple[Engine, dict[str, Loss]]] = {
+ORDER: dict[str, tuple[EnginePod, dict[str, Loss]]] = {
     "without a node": (engine("x", node="", running=False, ready=False), {}),
     "not running": (engine("x", running=False, ready=False), {}),
     "not ready": (engine("x", ready=False), {"x": Loss(9, 9)}),
@@ -53,7 +53,7 @@ ORDER: dict[str, tuple[Engine, dict[str, Loss]]] = {
 
 
 @pytest.mark.parametrize(("cheap", "known"), ORDER.values(), ids=ORDER)
-def test_first_goes_one(cheap: Engine, known: dict[str, Loss]) -> None:
+def test_first_goes_one(cheap: EnginePod, known: dict[str, Loss]) -> None:
     engines = (engine("a"), engine("b"), cheap)
     assert choose_candidates(engines, 1, known=known, cordoned={"n2"}) == (cheap,)
 
@@ -78,7 +78,7 @@ IDLE = answer(*(replica(name, in_flight=n) for n, name in enumerate("dcba")))
 
 
 def leave(
-    engines: tuple[Engine, ...],
+    engines: tuple[EnginePod, ...],
     *answers: ReplicasState | None,
     wanted: int = 2,
     shrinking: bool = True,
@@ -88,11 +88,13 @@ def leave(
     )
 
 
-def names(engines: tuple[Engine, ...]) -> str:
+def names(engines: tuple[EnginePod, ...]) -> str:
     return "".join(sorted(engine.name for engine in engines))
 
 
-def with_marks(marks: str, since: datetime | None = LATELY, kind: str = "t") -> tuple[Engine, ...]:
+def with_marks(
+    marks: str, since: datetime | None = LATELY, kind: str = "t"
+) -> tuple[EnginePod, ...]:
     return tuple(
         engine(name, template=kind, mark=Mark(since) if name in marks else None) for name in "abcd"
     )
@@ -220,7 +222,7 @@ def test_a_replica_waits_at_the_gate_once_its_containers_are_ready() -> None:
 
 
 def test_a_mark_is_read_back_and_a_foreign_mark_stays() -> None:
-    def annotated(annotations: dict[str, str]) -> Engine:
+    def annotated(annotations: dict[str, str]) -> EnginePod:
         found = engine_of(pod(metadata={"annotations": annotations}, spec={}))
         assert found is not None
         return found

@@ -22,8 +22,8 @@ from evenkeel_operator.core.recommendation import (
 )
 from evenkeel_operator.core.scaling import (
     Decision,
+    ScalerState,
     Scaling,
-    State,
     Terms,
     started,
     step,
@@ -171,7 +171,7 @@ class Life:
     def __init__(self, replicas: int, **changes: Any) -> None:
         self.terms = Terms(scaling=scaling(**changes), ready=replicas)
         self.now_s = 1000.0
-        self.state: State = started(replicas, now_s=self.now_s)
+        self.state: ScalerState = started(replicas, now_s=self.now_s)
 
     def looks(self, seen: Measurements | Note, *, after_s: float = 15.0) -> Decision:
         self.now_s += after_s

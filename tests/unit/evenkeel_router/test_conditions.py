@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import Condition
+from evenkeel_contract.consolestate import AlertCondition
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import RateWindow
@@ -34,7 +34,7 @@ def healthy() -> Rooms:
 
 def found_in(
     rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = ()
-) -> tuple[Condition, ...]:
+) -> tuple[AlertCondition, ...]:
     return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s)
 
 

@@ -10,8 +10,8 @@ from evenkeel_router.request.draining import LATE_S, QUIET_S, drain
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.telemetry.rooms import Rooms
 
-from tests.support.limit_worlds import run_virtually
 from tests.support.router_rooms import asked, client, rooms_of
+from tests.support.virtual_time import run_virtually
 
 DRAIN_S = 60.0
 CLIENT = client()

@@ -13,7 +13,7 @@ from evenkeel_router.ledger.limit_exchange import GONE_AFTER_S, LimitExchange, U
 from evenkeel_router.ledger.limit_parts import LimitParts
 
 from tests.support.limit_parts import whole_limits
-from tests.support.limit_worlds import run_virtually
+from tests.support.virtual_time import run_virtually
 
 PEER = Peer("peer", "http://peer")
 Says = Callable[[LimitsAsk], LimitsAnswer]

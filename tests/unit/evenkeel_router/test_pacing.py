@@ -10,9 +10,9 @@ from evenkeel_router.request.attempt import Answered
 from evenkeel_router.request.pacing import MAX_HELD_BYTES, PacedRelay, relay_of
 
 from tests.support.fakes import FakeReply
-from tests.support.limit_worlds import run_virtually
 from tests.support.nasty import EVENT
 from tests.support.router_rooms import admitted, asked, client, rooms_of, selected
+from tests.support.virtual_time import run_virtually
 from tests.support.wires import Line, framed, unframed
 
 QOE = QoeConfig(expected_ttft_s=1.0, expected_itl_s=1.0, delivery=Delivery.PACED)

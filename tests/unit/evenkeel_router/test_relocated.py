@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeReply, FakeUpstream
-from tests.support.limit_worlds import run_virtually
 from tests.support.router_rooms import client, dispatched, held, joins, reports, rooms_of
+from tests.support.virtual_time import run_virtually
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.upstream import ConnectError, Exchange, Outgoing, RelocatedError
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
-from tests.support.limit_worlds import run_virtually
 from tests.support.nasty import OK
 from tests.support.router_rooms import admitted, asked, client, ends, is_empty, joins, rooms_of
+from tests.support.virtual_time import run_virtually
 
 QUEUE_S, ANSWER_S, ACTIVATION_S = 30.0, 110.0, 600.0
 LIMITS = LimitsConfig(

@@ -17,9 +17,9 @@ from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.fakes import FakeProber, replicas
-from tests.support.limit_worlds import run_virtually
 from tests.support.router_rooms import rooms_of
 from tests.support.routers import config_for, until
+from tests.support.virtual_time import run_virtually
 
 
 class Slow(FakeProber):

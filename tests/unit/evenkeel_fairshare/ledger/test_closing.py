@@ -30,7 +30,7 @@ def row(client: str, service: float, deficit: float, **state: float) -> ReplicaR
     return ReplicaRow(client, service, service, 1, deficit, waiting=1, **state)
 
 
-def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]:
+def balances(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]:
     return dict(finish(close(account, rules, EqualWeights())).clients)
 
 
@@ -44,38 +44,40 @@ def test_the_larger_of_reported_and_received_service_counts():
 
 
 def test_a_last_deficit_is_the_balance():
-    assert owed(reported(row(ALICE, 1, -40), row(BOB, 1, 60))) == {ALICE: 40, BOB: -60}
+    assert balances(reported(row(ALICE, 1, -40), row(BOB, 1, 60))) == {ALICE: 40, BOB: -60}
 
 
 def test_an_unused_seed_leaves_no_balance():
     account = reported(row(ALICE, 0, -300, seed=-300), row(BOB, 0, 0))
-    assert owed(account) == {ALICE: 0, BOB: 0}, "the ledger's own seed and its return cancel out"
+    assert balances(account) == {ALICE: 0, BOB: 0}, (
+        "the ledger's own seed and its return cancel out"
+    )
 
 
 def test_service_after_the_last_report_is_owed_too():
     account = reported(row(ALICE, 10, 60), row(BOB, 10, 60))
     at(account, "a").received("x", ALICE, 90)
-    assert owed(account) == {ALICE: 20, BOB: -60}
+    assert balances(account) == {ALICE: 20, BOB: -60}
 
 
 def test_unreported_quanta_are_the_fewest_that_explain_the_service():
     """Alice received 990 more. Her debt is at most 500, so she got quanta of 400 meanwhile, and so did Bob."""
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
     at(account, "a").received("x", ALICE, 1000)
-    assert owed(account) == {ALICE: 500, BOB: -50}
+    assert balances(account) == {ALICE: 500, BOB: -50}
 
 
 def test_a_client_without_a_queue_got_no_quanta():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
     at(account, "a").received("x", ALICE, 1000)
-    assert owed(account) == {ALICE: 500, BOB: 350}
+    assert balances(account) == {ALICE: 500, BOB: 350}
 
 
 def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
     at(account, "a").received("x", ALICE, 1000)
-    assert owed(account) == {ALICE: 500, BOB: -100}
-    assert owed(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
+    assert balances(account) == {ALICE: 500, BOB: -100}
+    assert balances(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
 
 def test_a_client_that_was_never_reported_owes_the_received_service():
@@ -88,7 +90,7 @@ def test_a_client_that_was_never_reported_owes_the_received_service():
 
 
 def test_an_account_without_clients_leaves_no_balance():
-    assert owed(ReplicaAccount()) == {}
+    assert balances(ReplicaAccount()) == {}
 
 
 @dataclass(frozen=True)
@@ -123,28 +125,28 @@ class TestDraining:
         account = reported(row(ALICE, 10, 90), row(BOB, 10, 60))
         account.mark("a")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 0), row(BOB, 10, 0)])
-        assert owed(account) == {ALICE: -60, BOB: -60}
+        assert balances(account) == {ALICE: -60, BOB: -60}
 
     def test_only_the_first_mark_of_a_router_counts(self):
         account = reported(row(ALICE, 10, 90))
         account.mark("a")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 0)])
         account.mark("a")
-        assert owed(account) == {ALICE: -60}
+        assert balances(account) == {ALICE: -60}
 
     def test_all_routers_use_the_same_mark(self):
         account = reported(row(ALICE, 10, 90))
         account.mark("b")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 80)])
         account.mark("a")
-        assert owed(account) == {ALICE: -80}, "the first in the alphabet, whichever came first"
+        assert balances(account) == {ALICE: -80}, "the first in the alphabet, whichever came first"
 
     def test_a_mark_may_come_before_the_first_report(self):
         account = ReplicaAccount()
         at(account, "a").promised("x", ALICE, seed=50, tenant_seed=0)
         account.mark("a")
         account.observe(since=0, sequence=2, rows=[row(ALICE, 40, 0, seed=50)])
-        assert owed(account) == {ALICE: 40}
+        assert balances(account) == {ALICE: 40}
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def compact(of: Ledger, *live: str) -> None:
     compactor.collect([of.router])
 
 
-def past(owed: float) -> Ledger:
+def past(debt: float) -> Ledger:
     """A client left a debt at an ended replica, and r2 took it over."""
     here = ledger("router-a")
-    report(here, "gone", deficit=-owed)
-    assert promise(here, ALICE, "r2", live=["r2"]) == Seed(-owed, -owed)
-    report(here, "r2", deficit=-owed, seed=-owed)
+    report(here, "gone", deficit=-debt)
+    assert promise(here, ALICE, "r2", live=["r2"]) == Seed(-debt, -debt)
+    report(here, "r2", deficit=-debt, seed=-debt)
     return here
 
 
@@ -56,13 +56,13 @@ def test_the_final_deficit_of_a_replica_from_before_the_loss_counts_in_full():
     assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)
 
 
-@pytest.mark.parametrize("owed", [5000.0, -8000.0])
+@pytest.mark.parametrize("debt", [5000.0, -8000.0])
 @pytest.mark.parametrize("compactions", [0, 1, 2])
-def test_a_router_that_starts_alone_agrees_with_a_peer_after_their_exchange(owed, compactions):
-    there, here = past(owed), ledger("router-b")
+def test_a_router_that_starts_alone_agrees_with_a_peer_after_their_exchange(debt, compactions):
+    there, here = past(debt), ledger("router-b")
     for _ in range(3):
         compact(there, "r2")
-    report(here, "r2", deficit=-owed, seed=-owed)
+    report(here, "r2", deficit=-debt, seed=-debt)
     for _ in range(compactions):
         compact(here, "r2")
     promise(here, ALICE, "r3", live=["r2", "r3"])
@@ -71,7 +71,7 @@ def test_a_router_that_starts_alone_agrees_with_a_peer_after_their_exchange(owed
     for one in (here, there):
         assert carried_balance(one, ALICE, ["r2", "r3"]) == 0
         assert carried_balance_of_tenant(one, TENANT, ["r2", "r3"]) == 0
-        assert carried_balance(one, ALICE, ["r3"]) == owed, "r2 leaves its final deficit"
+        assert carried_balance(one, ALICE, ["r3"]) == debt, "r2 leaves its final deficit"
 
 
 def test_a_store_that_is_read_late_leads_to_the_same_balances():

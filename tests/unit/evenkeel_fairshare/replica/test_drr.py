@@ -6,7 +6,7 @@ A request has 100 tokens of input unless it says otherwise, an output token cost
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.replica.contract import ClientState, Request
+from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
@@ -164,7 +164,7 @@ def test_reports_have_balances_and_waiting_requests():
     policy = drr()
     arrive(policy, *requests("a", 3), request("b0", "b"))
     admit(policy, room=1)
-    assert policy.clients() == {"a": ClientState(0, 0, 2), "b": ClientState(100, 0, 1)}
+    assert policy.clients() == {"a": ClientDeficits(0, 0, 2), "b": ClientDeficits(100, 0, 1)}
 
 
 def test_a_debt_worked_off_makes_room_for_a_new_seat_without_credit():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.contract import ClientState
+from evenkeel_fairshare.replica.contract import ClientDeficits
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_laboratory.policies.registry import LaboratoryConfig, policies
@@ -233,7 +233,7 @@ def test_reports_have_the_counter_and_the_waiting_requests():
     policy = Vtc()
     arrive(policy, request("one"), request("two"))
     admit(policy, room=1)
-    assert policy.clients() == {"a": ClientState(deficit=-100, tenant_deficit=0, waiting=1)}
+    assert policy.clients() == {"a": ClientDeficits(deficit=-100, tenant_deficit=0, waiting=1)}
 
 
 # The artifact's accounts (VTC_ARTIFACT_FACTS §1.2). A prompt of 100 words has 102 tokens.

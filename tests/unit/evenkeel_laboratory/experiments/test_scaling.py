@@ -132,7 +132,7 @@ def test_clients_beyond_twice_their_part_are_not_within_their_share() -> None:
     assert within_share(undeclared, client_of) == {"ns/a/x", "other"}
 
 
-def terms(tmp_path: Path, text: str = SERVICE) -> autoscale.Terms:
+def terms(tmp_path: Path, text: str = SERVICE) -> autoscale.ServiceTerms:
     path = tmp_path / "service.yaml"
     path.write_text(text)
     return autoscale.read_terms(path)

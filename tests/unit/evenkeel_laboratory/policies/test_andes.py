@@ -12,10 +12,11 @@ from evenkeel_laboratory.experiments.workload_file import ClientSpec, WorkloadSp
 from evenkeel_laboratory.policies.andes import HIGH_WATERMARK, Andes
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 from evenkeel_simulator.traffic.summary import Summary, summarise
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
+from tests.support.examples import examples
 
 PROFILE = PROFILES["a10g-llama2-7b"]
 SLOW = CostProfile(
@@ -65,7 +66,7 @@ class Audited(Andes):
         return choice
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=5, max_size=40),
     memory=st.integers(120, 300),
