@@ -13,7 +13,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     owed_per_s: float = 0.0
     """Owed service, weighted tokens per second; equal to the service while the client does not wait."""
     output_tokens_per_s: float = 0.0
-    """Of requests that ended at this router."""
+    """Output tokens per second of requests that ended at this router."""
     ttft_s: float | None = None
     """Mean time to first token of requests that ended at this router; None without any."""
     hit_rate: float | None = None
