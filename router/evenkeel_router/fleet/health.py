@@ -54,7 +54,7 @@ class _Watch:
     reported: bool = False
     """Whether a report named the process that is there now."""
     inactive: bool = False
-    """Whether that report says that its policy is inactive, so that it makes no other reports."""
+    """Whether the replica reports that its policy is inactive, so that it makes no other reports."""
     sized: bool = False
     """Whether the process was asked how large it is."""
     started_s: float | None = None

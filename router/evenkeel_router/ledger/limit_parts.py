@@ -150,7 +150,7 @@ class LimitPart:
         return fair if want.part + fair >= smallest - TINY else 0.0
 
     def receive(self, gift: LimitGift, now_s: float) -> None:
-        """Another router's gift."""
+        """Take another router's gift."""
         level = self.level(now_s)
         self.part += gift.part
         self._level = level + gift.level
