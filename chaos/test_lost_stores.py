@@ -34,7 +34,7 @@ async def all_routers_die_and_come_back(on: Scene) -> None:
 
 @pytest.mark.core
 @needs_redis
-async def test_redis_that_loses_everything_and_falls_silent_and_then_every_router_dies(
+async def test_redis_loses_everything_and_falls_silent_and_then_every_router_dies(
     tmp_path: Path, note: Notes
 ) -> None:
     async with redis_server(tmp_path, append=False) as server:

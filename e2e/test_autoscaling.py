@@ -210,7 +210,7 @@ def test_it_goes_to_zero_without_demand_and_back_by_the_next_request(played: Pla
     played[sleep].result()
 
 
-def test_without_prometheus_the_number_stays_and_with_it_it_shrinks_without_demand(
+def test_the_number_stays_without_prometheus_and_shrinks_without_demand(
     fleet: Fleet, prometheus: PrometheusServer
 ) -> None:
     one = fleet["capped"]

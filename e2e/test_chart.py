@@ -59,7 +59,7 @@ def test_an_upgrade_brings_the_api_along_and_restarts_no_pod_of_a_service(
     }
 
 
-def test_uninstalling_leaves_services_running_and_installing_again_takes_them_over(
+def test_uninstalling_leaves_services_that_the_next_installation_takes_over(
     team: Namespace, kubectl: Kubectl
 ) -> None:
     team.tenant("ads", "sk-ads")

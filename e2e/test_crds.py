@@ -84,7 +84,7 @@ def refusal(api: httpx.Client, document: Document) -> str | None:
 
 @pytest.mark.core
 @pytest.mark.parametrize("pair", RULES.values(), ids=RULES.keys())
-def test_a_rule_refuses_the_bad_object_with_its_message_and_takes_the_good_one(
+def test_a_rule_refuses_the_invalid_object_and_accepts_the_valid_one(
     api: httpx.Client, pair: Pair
 ) -> None:
     assert refusal(api, changed(pair.base, pair.good)) is None
@@ -96,7 +96,7 @@ def test_a_rule_refuses_the_bad_object_with_its_message_and_takes_the_good_one(
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES.values(), ids=BOUNDARIES.keys())
-def test_a_constraint_refuses_what_is_outside_and_agrees_with_the_contract_on_what_is_inside(
+def test_a_constraint_refuses_outside_values_and_agrees_with_the_contract(
     api: httpx.Client, boundary: Boundary
 ) -> None:
     said = refusal(api, boundary.outside)

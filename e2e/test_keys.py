@@ -91,7 +91,7 @@ def test_a_secret_needs_the_label_before_its_keys_are_accepted(keyed: Namespace)
     keyed("delete", "itn", "new")
 
 
-def test_a_deleted_tenant_is_refused_at_once_and_its_streams_end_by_themselves(
+def test_a_deleted_tenant_is_refused_at_once_and_its_streams_finish(
     keyed: Namespace,
 ) -> None:
     with keyed.client("one", OTHER) as client:

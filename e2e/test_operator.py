@@ -155,7 +155,7 @@ def test_a_bad_update_leaves_the_running_fleet_untouched(
 
 
 @pytest.mark.core
-def test_faults_that_only_the_operator_finds_are_reported_and_nothing_is_created(
+def test_faults_that_only_the_operator_finds_are_reported_and_create_nothing(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
     """Those that the API server finds are in `test_crds`."""

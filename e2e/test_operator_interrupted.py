@@ -31,7 +31,7 @@ from e2e.rig.layout import AUDIT_LOG
 
 
 @pytest.mark.timeout(600)  # two dozen operators, one after another
-def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
+def test_the_next_pass_completes_a_pass_that_was_killed_after_any_write(
     kubectl: Kubectl, namespace: str, kubeconfig: Path
 ) -> None:
     kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())

@@ -77,7 +77,7 @@ def patched(kubectl: Kubectl, what: str, *operations: dict[str, Any]) -> None:
     kubectl("-n", NAMESPACE, "patch", what, "--type=json", f"-p={json.dumps(operations)}")
 
 
-def test_an_api_that_is_absent_is_a_reason_and_one_that_comes_brings_its_objects(
+def test_an_absent_api_is_a_reason_and_its_objects_follow_once_it_exists(
     kubectl: Kubectl, kubeconfig: Path, files: dict[str, Path], place: str
 ) -> None:
     with operator(kubeconfig, identity="one") as one:
@@ -126,7 +126,7 @@ FOREIGN = {
 
 
 @pytest.mark.core
-def test_what_is_made_for_them_is_accepted_put_back_and_goes_with_the_service(
+def test_objects_of_optional_apis_are_accepted_restored_and_deleted(
     kubectl: Kubectl, kubeconfig: Path, files: dict[str, Path], place: str, tmp_path: Path
 ) -> None:
     with optional_apis(kubectl, files), operator(kubeconfig, identity="two") as two:

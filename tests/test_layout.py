@@ -49,7 +49,7 @@ def test_no_module_of_ours_is_named_like_the_standard_library() -> None:
     assert [p for p in taken if p.stem not in ("__init__", "__main__")] == []
 
 
-def test_every_package_is_typed_shipped_and_importable_when_installed_editable() -> None:
+def test_every_package_is_typed_shipped_and_importable_from_the_tree() -> None:
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     want = {str(package.relative_to(ROOT)) for package in PACKAGES}
     assert set(hatch["targets"]["wheel"]["packages"]) == want
@@ -65,6 +65,13 @@ def test_every_module_says_what_it_is() -> None:
 def test_files_stay_readable_at_a_sitting() -> None:
     long = [str(p.relative_to(ROOT)) for p in python_files() if p.read_text().count("\n") > 455]
     assert long == []
+
+
+def test_names_of_tests_are_sentences_of_at_most_72_characters() -> None:
+    files = [path for folder in ("tests", "e2e", "chaos") for path in (ROOT / folder).rglob("*.py")]
+    names = [name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())]
+    assert len(names) > 2000
+    assert [name for name in names if len(name) > 72] == []
 
 
 def test_the_release_imports_nothing_of_the_test_rig() -> None:

@@ -14,9 +14,9 @@ class Command(NamedTuple):
 
     module: str
     help: str
-    """The first line of its own help."""
+    """First line of the verb's help."""
     after: str = ""
-    """The verb that the help lists before it. Packages other than this one say it."""
+    """Name of the verb after which the help lists this one. Without a known name it comes last."""
 
 
 def command_of(run: Callable[[_Options], None], options: type[_Options]) -> Callable[..., None]:

@@ -12,13 +12,13 @@ class FileFault(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     line: int | None = None
-    """From 1; None for the whole file."""
+    """Line of the fault, from 1; None for the whole file."""
     document: int | None = None
-    """From 1; None for a fault of the file or of its YAML."""
+    """Number of the document, from 1; None for a fault of the file or of its YAML."""
     resource: str = ""
-    """Kind and name, as far as the document has them."""
+    """Kind and name of the document's resource, as far as it has them."""
     path: str = ""
-    """Of the field; empty for the whole document."""
+    """Path of the field; empty for the whole document."""
     message: str
 
     def __str__(self) -> str:

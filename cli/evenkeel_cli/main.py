@@ -116,7 +116,7 @@ def _function(module: str, name: str) -> Callable[..., None]:
 
 
 def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
-    """The same command with the exit code of an interrupt; typer's is that of a failure."""
+    """The command `function` with the exit code of an interrupt; typer's is that of a failure."""
 
     @wraps(function)
     def run(*arguments: object, **options: object) -> None:

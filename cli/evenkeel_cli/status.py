@@ -40,9 +40,9 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
     inactive_reason: str = ""
     """Why the plug-in of a replica does not order its queue, so that the router does."""
     url: str
-    """Empty until the router has the address of a new replica."""
+    """URL of the process; empty until the router has the address of a new replica."""
     pid: int | None
-    """None if it is not running; `evenkeel up` restarts it."""
+    """Id of the process; None if it is not running, and `evenkeel up` restarts it."""
     uptime_s: float | None
 
 
@@ -50,16 +50,16 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One fleet."""
 
     service: str
-    """namespace/name"""
+    """`namespace/name` of the service."""
     model: str
     running: bool
-    """False if `evenkeel up` was killed, and no process is left."""
+    """Whether processes run; False if `evenkeel up` was killed, and no process is left."""
     ready: bool
-    """All processes are ready."""
+    """Whether all processes are ready."""
     admin_url: str
-    """For `evenkeel top`."""
+    """URL of the first router's admin port, for `evenkeel top`."""
     verdict: str
-    """On the last minute; empty without an answer of the router."""
+    """Verdict on the fairness of the last minute; empty without an answer of the router."""
     processes: tuple[ProcessStatus, ...]
 
 

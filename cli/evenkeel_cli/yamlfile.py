@@ -37,7 +37,7 @@ class Document:
     """One document of a file."""
 
     number: int
-    """From 1."""
+    """Number of the document in the file, from 1."""
     data: object
     node: yaml.Node
     repeated: tuple[tuple[Position, str], ...] = ()

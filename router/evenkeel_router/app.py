@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from evenkeel_kube.client import KubeClient
 
 _log = logging.getLogger(__name__)
-BACKLOG: Final = 4096
+BACKLOG: Final = 4096  # Linux's own bound (`net.core.somaxconn`)
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come

@@ -84,7 +84,7 @@ async def until_signalled(router: Router, arriving: asyncio.Queue[signal.Signals
 
 
 def _allow_files(needed: int) -> None:
-    """As many open files as the system lets this process have: a request is two connections, others one."""
+    """Allow as many open files as the system lets this process have: a request is two connections, others one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most != resource.RLIM_INFINITY and most < needed:

@@ -16,20 +16,21 @@ class Timing:
     """The first backoff of a replica that fails requests which another replica answers."""
     report_interval_s: float = 1.0
     gate_interval_s: float = 0.5
-    """Between two readings of the queue of an engine that this router orders. A page of SGLang's metrics takes it some milliseconds."""
+    """Time between two readings of an engine's queue that this router orders. SGLang needs some milliseconds for a
+    page of metrics."""
     settle_s: float = 30.0
     """Time after its start before a router closes an incarnation that no router reports as live."""
     return_s: float = 30.0
     """Time in which a replica that left the configuration may return as the same incarnation."""
     compact_interval_s: float = 10.0
     console_tick_s: float = 2.0
-    """Between two readings for the console; five of them are the window of its figures."""
+    """Time between two readings for the console; five of them are the window of its figures."""
     body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0
+    keep_alive_s: float = 75.0  # as in nginx (`keepalive_timeout`)
     kv_check_interval_s: float = 2.0
     """Silence of a replica's KV events after which the router asks for a replay."""
     kv_pages_interval_s: float = 30.0
-    """Between two requests for all pages of a replica: an answer costs the replica more than a report."""
+    """Time between two requests for all pages of a replica: an answer costs the replica more than a report."""
 
 
 class Settings:

@@ -176,7 +176,7 @@ def test_requests_that_never_ran_leave_no_charge(
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
+def test_the_count_of_the_replica_replaces_any_estimate_in_the_end(
     name: str, estimate: int, tokens: int, output_tokens: int
 ) -> None:
     guessed, request = sent(name, estimate)

@@ -53,7 +53,7 @@ def test_engines_are_what_the_previous_version_made_of_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fairinferenceservices", "inferencetenants"])
-def test_the_previous_version_reads_the_defaults_of_new_objects_after_a_rollback(name: str) -> None:
+def test_the_previous_version_reads_defaults_of_new_objects_after_rollback(name: str) -> None:
     path = f"crds/{name}.yaml"
     defaults = dict(stored(schema_of((ROOT / path).read_text())))
     former = dict(stored(schema_of(before(path)), with_schema=True))

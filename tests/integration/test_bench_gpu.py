@@ -36,7 +36,7 @@ async def test_every_call_is_made_and_finds_what_its_parents_left() -> None:
             assert record.cached_tokens >= (context_tokens - 16) // 16 * 16
 
 
-async def test_a_run_ends_with_the_well_behaved_clients_and_counts_the_rest_of_the_flood() -> None:
+async def test_a_run_ends_with_the_ordinary_clients_and_counts_the_flood_s_rest() -> None:
     plan = MeasurementPlan(
         workloads={"judge-s1": shrunk(read_spec(WORKLOADS["judge-s1"]), 16)},
         burst_programs=8,

@@ -50,7 +50,7 @@ def as_told(cluster: FakeCluster) -> RouterConfig:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_first_request_of_a_service_at_zero_brings_the_replica_that_serves_it(
+async def test_the_first_request_of_a_service_at_zero_starts_its_replica(
     stream: bool,
 ) -> None:
     cluster = cluster_at_zero()

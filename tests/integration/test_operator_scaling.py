@@ -227,7 +227,7 @@ async def test_a_connection_that_is_cut_off_is_an_error_and_the_next_look_sees()
         assert await client.ask(Source(url), {"one": "one", "two": "two"}) == {"one": (), "two": ()}
 
 
-async def test_the_token_is_sent_below_the_given_path_and_a_query_of_the_address_is_not() -> None:
+async def test_the_token_is_sent_below_the_path_and_the_query_is_left_out() -> None:
     asked: list[tuple[str, str, str]] = []
 
     async def handle(request: web.Request) -> web.Response:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from evenkeel_cli.manifest import parse_manifest
-from evenkeel_cli.up.fleet import Fleet, running_fleet
+from evenkeel_cli.up.fleet import LocalFleet, running_fleet
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
 from evenkeel_contract.routerconfig import ListenConfig
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("source_path")
 
 
 @asynccontextmanager
-async def fleet(folder: Path) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path) -> AsyncIterator[LocalFleet]:
     first = consecutive_ports(3)
     listen = ListenConfig(traffic_port=first, probe_port=first + 1, admin_port=first + 2)
     manifest = parse_manifest(FILE, "f.yaml")
@@ -196,7 +196,7 @@ async def test_an_interrupted_replay_reports_its_results(tmp_path: Path) -> None
     assert json.loads((tmp_path / "report.json").read_text())["interrupted"] is True
 
 
-async def _served(running: Fleet) -> bool:
+async def _served(running: LocalFleet) -> bool:
     async with httpx.AsyncClient(trust_env=False) as client:
         state = decode_state((await client.get(running.routers[0].admin_url + STATE_PATH)).content)
     return any(replica.output_tokens for replica in state.replicas)

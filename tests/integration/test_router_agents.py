@@ -198,9 +198,7 @@ async def events_of(answer: httpx.Response) -> AsyncIterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_an_agent_gets_the_share_and_the_ttft_of_a_chat_client_whichever_api_it_speaks() -> (
-    None
-):
+async def test_an_agent_gets_the_share_and_ttft_of_a_chat_client_over_any_api() -> None:
     small = simulated(speed=4.0, engine=EngineConfig(max_running=4))
     async with (
         fleet(2, settings=small, tenancy=tenancy(tenants=tuple(_tenants()))) as (router, _),

@@ -201,7 +201,7 @@ async def test_the_only_replica_that_is_up_is_not_asked_twice() -> None:
         await settled(router)
 
 
-async def test_a_refused_connection_is_tried_elsewhere_without_a_flag_or_an_attempt() -> None:
+async def test_a_refused_connection_is_tried_elsewhere_and_uses_no_attempt() -> None:
     async with nasty(fine) as gone, nasty(fine) as there:
         config = config_for(
             gone.config("r0"), there.config("r1"), limits=LimitsConfig(max_attempts=1)

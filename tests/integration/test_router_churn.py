@@ -74,7 +74,7 @@ async def churn(router: Router, replicas: Sequence[Nasty], chance: Random) -> No
             router.rooms.replicas.fleet.lost(chance.choice(list(router.rooms.replicas.fleet)))
 
 
-async def test_nothing_is_left_behind_by_clients_that_leave_and_replicas_that_break() -> None:
+async def test_clients_that_leave_and_replicas_that_break_leave_nothing_behind() -> None:
     chance = Random(7)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

@@ -79,7 +79,7 @@ async def test_who_ran_where_it_was_lost_has_its_attempts_and_no_more() -> None:
         assert sum(bool(one.asked) for one in replicas) == ATTEMPTS
 
 
-async def test_a_request_that_crashes_every_replica_ends_although_reports_show_it_waiting() -> None:
+async def test_a_request_that_crashes_replicas_ends_while_reports_show_it_waiting() -> None:
     async with fleet(is_lost, is_lost) as (client, router, _, _):
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 502

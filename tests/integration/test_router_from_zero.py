@@ -105,7 +105,7 @@ async def test_the_wait_for_the_first_replica_counts_for_no_other_limit() -> Non
             assert (await held).status_code == 200
 
 
-async def test_who_waited_for_a_broken_replica_waits_for_the_first_one_once_that_is_gone() -> None:
+async def test_a_request_waits_for_a_first_replica_once_the_broken_one_is_gone() -> None:
     limits = LimitsConfig(queue_timeout_s=3)
     async with at_zero(limits) as (router, client):
         async with first_replica(router):

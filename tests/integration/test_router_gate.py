@@ -213,7 +213,7 @@ def reporting(book: ReportBook, *, port: int = 0) -> ReportServer:
     return ReportServer(answers, refused=lambda: None, host="127.0.0.1", port=port)
 
 
-async def test_a_replica_whose_plug_in_is_inactive_is_gated_until_another_process_reports() -> None:
+async def test_a_replica_with_an_inactive_plug_in_is_gated_until_another_reports() -> None:
     """Its engine serves in its own order and says so on the reports port (`onMismatch: Gate`)."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(running_server(unfair()))

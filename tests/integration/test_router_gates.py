@@ -150,9 +150,7 @@ async def test_requests_that_wait_go_to_an_idle_replica() -> None:
         await until(lambda: is_idle(router), "all requests to be over")
 
 
-async def test_requests_that_wait_outlive_the_replica_and_its_successor_has_a_gate_of_its_own() -> (
-    None
-):
+async def test_waiting_requests_outlive_the_replica_whose_successor_has_a_new_gate() -> None:
     (port,) = free_ports(1)
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())

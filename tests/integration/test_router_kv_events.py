@@ -356,7 +356,7 @@ async def complete_at(server: RunningServer, prompt: str) -> None:
         (await client.post(f"{server.url}/v1/completions", json=body)).raise_for_status()
 
 
-async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_says_why() -> None:
+async def test_a_replica_without_kv_events_is_estimated_and_the_state_says_why() -> None:
     async with (
         running_server(simulated()) as server,
         running(config_for(replica_of(server), prefix=TOKENS), timing=QUICK) as router,

@@ -50,7 +50,7 @@ def cell(router: Router, replica: str, client: str, column: int) -> float:
     return page.clients.cell(client, column) if page is not None else 0.0
 
 
-async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_one_comes() -> None:
+async def test_a_client_keeps_the_debt_of_a_replica_that_left_at_the_next_one() -> None:
     async with AsyncExitStack() as stack:
         # So small a quantum that a request of 40 tokens leaves a debt.
         old = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
@@ -83,9 +83,7 @@ async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_on
         assert router.rooms.service_ledger.ledger.served(CHAT) > served
 
 
-async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatever_is_more() -> (
-    None
-):
+async def test_a_crashed_incarnation_counts_the_larger_of_reported_and_received() -> None:
     slow = replace(TIMING, report_interval_s=0.1, settle_s=3600.0)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(AsyncExitStack())

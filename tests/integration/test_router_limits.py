@@ -228,7 +228,7 @@ async def test_an_exchange_without_the_token_or_with_a_bad_body_is_refused() -> 
             )
 
 
-async def test_the_exact_count_of_a_prompt_takes_the_place_of_its_estimate_while_it_runs() -> None:
+async def test_the_exact_count_of_a_prompt_replaces_its_estimate_while_it_runs() -> None:
     prompt = "a " * 300
     exact, body = len(encode(prompt)), {"model": MODEL, "prompt": prompt, "max_tokens": 2000}
     estimate = len(prompt) // 4

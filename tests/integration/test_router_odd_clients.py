@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
         assert router.rooms.replicas.totals["r0"].output_tokens == 2
 
 
-async def test_a_stream_that_the_router_breaks_off_does_not_end_as_if_it_were_whole(
+async def test_a_stream_that_the_router_breaks_off_does_not_end_like_a_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And no second head is in the middle of it."""

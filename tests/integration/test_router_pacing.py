@@ -139,7 +139,7 @@ async def test_a_client_may_leave_while_tokens_are_held() -> None:
         assert not any(on.router.rooms.replicas.fleet.outstanding)
 
 
-async def test_a_replica_that_breaks_off_ends_the_stream_with_what_is_held_and_an_error() -> None:
+async def test_a_stream_broken_by_its_replica_ends_with_held_events_and_an_error() -> None:
     async with stage(EVENT * 5, BrokenError("reset")) as on:
         answer = await on.client.post("/v1/completions", json=STREAM)
         assert answer.content.startswith(EVENT * 5 + b'data: {"error"')

@@ -104,7 +104,7 @@ async def test_two_routers_agree_wherever_requests_arrive() -> None:
         } == {one.rooms.service_ledger.accounting.incarnation("r0"): 1}
 
 
-async def test_a_replica_that_is_gone_is_closed_and_folded_by_both_and_counted_once() -> None:
+async def test_both_routers_close_and_compact_a_gone_replica_and_count_it_once() -> None:
     async with AsyncExitStack() as stack:
         gone = await stack.enter_async_context(running_server(simulated()))
         stays = await stack.enter_async_context(running_server(simulated()))

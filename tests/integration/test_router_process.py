@@ -217,7 +217,7 @@ async def test_a_replica_that_comes_back_is_used_again(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_router_that_ends_finishes_what_runs_and_serves_connections_once_more(
+async def test_a_router_that_ends_serves_each_connection_once_more(
     tmp_path: Path,
 ) -> None:
     """Clients that keep connections, and proxies that are late, do not know that it leaves (P4)."""

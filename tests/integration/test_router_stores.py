@@ -101,7 +101,7 @@ async def test_a_router_serves_while_redis_is_away_and_is_in_step_once_it_is_the
         await asyncio.shield(server.stop())
 
 
-async def test_in_a_rollout_the_next_router_serves_at_once_and_takes_the_file_over_later(
+async def test_in_a_rollout_the_next_router_serves_before_it_takes_the_file_over(
     tmp_path: Path,
 ) -> None:
     state = StateConfig(store=StateStore.FILE, file=str(tmp_path / "ledger"), save_interval_s=0.05)

@@ -95,7 +95,7 @@ async def test_the_prediction_for_a_repeated_prompt_is_exact() -> None:
 
 
 @pytest.mark.parametrize("mode", PrefixMode)
-async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_chat(
+async def test_a_conversation_hits_as_much_over_every_chat_api(
     mode: PrefixMode,
 ) -> None:
     tokenizer = SIMULATOR_TOKENIZER if mode is PrefixMode.TOKENS else None
@@ -110,7 +110,7 @@ async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_c
         assert predicted >= reported - (len(QUESTIONS) - 1) * 2 * PAGE
 
 
-async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_reason() -> None:
+async def test_a_prompt_that_cannot_be_tokenised_is_matched_by_its_text() -> None:
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY, session_params={"id": "s"})
@@ -124,7 +124,7 @@ async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_re
     assert f'untokenised_total{{model_name="{MODEL}",reason="options"}} 2.0' in page
 
 
-async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_why() -> None:
+async def test_requests_are_served_without_a_tokenizer_and_the_state_says_why() -> None:
     async with tokens_fleet(tokenizer="/nowhere") as (router, _), client_of(router) as client:
         await usage(client, "/v1/completions", prompt=STORY)
         async with httpx.AsyncClient() as plain:

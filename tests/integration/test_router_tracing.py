@@ -150,7 +150,7 @@ async def test_a_refused_request_names_the_reason_and_is_no_error_of_the_service
     assert root.status.code == 0
 
 
-async def test_a_client_that_does_not_sample_gets_no_spans_and_the_replica_learns_that() -> None:
+async def test_a_client_that_does_not_sample_gets_no_spans_at_router_and_replica() -> None:
     async with collector() as collected:
         reply, upstream = await traced(
             lambda *_: FakeReply([OK]), collected, traceparent(sampled=False)
@@ -179,7 +179,7 @@ async def test_tracing_begins_and_ends_with_a_changed_configuration() -> None:
         await tracing.close()
 
 
-async def test_requests_and_the_end_of_the_router_do_not_wait_for_a_collector_that_is_gone(
+async def test_neither_requests_nor_the_router_s_end_wait_for_a_gone_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("evenkeel_router.telemetry.tracing.LAST_EXPORT_S", 0.1)

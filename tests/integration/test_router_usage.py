@@ -124,7 +124,7 @@ async def test_a_stream_that_breaks_off_costs_what_was_sent(path: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_the_engine_refuses_costs_nothing_and_what_it_loses_at_most_its_input(
+async def test_a_refused_request_costs_nothing_and_a_lost_one_at_most_its_input(
     path: str, stream: bool
 ) -> None:
     error = {"message": "No.", "type": "BadRequestError", "code": 400}

@@ -312,7 +312,7 @@ def test_a_drain_that_finishes_what_runs_is_no_different_from_a_kill():
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_routers_that_know_different_things_add_no_more_than_they_do_not_know(adversary):
+def test_routers_with_different_news_add_at_most_the_news_that_they_lack(adversary):
     """Any request may come to any of three routers; they exchange what they know after every deed only."""
     most = 4
     churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, unsettled=2 * most)

@@ -129,7 +129,7 @@ def fleet_of(worker_quantum: float) -> D2lpm:
 
 @examples(100)
 @given(loads)
-def test_between_two_refills_every_replica_gets_work_until_its_credit_is_spent(
+def test_every_replica_gets_work_until_its_credit_is_spent_between_refills(
     loads: Loads,
 ) -> None:
     policy = fleet_of(100.0)

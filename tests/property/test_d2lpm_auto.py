@@ -32,7 +32,7 @@ Script = list[tuple]  # type: ignore[type-arg]
 
 @examples(100)
 @given(st.lists(st.one_of(sends, sends, sends, ends), max_size=150))
-def test_while_a_replica_has_no_work_of_a_client_no_new_work_piles_up_elsewhere(
+def test_work_of_a_client_does_not_pile_up_while_a_replica_has_none_of_it(
     script: Script,
 ) -> None:
     """At dispatch, with a replica that has none of its work, a client's work at the chosen one is bounded.

@@ -282,7 +282,7 @@ def services(played: Run, load: Load) -> list[list[float]]:
     return [played.parties[client.identity].service for client in load.clients]
 
 
-def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together(way):
+def test_under_peak_aware_admission_the_bounds_hold_for_the_real_batches(way):
     """§7 A1: M' instead of M."""
     seen: Counter[str] = Counter()
 

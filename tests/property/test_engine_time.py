@@ -43,7 +43,7 @@ def request(client: str, number: int, weight: float) -> Request:
     weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=5),
     greed=st.sampled_from([0.1, 0.5, 1.0]),
 )
-def test_the_lag_of_a_client_that_decodes_is_one_prefill_for_each_other_client(
+def test_a_decoding_client_lags_by_one_prefill_for_each_other_client(
     seed: int, weights: list[float], greed: float
 ) -> None:
     rng, time = Random(seed), EngineTime()

@@ -44,7 +44,7 @@ def served(quantum: float, tokens: int, *, bursts: bool) -> float:
 
 
 @given(quantum=st.sampled_from([10.0, 60.0, 300.0]), tokens=st.integers(2, 20))
-def test_bursts_into_an_empty_queue_leave_a_light_client_what_a_backlog_leaves_it(
+def test_bursts_leave_a_light_client_about_what_a_backlog_leaves_it(
     quantum: float, tokens: int
 ) -> None:
     backlog = served(quantum, tokens, bursts=False)

@@ -287,7 +287,7 @@ def test_a_router_that_dies_frees_its_part() -> None:
     assert world.run(500)[A] > 0.99
 
 
-def test_a_router_that_cannot_use_its_part_holds_up_the_others_for_some_intervals_only() -> None:
+def test_a_router_that_cannot_use_its_part_holds_up_others_for_a_short_time() -> None:
     world = World([{A: 24}, {B: 24}])
     world.run(1000)
     world.routers["r1"].gate.admit = lambda now_s: []  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ def test_a_ledger_survives_the_wire_and_a_second_answer_is_empty():
     assert (again.replica_accounts, again.closed_totals, again.demand) == ((), None, ())
 
 
-def test_a_ledger_in_parts_is_the_ledger_in_any_order_and_although_it_changes_meanwhile():
+def test_the_parts_of_a_changing_ledger_make_it_whole_in_any_order():
     here, there = full_ledger(), ledger("router-2")
     parts = []
     for part in here.parts():
@@ -47,7 +47,7 @@ def test_a_ledger_in_parts_is_the_ledger_in_any_order_and_although_it_changes_me
     assert there.members_of[here.router] == here.members
 
 
-def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
+def test_an_account_compacted_between_two_parts_is_in_the_closed_totals():
     here, there = ledger("router-1"), ledger("router-2")
     for name in ("first", "second"):
         here.received(name, BOB, 9)
@@ -64,7 +64,7 @@ def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
     assert there.served(BOB) == here.served(BOB) == 18
 
 
-def test_a_page_of_many_rows_travels_in_pieces_of_which_only_the_last_claims_to_be_all():
+def test_only_the_last_piece_of_a_large_account_claims_to_be_complete():
     here, there = ledger("router-1"), ledger("router-2")
     names = [f"ns/t/{n}" for n in range(25)]
     here.observe("one", since=0, sequence=3, rows=[ReplicaRow(n, service=1) for n in names])

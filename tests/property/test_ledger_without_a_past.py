@@ -118,7 +118,7 @@ def fleet() -> World:
 
 @given(events, events)
 @examples(100)
-def test_where_all_routers_were_gone_carried_balances_begin_at_zero_and_stay_exact(before, after):
+def test_carried_balances_begin_at_zero_and_stay_exact_without_old_routers(before, after):
     world = fleet()
     world.run(before)
     world.check()

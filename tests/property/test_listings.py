@@ -220,7 +220,7 @@ def test_drr_schedules_what_going_round_the_ring_makes_of_it(load, disturbances,
 
 
 @given(load=loads())
-def test_a_quantum_beyond_all_work_is_lpm_for_those_there_at_the_first_refill(load):
+def test_a_quantum_beyond_all_work_is_lpm_for_clients_of_the_first_refill(load):
     together = Load(
         load.memory_tokens,
         tuple(replace(sending, step=0) for sending in load.sendings),

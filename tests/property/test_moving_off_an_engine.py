@@ -156,7 +156,7 @@ def test_most_of_what_waited_pays_where_it_goes_and_only_there() -> None:
     drains_s=st.floats(0.05, 1.5), each=st.integers(3, 20), lag_s=st.floats(0.0, 0.8),
     output=st.integers(1, 40),
 )  # fmt: skip
-def test_what_was_computed_before_it_was_taken_back_is_paid_there_and_nowhere_else(
+def test_computed_work_of_a_relocated_request_is_paid_at_its_first_replica(
     drains_s: float, each: int, lag_s: float, output: int
 ) -> None:
     """However late the engine lets go, and whichever it runs: each token that a client gets is paid once."""

@@ -85,7 +85,7 @@ def test_an_index_with_room_answers_as_the_naive_model(
 
 @examples(100)
 @given(operations, st.lists(prompts, min_size=1, max_size=5), st.integers(1, 9))
-def test_a_full_index_stays_within_its_bound_and_claims_only_what_was_inserted(
+def test_a_full_index_keeps_its_bound_and_claims_only_inserted_blocks(
     steps: list[tuple[str, list[int], int]], asked: list[list[int]], max_blocks: int
 ) -> None:
     index, naive = PrefixIndex(max_blocks=max_blocks), Naive()

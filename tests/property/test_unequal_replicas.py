@@ -47,7 +47,7 @@ def closed_loop(worker_quantum: float | None) -> tuple[float, float]:
     return heavy / (heavy + light), fast_waits / STEPS
 
 
-def test_auto_keeps_all_clients_waiting_at_both_and_the_shares_are_the_weights() -> None:
+def test_auto_keeps_all_clients_waiting_at_both_and_shares_equal_weights() -> None:
     part, fast_waits = closed_loop(None)
     assert fast_waits > 0.95
     assert part == pytest.approx(0.75, abs=0.02)

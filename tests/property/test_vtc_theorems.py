@@ -187,7 +187,7 @@ def test_a_client_that_comes_back_waits_for_a_constant_of_others_service():
     assert seen["waited"] > 30
 
 
-def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together():
+def test_under_peak_aware_admission_the_bounds_hold_for_the_real_batches():
     """§7 A1: M' instead of M."""
     seen: Counter[str] = Counter()
 

@@ -96,7 +96,7 @@ async def test_each_adapter_gives_its_own_output_and_shares_no_prefix(
     assert row.service - row.extend_tokens - 2 * row.output_tokens == 3 * 256
 
 
-async def test_a_flood_with_one_adapter_does_not_delay_clients_of_more_adapters_than_slots(
+async def test_a_flood_with_one_adapter_delays_no_client_of_other_adapters(
     adapted: SharedEngine,
 ) -> None:
     rng = random.Random(2)

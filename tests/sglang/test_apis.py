@@ -112,7 +112,7 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
         assert row.output_tokens == totals.output_tokens + 2
 
 
-async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_chat(
+async def test_a_conversation_hits_as_much_over_every_chat_api(
     templated: SharedEngine,
 ) -> None:
     for mode in PrefixMode:

@@ -115,7 +115,7 @@ async def test_a_stream_goes_through_the_router_and_is_accounted_in_the_engine(
 
 
 @pytest.mark.slow
-async def test_a_replica_that_is_killed_comes_back_with_what_clients_owe_and_shares_recover(
+async def test_a_killed_replica_returns_with_the_clients_debts_and_shares_recover(
     start: Callable[[str], Fleet], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     fleet = await asyncio.to_thread(start, "Tokens")

@@ -12,7 +12,7 @@ from tests.sglang.engine import engine_environment
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def test_the_gate_is_as_fair_as_the_plug_in_and_keeps_the_engines_queue_short(
+def test_the_gate_is_as_fair_as_the_plug_in_with_a_short_engine_queue(
     tmp_path: Path,
 ) -> None:
     environment = engine_environment()

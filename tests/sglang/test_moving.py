@@ -77,7 +77,7 @@ until = partial(waited_until, patience_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid_once(
+async def test_requests_that_wait_at_a_real_engine_relocate_and_are_paid_once(
     plain: SharedEngine, templated: SharedEngine, stream: bool
 ) -> None:
     rng, name = random.Random(7), "streams" if stream else "answers"

@@ -237,7 +237,7 @@ def test_a_version_that_does_not_fit_refuses_to_start(older_seam: str) -> None:
 
 
 @pytest.mark.parametrize("sglang", [None, "0.5.21"])
-def test_a_mode_that_bypasses_the_policy_is_refused_as_flags_are_read(sglang: str | None) -> None:
+def test_a_mode_that_bypasses_the_policy_is_refused_with_its_flags(sglang: str | None) -> None:
     started, *refused = refusals(*([POLICY], *([POLICY, mode] for mode in MODES)), sglang=sglang)
     assert started == ""
     for mode, refusal in zip(MODES, refused, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.fleet.probe import EngineSize, Verdict
+from evenkeel_router.fleet.probe import EngineSize, ProbeVerdict
 from evenkeel_router.transport.upstream import (
     Exchange,
     Feed,
@@ -23,13 +23,13 @@ from evenkeel_router.transport.upstream import (
 class FakeProber:
     """Says of each replica what it is told to; ready otherwise."""
 
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ProbeVerdict] = field(default_factory=dict)
     sizes: dict[str, EngineSize] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     asked_start: int = 0
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
-        return self.verdicts.get(replica.name, Verdict.READY)
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
+        return self.verdicts.get(replica.name, ProbeVerdict.READY)
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         return self.sizes.get(replica.name)

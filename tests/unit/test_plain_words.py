@@ -43,7 +43,7 @@ PYTHON: Final = tuple(
                    "plugins", "simulator")
 )  # fmt: skip
 SUBJECTS_NAMED: Final = (
-    "contract", "fairshare", "images", "kube", "laboratory", "monitoring", "operator", "release", "simulator",
+    "cli", "contract", "fairshare", "images", "kube", "laboratory", "monitoring", "operator", "plugins", "release", "router", "simulator",
 )  # fmt: skip
 """Packages whose docstrings name their subject."""
 DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")

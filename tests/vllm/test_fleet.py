@@ -124,7 +124,7 @@ def tenancy() -> TenancyConfig:
     )
 
 
-async def test_a_replica_that_shuts_down_finishes_its_requests_and_others_take_the_rest(
+async def test_a_replica_that_ends_finishes_its_requests_and_others_take_the_rest(
     environment: Path, tmp_path: Path
 ) -> None:
     with vllm(environment, tmp_path, "r0") as one, vllm(environment, tmp_path, "r1") as other:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import TextColumn
 from rich.table import Table
 
-from evenkeel_cli.demo.figures import Figures, make_figures
+from evenkeel_cli.demo.figures import PhaseFigures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable, make_table
@@ -35,7 +35,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     client_quantum: int | str
     profile: str
     load: Flood
-    phases: dict[str, Figures]
+    phases: dict[str, PhaseFigures]
 
 
 def _quantum(text: str) -> str:
@@ -125,9 +125,9 @@ def _print(report: DemoReport, console: Console) -> None:
         console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
 
 
-def _table(figures: Sequence[Figures]) -> Table:
+def _table(figures: Sequence[PhaseFigures]) -> Table:
     table = make_table("", *(figure.title for figure in figures))
-    rows: Sequence[tuple[str, Callable[[Figures], str]]] = (
+    rows: Sequence[tuple[str, Callable[[PhaseFigures], str]]] = (
         ("TTFT p50, ordinary clients", lambda f: seconds(f.ttft_p50_s)),
         ("TTFT p99, ordinary clients", lambda f: _at_least(f) + seconds(f.ttft_p99_s)),
         ("latency p50, ordinary clients", lambda f: seconds(f.latency_p50_s)),
@@ -148,7 +148,7 @@ def _milliseconds(value: float | None) -> str:
     return "–" if value is None else f"{1000 * value:.0f} ms"
 
 
-def _at_least(figures: Figures) -> str:
+def _at_least(figures: PhaseFigures) -> str:
     return "≥ " if figures.unfinished else ""
 
 

@@ -22,7 +22,7 @@ from evenkeel_simulator.traffic.workload import Program
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one phase."""
 
     title: str
@@ -35,7 +35,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     """Failed requests of all clients."""
     ttft_p50_s: float
-    """Times are those of the ordinary clients."""
+    """Median time to first token of the ordinary clients. The times below are theirs, too."""
     ttft_p99_s: float
     latency_p50_s: float
     latency_p99_s: float
@@ -49,7 +49,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     jain: float
     """Jain's index of what each client was given over what it was owed."""
     given_over_owed: dict[str, float]
-    """By client, of those that were owed something."""
+    """Client → what it was given over what it was owed, of those that were owed something."""
     elapsed_s: float
 
 
@@ -63,7 +63,7 @@ class OrdinaryRequest:
     ended: bool
 
 
-def make_figures(result: PhaseResult) -> Figures:
+def make_figures(result: PhaseResult) -> PhaseFigures:
     """All figures of a phase."""
     requests = ordinary_requests(result)
     window_s = result.phase.flood.duration_s
@@ -72,7 +72,7 @@ def make_figures(result: PhaseResult) -> Figures:
     answered = [o.record().itl_s for o in result.outcomes if o.client != FLOOD]
     itls = [itl_s for itl_s in answered if itl_s is not None]
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
-    return Figures(
+    return PhaseFigures(
         title=result.phase.title,
         replica_policy=result.phase.replica_policy,
         fleet_policy=result.phase.fleet_policy,
@@ -122,7 +122,7 @@ def ordinary_requests(result: PhaseResult) -> list[OrdinaryRequest]:
 
 
 def given_over_owed(result: PhaseResult) -> dict[str, float]:
-    """By client, of those that were owed something, until the phase was cut."""
+    """Client → what it was given over what it was owed, until the phase was cut. Clients that were owed nothing are left out."""
     records = [outcome.record() for outcome in result.outcomes]
     ended = {record.program for record in records}
     records += [

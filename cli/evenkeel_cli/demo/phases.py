@@ -19,7 +19,7 @@ from evenkeel_simulator.traffic.workload import Call, Program
 
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.clients import assign_keys, headers_by_key
-from evenkeel_cli.replay.run import Outcome, Run
+from evenkeel_cli.replay.run import Outcome, Replay
 from evenkeel_cli.replay.sender import Sender, open_session
 from evenkeel_cli.up.fleet import running_fleet
 
@@ -32,7 +32,7 @@ class Flood:
     """The parameters of the load."""
 
     duration_s: float = 35.0
-    """How long requests arrive."""
+    """Time in which requests arrive."""
     ordinary_per_s: float = 2.0
     """Requests per second of each ordinary client; arrivals are Poisson."""
     flood_factor: float = 10.0
@@ -41,7 +41,7 @@ class Flood:
     """Number of prompts that begin a client's requests, equally likely."""
     prefix_tokens: int = 512
     question_tokens: tuple[int, int] = (32, 160)
-    """The part that differs between requests: uniform, both ends included."""
+    """Range of the tokens that differ between requests: uniform, both ends included."""
     answer_tokens: tuple[int, int] = (32, 96)
     seed: int = 7
 
@@ -85,7 +85,7 @@ class Phase:
     """The policies and the load of a phase."""
 
     name: str
-    """Its name in files."""
+    """Name of the phase in files."""
     title: str
     replica_policy: str
     fleet_policy: str
@@ -153,7 +153,7 @@ async def run_phase(
             now=lambda: loop.time() - began_s,
             headers_of=headers_by_key(assign_keys((*ORDINARY, FLOOD), keys), keys),
         )
-        run = Run(send=sender.send, now=sender.now)
+        run = Replay(send=sender.send, now=sender.now)
         await _until_ordinary_end(
             run, programs, now=sender.now, duration_s=phase.flood.duration_s, progress=progress
         )
@@ -164,7 +164,7 @@ async def run_phase(
 
 
 async def _until_ordinary_end(
-    run: Run,
+    run: Replay,
     programs: Sequence[Program],
     *,
     now: Callable[[], float],

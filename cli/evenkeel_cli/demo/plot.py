@@ -10,14 +10,14 @@ from evenkeel_simulator.traffic.axes import tidy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evenkeel_cli.demo.figures import Figures, ordinary_requests
+from evenkeel_cli.demo.figures import PhaseFigures, ordinary_requests
 from evenkeel_cli.demo.phases import PhaseResult
 from evenkeel_cli.replay.report import seconds
 
 COLOURS: Final = {"baseline": "#8a8f98", "round_robin": "#d1495b", "evenkeel": "#00798c"}
 
 
-def plot(results: Sequence[PhaseResult], figures: Mapping[str, Figures], path: Path) -> None:
+def plot(results: Sequence[PhaseResult], figures: Mapping[str, PhaseFigures], path: Path) -> None:
     """Write the picture as PNG; raises `OSError`."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     title = "One client floods the fleet: waiting times of the three others"
@@ -53,7 +53,7 @@ def _bars(
     axes: Axes,
     title: str,
     values: Mapping[str, float],
-    figures: Mapping[str, Figures],
+    figures: Mapping[str, PhaseFigures],
     *,
     words: Callable[[float], str],
 ) -> None:

@@ -28,7 +28,7 @@ from evenkeel_cli.replay.clients import (
     read_keys,
 )
 from evenkeel_cli.replay.report import ReplayReport, make_report, table_of, write_report
-from evenkeel_cli.replay.run import Outcome, Run
+from evenkeel_cli.replay.run import Outcome, Replay
 from evenkeel_cli.replay.sender import (
     UNAUTHENTICATED,
     Sender,
@@ -42,7 +42,7 @@ from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReplayOptions:
     """One field for each option of the command."""
 
     trace: Annotated[Path, typer.Option(help="Trace file: CSV or Mooncake JSONL, plain or gzip.")]
@@ -79,7 +79,7 @@ class Options:
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False
 
 
-def _command(options: Options) -> None:
+def _command(options: ReplayOptions) -> None:
     """Send a trace to an OpenAI endpoint, and report per client."""
     out = options.out
     try:
@@ -109,7 +109,7 @@ def _command(options: Options) -> None:
     raise typer.Exit(status)
 
 
-replay = command_of(_command, Options)
+replay = command_of(_command, ReplayOptions)
 
 
 def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
@@ -129,7 +129,7 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
     return lambda _: {}  # no client is identified
 
 
-async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]) -> int:
+async def _replay(options: ReplayOptions, headers_of: Headers, work: Sequence[Program]) -> int:
     """Send, report and write; the exit code: INTERRUPTED after an interrupt, FAILED if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
@@ -146,7 +146,7 @@ async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]
             force_length=options.force_length,
         )
         with _progress(len(work)) as note:
-            run = Run(
+            run = Replay(
                 send=sender.send,
                 now=sender.now,
                 max_concurrency=options.max_concurrency,
@@ -183,7 +183,7 @@ async def _replay(options: Options, headers_of: Headers, work: Sequence[Program]
 def _print(
     report: ReplayReport, outcomes: Sequence[Outcome], *, named: bool, out: Path | None
 ) -> None:
-    """`named`: requests identified their client."""
+    """Print the table and a remedy for refused keys. `named`: requests identified their client."""
     console = report_console()
     console.print(table_of(report, outcomes), highlight=False)
     if str(UNAUTHENTICATED) in report.errors:

@@ -26,7 +26,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     trace: str
     speed: float
     max_concurrency: int
-    """0: no limit."""
+    """Most requests in flight at a time; 0: no limit."""
     interrupted: bool
     errors: dict[str, int]
     """Failed requests by cause: a status, `stream`, `connection`, `timeout`."""
@@ -34,7 +34,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     latest_s: float
     """The largest delay of a request before it was sent, caused by this machine or by --max-concurrency."""
     summary: Summary
-    """As in `evenkeel simulate`; times count from the moment that a request is sent."""
+    """The figures of `evenkeel simulate`; times count from the moment that a request is sent."""
 
 
 def make_report(

@@ -58,7 +58,7 @@ class Outcome:
     number: int
     client: str
     due_s: float
-    """The time at which it should be sent, in seconds since the run began, like all times here."""
+    """The time at which the call should be sent, in seconds since the run began, like all times here."""
     answer: Answer
 
     def record(self) -> Record:
@@ -83,7 +83,7 @@ class Outcome:
         )
 
 
-class Run:
+class Replay:
     """One replay. `seed` decides the texts. `outcomes` grows as calls end, so an interrupted run has results too."""
 
     def __init__(

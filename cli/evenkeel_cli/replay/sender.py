@@ -42,9 +42,9 @@ class Answer:
     cached_tokens: int = 0
     output_tokens: int = 0
     error: str | None = None
-    """None for a complete answer; otherwise the cause: `429`, `stream`, `connection`, …"""
+    """Cause of a failure: `429`, `stream`, `connection`, …; None for a complete answer."""
     detail: str = ""
-    """The message of the endpoint."""
+    """Message of the endpoint; empty for a complete answer."""
 
 
 class SenderError(Exception):

@@ -21,13 +21,13 @@ from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error
 from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
-from evenkeel_cli.route.options import Options, route_of_options
+from evenkeel_cli.route.options import RouteOptions, route_of_options
 from evenkeel_cli.route.routefile import Read, RouteFile, parse_route_file, router_config_of, sha256
 
 _NO_TOKEN = "is required if --host is not a loopback address; choose a secret token"
 
 
-def _command(options: Options) -> None:
+def _command(options: RouteOptions) -> None:
     """Run a fair router in front of engines that run already.
 
     The first signal (Ctrl-C) finishes the requests in flight; a second one ends at once. Edits of FILE are applied when it is saved.
@@ -46,13 +46,13 @@ def _command(options: Options) -> None:
     raise typer.Exit(_route(options, render))
 
 
-route = command_of(_command, Options)
+route = command_of(_command, RouteOptions)
 
 
 Render = Callable[[RouteFile, ModelNames], RouterConfig]
 
 
-def _route(options: Options, render: Render) -> int:
+def _route(options: RouteOptions, render: Render) -> int:
     """Run until a signal; the exit status."""
     # 1. What is to be routed.
     (route, faults), data = _read(options)
@@ -81,7 +81,7 @@ def _route(options: Options, render: Render) -> int:
     return run(serve(config, source, log_output=output))
 
 
-def _read(options: Options) -> tuple[Read, bytes]:
+def _read(options: RouteOptions) -> tuple[Read, bytes]:
     """What is to be routed, and the bytes of the file."""
     file = options.file
     if file is None:

@@ -17,7 +17,7 @@ BETWEEN_S: Final = 1.0
 REPORT_EVERY: Final = 10
 """Rounds without an answer between two lines about it."""
 SGLANG: Final = "sglang"
-"""`owned_by` of SGLang's cards."""
+"""The value of `owned_by` in SGLang's list of models."""
 
 
 class ModelsError(Exception):
@@ -98,7 +98,7 @@ def _agreed(answers: Sequence[tuple[ReplicaConfig, ModelNames]]) -> ModelNames:
 
 
 async def _ask(session: aiohttp.ClientSession, replica: ReplicaConfig) -> ModelNames | str:
-    """What it serves, or why that is not known. Raises `ModelsError`."""
+    """The names that an engine serves, or why they are not known. Raises `ModelsError`."""
     headers = {} if replica.api_key is None else {"Authorization": f"Bearer {replica.api_key}"}
     try:
         async with session.get(replica.url + PATH, headers=headers) as response:

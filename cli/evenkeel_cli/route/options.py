@@ -23,7 +23,7 @@ def _port(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RouteOptions:
     """One field for each option of the command."""
 
     file: Annotated[
@@ -96,14 +96,14 @@ class Options:
     ] = False
 
     def describe_a_route(self) -> bool:
-        """Whether one of them is given that a file replaces."""
+        """Whether an option is given that a file would replace."""
         lists = (self.replica, self.key, self.weight)
         others = (self.anonymous, self.model, self.queue, self.tracing)
         return any(lists) or any(one is not None for one in others)
 
 
-def route_of_options(options: Options) -> Read:
-    """The document, and its faults under the names of the options."""
+def route_of_options(options: RouteOptions) -> Read:
+    """The document that these options describe, and its faults under the names of the options."""
     tracing = traces_to(options.tracing)
     if not options.replica:
         message = "give the address of an engine, such as http://127.0.0.1:8000, or a file"

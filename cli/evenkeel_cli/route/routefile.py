@@ -56,15 +56,15 @@ class RouteReplica:
     url: Annotated[str, Url(bare=True)]
     """`http://host:port`, without a path."""
     name: Name | None = None
-    """Its name in metrics and logs. If not set, it is `host:port`."""
+    """Name of the engine in metrics and logs. If not set, it is `host:port`."""
     api_key: Key | None = None
     """Bearer key that the engine requires; not set if it requires none."""
     reports: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` of its reports port, if it runs the plug-in."""
+    """`tcp://host:port` of the engine's reports port, if it runs the plug-in."""
     kv_events: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` of its KV events, with prefix mode Tokens."""
+    """`tcp://host:port` of the engine's KV events, with prefix mode Tokens."""
     kv_replay: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` of the replay of its KV events; required with `kvEvents`."""
+    """`tcp://host:port` of the replay of the engine's KV events; required with `kvEvents`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class RouteClient:
 
     name: Name
     weight: Weight = 1
-    """Its weight against the other clients of the tenant."""
+    """Weight of the client against the other clients of the tenant."""
     keys: tuple[Key, ...] = ()
-    """API keys that identify it."""
+    """API keys that identify the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class RouteTenant:
 
     name: Name
     weight: Weight = 1
-    """Its weight against the other tenants, however many clients it has."""
+    """Weight of the tenant against the other tenants, however many clients it has."""
     keys: tuple[Key, ...] = ()
     """API keys of a tenant without named clients: they identify its client `default`."""
     clients: Annotated[tuple[RouteClient, ...], UniqueBy(("name",))] = ()
@@ -93,7 +93,7 @@ class RouteTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteScheduling(SchedulingConfig):
-    """As in a RouterConfig, but the router orders the queue of an engine without the plug-in."""
+    """The scheduling of a RouterConfig, but the router orders the queue of an engine without the plug-in."""
 
     queue: QueueOwner = QueueOwner.AUTO
 
@@ -188,7 +188,7 @@ def router_config_of(
 
 
 def sha256(text: str) -> str:
-    """As a RouterConfig holds keys and tokens."""
+    """The SHA-256 of a key or token in hexadecimal digits, as a RouterConfig has it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -204,7 +204,7 @@ def _replica(given: RouteReplica, replica_key: str | None) -> ReplicaConfig:
 
 
 def name_of(replica: RouteReplica) -> str:
-    """Its name in metrics and logs."""
+    """Name of a replica in metrics and logs."""
     return replica.name or urlsplit(replica.url).netloc or replica.url
 
 
@@ -256,7 +256,7 @@ def _rules(route: RouteFile) -> Iterator[Fault]:
 
 
 def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
-    """Entries (path, value, what it is) whose value another one has."""
+    """A fault for each entry (path, value, what it is) whose value an earlier one has."""
     first: dict[str, str] = {}
     for path, value, what in entries:
         seen = first.setdefault(value, path)
@@ -265,5 +265,5 @@ def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
 
 
 def _is_of_file(fault: Fault) -> bool:
-    """Not of the RouterConfig's own parts: repeated keys are found in the file, and ports are options."""
+    """Whether a fault is one of the file. Repeated keys are found in the file itself, and ports are options."""
     return not fault.path.startswith(("tenancy", "listen", "adminToken"))

@@ -28,9 +28,9 @@ class ReplicaRow(ReplicaCounts, frozen=True, kw_only=True):
     """One replica."""
 
     state: str
-    """`ready`, `not ready` or `gone`."""
+    """State of the replica: `ready`, `not ready` or `gone`."""
     service_per_s: float
-    """Weighted tokens."""
+    """Service per second, weighted tokens."""
     hit_rate: float | None
     """The part of the input tokens that was cached, of requests that ended in the window; None without any."""
 
@@ -40,15 +40,15 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     client: str
-    """Empty: the clients of the tenant that have no row of their own."""
+    """Name of the client; empty: the clients of the tenant that have no row of their own."""
     weight: str
     """Weight of the tenant · weight of the client."""
     share: float | None
-    """Its part of the service in the window, 0 to 1; None if the fleet served no client."""
+    """The client's part of the service in the window, 0 to 1; None if the fleet served no client."""
     owed: float | None
-    """What it was owed in the window, as a part of all service, 0 to 1; None if no request of it waits."""
+    """What the client was owed in the window, as a part of all service, 0 to 1; None if no request of it waits."""
     service_per_s: float
-    """Weighted tokens."""
+    """Service per second, weighted tokens."""
     in_flight: int
     waiting: int
     running: int
@@ -57,9 +57,9 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     deficit_max: float | None
     """Greatest deficit over the replicas."""
     behind: float
-    """Its fair share minus the service that it received, weighted tokens; negative if it received more."""
+    """The client's fair share minus the service that it received, weighted tokens; negative if it received more."""
     lead_s: float
-    """Its lead over the least served backlogged client of its tenant, in seconds of fair service."""
+    """The client's lead over the least served backlogged client of its tenant, in seconds of fair service."""
     credit: float
     """Σ over replicas of q_{i,w}, weighted tokens. With `workerQuantum: Auto` minus its open work."""
     itl_s: float | None

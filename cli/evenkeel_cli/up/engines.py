@@ -48,7 +48,7 @@ _CHECK_LIMIT_S: Final = 60.0
 # Engines size their caches by the memory. On the CPU other processes need that memory too.
 _CPU_POOL: Final = "--max-total-tokens=16384"
 _VLLM_CPU_POOL: Final = "--kv-cache-memory-bytes=67108864"
-"""65,536 tokens of the tiny model."""
+"""The KV pool of vLLM on the CPU: 65,536 tokens of the tiny model."""
 _DEVICE_FLAG: Final = "--device"
 _CPU: Final = f"{_DEVICE_FLAG}=cpu"
 _GPU_DEVICE: Final = re.compile(r"nvidia(\d+)")
@@ -76,7 +76,7 @@ class Engines:
     environment: Path = DEFAULT_ENVIRONMENT
     """A virtual environment with SGLang and the plug-in, or its interpreter."""
     vllm: Path = VLLM_ENVIRONMENT
-    """The same for vLLM."""
+    """A virtual environment with vLLM and the plug-in, or its interpreter."""
     model: Path | None = None
     """The folder of a model to serve instead of `spec.model.source`."""
 
@@ -326,7 +326,7 @@ def _names_device(arguments: Sequence[str]) -> bool:
 
 
 def _check_gpus(gpus: Sequence[str], needed: int) -> None:
-    """Raise `FleetError` if there are too few of them."""
+    """Raise `FleetError` if there are too few GPUs."""
     if gpus and needed > len(gpus):
         raise FleetError(
             f"spec.engine.replicas times spec.engine.gpu.count is {needed}, and this machine has "

@@ -35,7 +35,7 @@ from evenkeel_cli.up.replicas import (
     changes_to,
     simulated,
 )
-from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
+from evenkeel_cli.up.routers import LocalRouter, count_of, further_listen, state_of
 from evenkeel_cli.up.state import StateFolder, end, leftovers
 
 HOST: Final = "127.0.0.1"
@@ -46,7 +46,7 @@ STARTS_AT_ONCE: Final = max(4, 2 * (os.cpu_count() or 1))
 ROUTER_SLACK_S: Final = 5.0  # on top of the router's own drain
 
 
-class Replica:
+class LocalReplica:
     """One replica: its command, its ports, its supervisor."""
 
     def __init__(self, name: str, command: ReplicaCommand) -> None:
@@ -67,14 +67,14 @@ class Replica:
         return f"http://{HOST}:{self.ports[0]}"
 
     def config(self) -> ReplicaConfig:
-        """Its entry in the router's configuration."""
+        """The replica's entry in the router's configuration."""
         reports, kv_events, kv_replay = (f"tcp://{HOST}:{port}" for port in self.ports[1:])
         return ReplicaConfig(
             name=self.name, url=self.url, reports=reports, kv_events=kv_events, kv_replay=kv_replay
         )
 
 
-class Fleet:
+class LocalFleet:
     """The running fleet; made by `running_fleet`. One change at a time."""
 
     def __init__(
@@ -87,15 +87,15 @@ class Fleet:
         report: Report,
     ) -> None:
         self.listen = listen
-        self.replicas: dict[str, Replica] = {}
-        self.routers: list[Router] = []
+        self.replicas: dict[str, LocalReplica] = {}
+        self.routers: list[LocalRouter] = []
         self._folder = folder
         self._probes = probes
         self._engines = engines
         self._report = report
         self._launcher = Launcher(folder)
         self._supervisors: set[ProcessSupervisor] = set()
-        """Of every process, including those that start or end at the moment."""
+        """Supervisors of every process, including those that start or end at the moment."""
         self._config: RouterConfig | None = None
         self._reported_command: ReplicaCommand | None = None
 
@@ -113,7 +113,7 @@ class Fleet:
             command=command,
             count=manifest.service.spec.initial_replicas,
         )
-        new = [Replica(name, command) for name in changes.start]
+        new = [LocalReplica(name, command) for name in changes.start]
         await self._start(new, superseded or asyncio.Event())
         # 3. Add the new replicas to the router and remove the old ones. From here on the change is completed.
         old = [self.replicas.pop(name) for name in changes.stop]
@@ -169,12 +169,12 @@ class Fleet:
             self._reported_command = found
         return found
 
-    async def _start(self, replicas: list[Replica], superseded: asyncio.Event) -> None:
+    async def _start(self, replicas: list[LocalReplica], superseded: asyncio.Event) -> None:
         """Start replicas and wait until all are ready; after a failure or a newer edit none of them runs."""
         begun: list[ProcessSupervisor] = []
         slots = asyncio.Semaphore(STARTS_AT_ONCE)
 
-        async def start(replica: Replica) -> None:
+        async def start(replica: LocalReplica) -> None:
             async with slots:
                 replica.supervisor = self._supervise(replica.name, replica.program)
                 begun.append(replica.supervisor)
@@ -209,7 +209,7 @@ class Fleet:
         running, wanted = list(self.routers), count_of(manifest)
         new = [self._new_router(index) for index in range(len(running), wanted)]
         self.routers += new
-        self._publish()
+        self._publish()  # before the start, so that no new router lacks its peers
         try:
             await self._start_routers(new)
         except BaseException:
@@ -222,11 +222,11 @@ class Fleet:
         await self._stop_routers(removed)
         self._publish()
 
-    def _new_router(self, index: int) -> Router:
+    def _new_router(self, index: int) -> LocalRouter:
         listen = further_listen(self.listen, index) if index else self.listen
-        return Router(index, listen, self._folder)
+        return LocalRouter(index, listen, self._folder)
 
-    async def _start_routers(self, routers: list[Router]) -> None:
+    async def _start_routers(self, routers: list[LocalRouter]) -> None:
         for router in routers:
             router.supervisor = self._supervise(router.name, router.program)
         try:
@@ -240,7 +240,7 @@ class Fleet:
                 f"admin {router.admin_url})"
             )
 
-    async def _until_applied(self, router: Router) -> None:
+    async def _until_applied(self, router: LocalRouter) -> None:
         """Wait until a router uses its new configuration."""
         names = frozenset(self.replicas)
         if not await self._probes.routes(router.admin_url, names, ROUTING_LIMIT_S):
@@ -249,7 +249,7 @@ class Fleet:
         for fault in state.config_faults if state is not None else ():
             self._report(f"{router.name}: still uses its previous configuration: {fault}")
 
-    async def _stop_routers(self, routers: list[Router]) -> None:
+    async def _stop_routers(self, routers: list[LocalRouter]) -> None:
         drain_s = self._config.drain_timeout_s if self._config else 0.0
         await self._stop((router.supervisor for router in routers), drain_s + ROUTER_SLACK_S)
 
@@ -292,7 +292,7 @@ async def running_fleet(
     state_root: Path,
     report: Report,
     engines: Engines = Engines(),  # noqa: B008  (frozen)
-) -> AsyncIterator[Fleet]:
+) -> AsyncIterator[LocalFleet]:
     """The running fleet of `manifest`, stopped afterwards; raises `FleetError`.
 
     It first ends the processes that a killed run of the same service left behind, and reports them.
@@ -302,7 +302,7 @@ async def running_fleet(
     try:
         await asyncio.to_thread(_clean_up, folder, report)
         async with Probes.open() as probes:
-            fleet = Fleet(
+            fleet = LocalFleet(
                 folder=folder,
                 probes=probes,
                 listen=ports.claim(listen),

@@ -20,7 +20,7 @@ from evenkeel_cli.up.state import StateFolder, started_s
 _TAIL_BYTES: Final = 8192
 _OF_THIS_INTERPRETER: Final = ("PYTHONPATH", "PYTHONHOME")
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
-"""Of one log. A longer log is moved to `….log.1` and starts empty."""
+"""Longest log of one process. A longer log is moved to `….log.1` and starts empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,18 @@ class Program:
     """What one process of the fleet runs."""
 
     name: str
-    """Unique in the fleet; names the log."""
+    """Name of the process, unique in the fleet; its log has this name."""
     module: str
     arguments: tuple[str, ...]
     probe_url: str
-    """Answers 200 once the process is ready."""
+    """URL that answers 200 once the process is ready."""
     interpreter: str = sys.executable
     """The Python that has the module. Another interpreter than this one does not inherit PYTHONPATH and PYTHONHOME."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment of this process."""
+    """Variables that are added to the environment of this process."""
     start_limit_s: float = 60.0
-    """A process that is not ready by then is killed. The default allows for slow imports on a busy machine."""
+    """Time in which the process must become ready; otherwise it is killed. The default allows for slow imports on a
+    busy machine."""
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,8 @@ from evenkeel_cli.up.errors import FleetError
 
 LAST: Final = 65_535
 _RANGE: Final = (20_000, 32_000)
-"""Below the ports of outgoing connections: one of those could take a port between its choice and its use."""
+"""Ports to choose from. They are below those of outgoing connections: one of those could take a port between its
+choice and its use."""
 _chosen: set[int] = set()
 """Ports that this process chose. They may not be in use yet, so they are never chosen again."""
 

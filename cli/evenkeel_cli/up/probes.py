@@ -23,7 +23,7 @@ class Probes:
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[Self]:
-        """It ignores the proxy settings of the environment: all addresses are on this machine."""
+        """A client that ignores the proxy settings of the environment: all addresses are on this machine."""
         async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
             yield cls(client)
 

@@ -55,11 +55,11 @@ class ProcessSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """The current process; None between two."""
+        """Id of the current process; None between two processes."""
         return self._child.pid if self._child else None
 
     async def get_ready(self) -> None:
-        """Return when it is ready for the first time; raise `FleetError` when it fails twice."""
+        """Return when the process is ready for the first time; raise `FleetError` when it fails twice."""
         limit_s = self.program.start_limit_s
         waits = [asyncio.create_task(event.wait()) for event in (self.ready, self._failed)]
         try:
@@ -99,6 +99,7 @@ class ProcessSupervisor:
             code = await self._run_once()
             if self._stopping.is_set():
                 break
+            # After a long run this is its first failure, not one more of a program that cannot start.
             failures = 1 if loop.time() - began_s >= _STEADY_S else failures + 1
             if failures >= _TRIES:
                 self._failed.set()
@@ -155,13 +156,14 @@ class ProcessSupervisor:
             child.send(signal.SIGKILL)
 
     def _last_log_line(self) -> str:
-        """The last line of its log, which shows its progress."""
+        """The last line of the process's log, which shows its progress."""
         last = self._launcher.tail(self.name, lines=1).strip()
         return f"; its log: {last[:_LOG_CHARS]}" if last else ""
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after that many failures in a row (>= 1)."""
+    """Time to wait before the next start, after that many failures in a row (>= 1)."""
+    # The exponent has a bound, because 2.0 ** 1024 overflows.
     return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), _LAST_BACKOFF_S)
 
 

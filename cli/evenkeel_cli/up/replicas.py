@@ -17,7 +17,7 @@ from evenkeel_cli.up.launcher import Program
 SIMULATOR_MODULE: Final = "evenkeel_simulator.server"
 ROUTER_MODULE: Final = "evenkeel_router"
 REPLICA_GRACE_S: Final = 60.0
-"""For the streams of a replica that was removed."""
+"""Time that the streams of a removed replica may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class ReplicaAddress:
 
     @property
     def probe_url(self) -> str:
-        """Answers 200 once the replica is ready."""
+        """URL that answers 200 once the replica is ready."""
         return f"http://{self.host}:{self.http_port}/ready"
 
     @property
     def health_url(self) -> str:
-        """The same for an engine without `/ready`."""
+        """URL that answers 200 once an engine without `/ready` is ready."""
         return f"http://{self.host}:{self.http_port}/health"
 
     @property
     def number(self) -> int:
-        """3 for `replica-3`."""
+        """Number in the replica's name: 3 for `replica-3`."""
         return _number(self.name)
 
 

@@ -27,10 +27,10 @@ from evenkeel_cli.up.replicas import ROUTER_MODULE
 from evenkeel_cli.up.state import StateFolder, replace_file
 
 STRIDE: Final = 10
-"""From one router's ports to the next one's: 8080 to 8082, 8090 to 8092, and so on."""
+"""Distance from one router's ports to the next one's: 8080 to 8082, 8090 to 8092, and so on."""
 
 
-class Router:
+class LocalRouter:
     """One router: its ports, its configuration, its supervisor."""
 
     def __init__(self, index: int, listen: ListenConfig, folder: StateFolder) -> None:
@@ -43,12 +43,12 @@ class Router:
 
     @property
     def url(self) -> str:
-        """Where clients send requests."""
+        """URL to which clients send requests."""
         return f"http://{self.listen.host}:{self.listen.traffic_port}"
 
     @property
     def admin_url(self) -> str:
-        """Where `evenkeel top` and the other routers connect."""
+        """URL to which `evenkeel top` and the other routers connect."""
         return f"http://{self.listen.host}:{self.listen.admin_port}"
 
     def program(self) -> Program:
@@ -60,8 +60,8 @@ class Router:
             probe_url=f"http://{self.listen.host}:{self.listen.probe_port}/readyz",
         )
 
-    def publish(self, config: RouterConfig, routers: Sequence[Router]) -> None:
-        """Write its configuration file: the shared `config`, its own ports, and the other routers as peers."""
+    def publish(self, config: RouterConfig, routers: Sequence[LocalRouter]) -> None:
+        """Write the router's configuration file: the shared `config`, its own ports, and the other routers as peers."""
         peers = tuple(
             PeerConfig(name=other.name, url=other.admin_url)
             for other in routers

@@ -33,7 +33,7 @@ from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_faults, print_note
 from evenkeel_cli.up.engines import Engines
 from evenkeel_cli.up.errors import FleetError, Superseded
-from evenkeel_cli.up.fleet import Fleet, running_fleet
+from evenkeel_cli.up.fleet import LocalFleet, running_fleet
 
 CHECK_INTERVAL_S: Final = 0.3
 
@@ -71,7 +71,7 @@ def _read(path: Path) -> Contents:
 PROGRAM: Final = "evenkeel"
 
 
-def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
+def banner(manifest: Manifest, fleet: LocalFleet) -> RenderableType:
     """Clients with their keys and weights, the addresses, and a curl line."""
     keys = dict(manifest.api_keys())
     table = Table("tenant", "client", "weight", "API key", title="clients of the fleet", box=None)
@@ -151,10 +151,10 @@ class Run:
     listen: ListenConfig
     engines: Engines
     tracing: TracingConfig | None
-    """Replaces that of the file."""
+    """Tracing that replaces that of the file; None: the file decides."""
     state_root: Path
     console: Console
-    _fleet: Fleet | None = None
+    _fleet: LocalFleet | None = None
 
     def up(self) -> int:
         """Run until a signal stops it; the exit status."""
@@ -222,7 +222,7 @@ class Run:
                 self._report(f"{name} cannot be read: {found}; the fleet stays as it was")
             readable = isinstance(found, bytes)
 
-    async def _apply(self, fleet: Fleet, running: Manifest, edits: _Edits) -> Manifest:
+    async def _apply(self, fleet: LocalFleet, running: Manifest, edits: _Edits) -> Manifest:
         """Wait for an edit and apply it; the manifest that runs afterwards, which is `running` after a failure."""
         data = await edits.next()
         try:

@@ -73,7 +73,7 @@ class StateFolder:
         return self.path / f"{name}.log"
 
     def old_log_of(self, name: str) -> Path:
-        """Its earlier output, moved there when the log grew too long."""
+        """Earlier output of a process, moved there when its log grew too long."""
         return self.path / f"{name}.log.1"
 
     def write(self, record: FleetRecord) -> None:
@@ -127,6 +127,7 @@ def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
     for process in remaining:
         _signal(process.terminate)
     _, remaining = psutil.wait_procs(remaining, timeout=grace_s)
+    # Listed before the first one is killed: an orphan no longer shows its parent.
     for process in [*descendants(remaining), *remaining]:
         _signal(process.kill)
     psutil.wait_procs(remaining, timeout=grace_s)

@@ -90,6 +90,7 @@ class Matching:
             self._groups[prefix] = group
             if self._rematch(next(iter(group)), changed):
                 others = self._groups.get(prefix, {})
+                # In front: these matches are known to be too long.
                 self._stale = {**others, **self._stale}
                 self._saved += len(others)
         self._saved = min(MATCHES, self._saved + MATCHES_SAVED)
@@ -103,6 +104,7 @@ class Matching:
     def is_being_computed(self, request: EngineRequest, matched_tokens: int) -> bool:
         """Whether another request computes the next `SHARED_BLOCKS` blocks that this one lacks."""
         blocks = self._blocks_of(request)
+        # Rounded up: a block that is matched in part is not counted as lacking.
         last = -(-matched_tokens // BLOCK_TOKENS) + SHARED_BLOCKS - 1
         return last < len(blocks) and self._computing[blocks[last]] > 0
 
@@ -172,7 +174,7 @@ class Matching:
                 _remove(self._lacking, blocks[whole], request)
 
     def _blocks_of(self, request: EngineRequest) -> tuple[int, ...]:
-        """Its blocks when it began to wait."""
+        """The request's blocks when it began to wait."""
         blocks = self._blocks.get(request)
         if blocks is None:
             blocks = self._blocks[request] = _blocks(request)

@@ -30,21 +30,21 @@ _BYPASSED: Final = Counter(
 
 
 def active(policy: str) -> None:
-    """`policy` orders the waiting queue."""
+    """Export that `policy` orders the waiting queue."""
     _ACTIVE.labels(policy=policy).set(1)
 
 
 def inactive(reason: str) -> None:
-    """The engine's own order is in force."""
+    """Export that the engine's own order is in force."""
     _ACTIVE.labels(policy="none").set(0)
     _INACTIVE.labels(reason=reason).set(1)
 
 
 def refused(reason: str) -> None:
-    """A client key could not be read."""
+    """Count a client key that could not be read."""
     _REFUSED.labels(reason=reason).inc()
 
 
 def bypassed() -> None:
-    """A request entered the batch unproposed."""
+    """Count a request that entered the batch unproposed."""
     _BYPASSED.inc()

@@ -38,11 +38,11 @@ class EngineRequest(Protocol):
 
 
 CLIENT_PARAMETER: Final = "evenkeel_client"
-"""Of `custom_params`: the client key of a request whose tokenized form has no `routing_key`."""
+"""Member of `custom_params` with the client key of a request whose tokenized form has no `routing_key`."""
 
 
 def client_key(request: EngineRequest) -> str | None:
-    """The client key that came with it; None if there is none."""
+    """The client key that came with a request; None if there is none."""
     if request.routing_key is not None:
         return request.routing_key
     parameters = getattr(request.sampling_params, "custom_params", None)
@@ -51,18 +51,18 @@ def client_key(request: EngineRequest) -> str | None:
 
 
 def is_probe(request: EngineRequest) -> bool:
-    """Whether it is the engine's own health check."""
+    """Whether a request is the engine's own health check."""
     return isinstance(request.rid, str) and request.rid.startswith(HEALTH_CHECK)
 
 
 def was_aborted(request: EngineRequest) -> bool:
-    """Whether it ended, or is about to end, without finishing."""
+    """Whether a request ended, or is about to end, without finishing."""
     reason = request.finished_reason
     return reason is None or reason.to_json()["type"] == "abort"
 
 
 def context_tokens(request: EngineRequest) -> int:
-    """Input and output so far: what an admission must have in memory."""
+    """Input and output tokens of a request so far: what an admission must have in memory."""
     return len(request.origin_input_ids) + len(request.output_ids)
 
 
@@ -86,9 +86,9 @@ class Scheduled(Request):
 
     engine: EngineRequest = field(kw_only=True)
     bypassed: bool = field(kw_only=True, default=False)
-    """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
+    """Whether the request entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
     context_tokens: int = field(kw_only=True, default=0)
-    """Input and output so far when it began to wait."""
+    """Input and output tokens so far when the request began to wait."""
 
 
 def scheduled_of(
@@ -140,7 +140,7 @@ class Reservations:
     """
 
     def __init__(self, client_of: Callable[[EngineRequest], str | None]) -> None:
-        """`client_of`: None for requests of no client, such as the engine's own probes."""
+        """`client_of` returns None for requests of no client, such as the engine's own probes."""
         self._client_of = client_of
         self._lengths = OutputLengths()
 

@@ -62,7 +62,7 @@ class WaitingQueue(list[EngineRequest]):
         proposals: Iterator[EngineRequest],
         walker: CodeType | None = None,
     ) -> None:
-        """Without a `walker`, the first walk is the pass."""
+        """The walk of `walker` over the queue is the pass; without a `walker` it is the first walk."""
         super().__init__(waiting)
         self._proposals: Iterator[EngineRequest] | None = proposals
         self._walker = walker
@@ -75,7 +75,7 @@ class WaitingQueue(list[EngineRequest]):
         return proposals
 
     def disarm(self) -> None:
-        """The pass is over, walked or not."""
+        """End the pass, walked or not."""
         self._proposals = None
 
 
@@ -104,13 +104,13 @@ class Scheduling:
         self._adapters = adapters or AdapterLoads()
         self.refused = refused
         self.bypassed: Callable[[], None] = lambda: None
-        """Called for each request that entered the batch unproposed."""
+        """Callback for each request that entered the batch unproposed."""
         self.chunk_waits: EngineRequest | None = None
         """The prompt in chunks that waits in this pass."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
         self._waiting_tokens = 0
-        """Context tokens of these."""
+        """Context tokens of the waiting requests."""
         self._running: dict[EngineRequest, Scheduled] = {}
         self._decoded = 0
         """Requests with new output since the last pass, those of each step counted."""
@@ -149,20 +149,22 @@ class Scheduling:
             self._pass = self._queue = self._proposed = None
 
     def waiting_tokens(self, queue: Sequence[EngineRequest]) -> int | None:
-        """After the walk of a pass: input and output so far of all requests in the engine's queue. None: not known. Ends the pass."""
+        """Input and output tokens so far of all requests in the engine's queue; None: not known. Call it after the
+        walk of a pass, which it ends."""
         if self._pass is None:
             return None
         self.end_pass()
         return self._waiting_tokens if len(queue) == len(self._waiting) else None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
-        """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
+        """Compare the queues between passes. No pass follows where all waiting requests are aborted, and reports
+        would show them as waiting."""
         if len(queue) < len(self._waiting):
             with self._lock:
                 self._reconcile(queue)
 
     def tried(self, request: EngineRequest, *, admitted: bool) -> None:
-        """The result of the last proposal."""
+        """Note the result of the last proposal."""
         scheduled = self._waiting.get(request)
         if scheduled is None:
             return  # a probe
@@ -185,7 +187,7 @@ class Scheduling:
         return scheduled is not None and self._time is not None and self._time.must_wait(scheduled)
 
     def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
-        """Whether it has to, or requests that wait in the queue go before it."""
+        """Whether the next chunk of a prompt has to wait, or requests that wait in the queue go before it."""
         with self._lock:
             self._reconcile(queue)
         scheduled = self._running.get(request)
@@ -222,12 +224,13 @@ class Scheduling:
         """What an admitted request has to compute."""
         request = scheduled.engine
         scheduled.matched_tokens = prefix_tokens(request)
+        # The engine always computes the last token, for its output.
         scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
         scheduled.load_tokens = self._adapters.tokens(request)
 
     def _bypass(self, scheduled: Scheduled) -> None:
         """The engine admitted a request that the policy did not propose: it is counted, and the pass ends."""
-        self.end_pass()
+        self.end_pass()  # outside the lock, which the end of the pass takes
         logger.error(
             "evenkeel: request %s entered the batch unproposed, so it is not charged", scheduled.id
         )

@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 SGLANG: Final = ROOT / "plugins/sglang/cpu"
 VLLM: Final = ROOT / "plugins/vllm/cpu"
 OLDER_SGLANG: Final = "0.5.21"
-"""For tests, laid beside the installed one."""
+"""The version that some tests lay beside the installed one."""
 MADE_FROM: Final = {
     "sglang": (SGLANG / "requirements.txt", SGLANG / "engine.txt", SGLANG / "sgl_kernel_stub"),
     "vllm": (VLLM / "requirements.txt", VLLM / "vllm_version"),

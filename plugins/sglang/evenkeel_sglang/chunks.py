@@ -15,7 +15,7 @@ from evenkeel_plugin.request import EngineRequest, context_tokens, prefix_tokens
 from evenkeel_plugin.scheduling import Scheduling
 
 WHOLE: Final = 1 << 40
-"""As the alignment of chunks: more tokens than any prompt has, so SGLang cuts none."""
+"""Alignment of chunks with which SGLang cuts none: more tokens than any prompt has."""
 
 
 @contextmanager

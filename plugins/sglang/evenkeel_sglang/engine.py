@@ -37,7 +37,7 @@ class RankClock:
         return self._now_s
 
     def send(self, received: list[Any]) -> None:
-        """The first rank received these: add a tick if one is due."""
+        """Add a tick to the requests that the first rank received, if one is due."""
         now_s = self._clock()
         if now_s >= self._sent_s + TICK_S:
             self._sent_s = now_s
@@ -60,7 +60,8 @@ class Launch:
 
     began_s: float
     ended_s: float | None
-    """None where the device computes on its own: the pass has ended once its result is processed."""
+    """Time at which the pass ended, if the launch computed it. None: the device computes, and the pass ends once its
+    result is processed."""
 
 
 class StepClock:
@@ -91,7 +92,8 @@ class StepClock:
 WHEN_IDLE: Final = 100
 """Collections of younger objects after which an idle engine runs a full one."""
 WHEN_BUSY: Final = 2000
-"""The same for a busy engine (Python: 10). These are about 14 million new objects."""
+"""Collections of younger objects after which a busy engine runs a full one (Python: 10). These are about 14 million
+new objects."""
 
 
 class Collector:
@@ -105,7 +107,7 @@ class Collector:
         self._is_set = False
 
     def look(self, *, idle: bool) -> None:
-        """Between passes, with everything loaded."""
+        """Collect in an idle engine if enough objects are new. Call it between passes, with everything loaded."""
         if not self._is_set:
             self._is_set = True
             gc.freeze()  # objects of the start-up are never visited again

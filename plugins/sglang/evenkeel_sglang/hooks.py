@@ -53,7 +53,7 @@ _scheduling: Scheduling | None = None
 _step_clock = StepClock()
 _collector = Collector()
 _rank_clock: RankClock | None = None
-"""None with a single rank, which has a clock of its own."""
+"""Clock of an engine with several ranks; None with a single rank, which has a clock of its own."""
 
 
 def add_flags(result: None, parser: ArgumentParser) -> None:

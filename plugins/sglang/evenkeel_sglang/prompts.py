@@ -13,7 +13,7 @@ from evenkeel_plugin.tokenizer import tokenizer_files
 
 
 def prompt_facts(server_args: Any) -> PromptFacts:
-    """For an engine with these arguments (`sglang.srt.server_args.ServerArgs`). Never raises."""
+    """The facts of an engine with these arguments (`sglang.srt.server_args.ServerArgs`). Never raises."""
     page_tokens, files = 1, {}
     try:
         page_tokens = int(server_args.page_size or 1)

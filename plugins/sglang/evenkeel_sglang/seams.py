@@ -116,14 +116,14 @@ SEAMS: Final[Sequence[Seam]] = (
 KV_PUBLISH: Final = Seam(
     "sglang.srt.disaggregation.kv_events.ZmqEventPublisher.publish", ("self", "events")
 )
-"""Without it routers that come late cannot learn what the cache holds."""
+"""The publisher of KV events. Routers that come late cannot learn what the cache holds without this seam."""
 PENDING_TOKENS: Final = Seam(
     "sglang.srt.managers.scheduler_components.load_inquirer.SchedulerLoadInquirer._get_num_pending_tokens",
     ("self", "chunk_deduct"),
 )
-"""Without it SGLang adds up the tokens of its whole queue for the log, in each pass."""
+"""The count of waiting tokens for the log. SGLang adds up its whole queue in each pass without this seam."""
 OPTIONAL: Final[Sequence[Seam]] = (KV_PUBLISH, PENDING_TOKENS)
-"""Not needed for fairness: the engine starts with the policy where one of them does not fit."""
+"""Seams that fairness does not need: the engine starts with the policy where one of them does not fit."""
 
 SCHEDULER_MODULE: Final = "sglang.srt.managers.scheduler"
 LOOP: Final = "the loop over Scheduler.waiting_queue"

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _POLICY_FLAG: Final = "--schedule-policy"
 _HOST_FLAG: Final = "--host"
 _DEFAULT_HOST: Final = "127.0.0.1"
-"""SGLang's own."""
+"""SGLang's own default of `--host`."""
 
 
 def start(reason: str, settings: EngineSettings) -> None:

@@ -17,7 +17,7 @@ class VllmRequest:
         """`request`: `vllm.v1.request.Request`."""
         self.request = request
         self.prefix_len = 0
-        """Tokens found in the cache at its admission."""
+        """Tokens found in the cache at the request's admission."""
 
     @property
     def rid(self) -> str:
@@ -42,7 +42,7 @@ class VllmRequest:
 
     @property
     def sampling_params(self) -> VllmRequest:
-        """Itself: the only parameter that is read is `max_new_tokens`."""
+        """This object: the only parameter that is read is `max_new_tokens`."""
         return self
 
     @property
@@ -62,7 +62,7 @@ class VllmRequest:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is in the batch."""
+        """Whether the request is in the batch."""
         return bool(self.request.status.name == "RUNNING")
 
     def finished(self) -> bool:
@@ -70,14 +70,14 @@ class VllmRequest:
 
     @property
     def finished_reason(self) -> Finished | None:
-        """None if it was aborted."""
+        """The reason why the request ended by itself; None while it runs, or if it was aborted."""
         aborted = self.request.status.name == "FINISHED_ABORTED"
         return None if aborted or not self.finished() else Finished()
 
 
 class Finished:
-    """It ended by itself."""
+    """The reason of a request that ended by itself."""
 
     def to_json(self) -> dict[str, str]:
-        """As SGLang's reasons."""
+        """The form that SGLang's reasons have."""
         return FINISHED

@@ -20,7 +20,7 @@ FOLDER_VARIABLE: Final = "EVENKEEL_METRICS_FOLDER"
 _OF_VLLM: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 _folder: TemporaryDirectory[str] | None = None
-"""Of the first process; removed at its end."""
+"""The folder of metrics that the first process made; removed at its end."""
 
 
 def register() -> None:

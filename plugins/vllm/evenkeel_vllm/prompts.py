@@ -13,7 +13,7 @@ HASH: Final = "sha256_cbor"
 
 
 def prompt_facts(config: Any) -> PromptFacts:
-    """For an engine with this configuration (`vllm.config.VllmConfig`). Never raises."""
+    """The facts of an engine with this configuration (`vllm.config.VllmConfig`). Never raises."""
     files: dict[str, bytes] = {}
     page_tokens = 1
     try:

@@ -30,11 +30,11 @@ from evenkeel_vllm.waiting_queue import FairQueue
 metrics = of_scheduler()
 
 logger = logging.getLogger("vllm.evenkeel")
-"""Below vLLM's logger, whose level and handlers it uses."""
+"""A logger below vLLM's, whose level and handlers it uses."""
 
 
 class FairScheduler(AsyncScheduler):
-    """The environment has the policy and its settings (contract `enginesettings`)."""
+    """vLLM's scheduler with a policy. The environment has the policy and its settings (contract `enginesettings`)."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         for reason in seams.misfits():
@@ -83,7 +83,7 @@ class FairScheduler(AsyncScheduler):
         return found
 
     def _cached_tokens(self, one: Any) -> int:
-        """Of a waiting request (`VllmRequest`)."""
+        """Tokens of a waiting request (`VllmRequest`) that the cache has."""
         return int(self.kv_cache_manager.get_computed_blocks(one.request)[1])
 
     def _announce(self, policy: str, settings: EngineSettings) -> None:

@@ -41,7 +41,7 @@ class Mode:
 
     flag: str
     is_on: Callable[[Any], bool]
-    """Of `vllm.config.VllmConfig`."""
+    """Whether the mode is on in a `vllm.config.VllmConfig`."""
     reason: str
 
 

@@ -18,19 +18,19 @@ from evenkeel_vllm.engine_request import VllmRequest
 
 
 class FairQueue(RequestQueue):
-    """Called by the scheduler's thread."""
+    """vLLM's waiting queue in the policy's order. The scheduler's thread calls it."""
 
     def __init__(self, scheduling: Scheduling) -> None:
         self._scheduling = scheduling
         self._waiting: dict[Any, VllmRequest] = {}
-        """In order of arrival."""
+        """Waiting requests in order of arrival."""
         self._running: dict[str, VllmRequest] = {}
         """Requests in the batch, by id."""
         self._proposals: Iterator[Any] | None = None
         self._in_step = False
         self._proposed: VllmRequest | None = None
         self._taken: VllmRequest | None = None
-        """The last one that was taken out; the policy does not know why yet."""
+        """The request that was taken out last; the policy does not know why yet."""
         self._unproposed: AbstractSet[str] = frozenset()
         """Ids in the last batch that the policy does not know."""
 
@@ -41,7 +41,7 @@ class FairQueue(RequestQueue):
         self._in_step = True
 
     def end(self, scheduled_tokens: Mapping[str, int]) -> None:
-        """It chose. `scheduled_tokens`: of each request, by id; empty after a failure."""
+        """The scheduler has chosen. `scheduled_tokens` has those of each request, by id; empty after a failure."""
         if self._taken is not None:
             # The scheduler has counted the tokens of this step as computed.
             self._answer(scheduled_tokens.get(self._taken.rid, 0))
@@ -58,6 +58,7 @@ class FairQueue(RequestQueue):
         batch: list[Any] = [
             one for request_id in ids if (one := self._running.get(request_id)) is not None
         ]
+        # A step may hold both prefill and decode.
         self._scheduling.processed(batch, is_prefill=True)
         for one in batch:
             if one.finished():
@@ -67,7 +68,7 @@ class FairQueue(RequestQueue):
     # What the scheduler asks
 
     def __bool__(self) -> bool:
-        """In a step: whether a request may enter the batch."""
+        """Whether a request waits; in a step: whether one may enter the batch."""
         return bool(self._waiting) and (not self._in_step or self._next() is not None)
 
     def peek_request(self) -> Any:
@@ -90,6 +91,7 @@ class FairQueue(RequestQueue):
         """A request of the batch was preempted, or one that was passed over comes back."""
         if request not in self._waiting:
             running = self._running.pop(request.request_id, None)
+            # The same object: by it the policy sees a retraction.
             self._waiting[request] = running or VllmRequest(request)
 
     def prepend_requests(self, requests: Iterable[Any]) -> None:
@@ -111,7 +113,7 @@ class FairQueue(RequestQueue):
 
     def _next(self) -> VllmRequest | None:
         if self._taken is not None:
-            self._answer(0)
+            self._answer(0)  # within the step its tokens do not count as computed yet
         if self._proposals is None:
             self._proposals = iter(self._scheduling.begin_pass(self._queue()))
         if self._proposed is None:

@@ -16,11 +16,11 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.audio import TOKENS_PER_S
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect
-from evenkeel_router.api.openai import OPENAI, Details, Reply, of_openai, within_bounds
+from evenkeel_router.api.openai import OPENAI, Details, OpenAIReply, of_openai, within_bounds
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
-"""Of a transcript, for its estimate. Engines do not report its tokens."""
+"""Bytes of a transcript that count as one token. Engines do not report its tokens."""
 _LONGEST_S: Final = 1e6
 
 
@@ -55,7 +55,7 @@ class _AnthropicUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
 
 
-class Message(msgspec.Struct):
+class MessageReply(msgspec.Struct):
     usage: _AnthropicUsage | None = None
 
 
@@ -71,9 +71,9 @@ class _Transcript(msgspec.Struct):
 
 
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
-_RANKING: Final = msgspec.json.Decoder(Reply | list[Generated])
+_RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
-_MESSAGE: Final = msgspec.json.Decoder(Message)
+_MESSAGE: Final = msgspec.json.Decoder(MessageReply)
 _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
 
 
@@ -102,7 +102,7 @@ def of_response(usage: _ResponsesUsage | None) -> Usage | None:
 
 
 def of_message(usage: _AnthropicUsage | None) -> Usage | None:
-    """Anthropic's `input_tokens` are those beside the cache."""
+    """The usage of an Anthropic message, whose `input_tokens` are those beside the cache."""
     if usage is None:
         return None
     read = max(0, usage.cache_read_input_tokens or 0)

@@ -18,7 +18,7 @@ from evenkeel_router.api.inference import Inference, Limits, check_model
 TOKENS_PER_S: Final = 50
 """Positions per second of audio, as Whisper's encoder has them (Radford et al., 2022, section 2.2)."""
 BYTES_PER_TOKEN: Final = 320
-"""At 128 kbit/s, which is 16,000 bytes per second."""
+"""Bytes of an audio file that count as one token: compressed speech has about 16,000 bytes per second (128 kbit/s)."""
 MAX_FIELDS: Final = 64
 
 _BOUNDARY: Final = re.compile(  # RFC 2046, section 5.1.1

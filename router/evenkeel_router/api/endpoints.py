@@ -86,9 +86,9 @@ class Endpoint(Enum):
 
 
 MODELS: Final = "/v1/models"
-"""Answered by the router."""
+"""Path of the list of models, which the router answers itself."""
 ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
-"""By path."""
+"""Path → endpoint."""
 
 
 def dialect_of(path: str) -> Dialect:

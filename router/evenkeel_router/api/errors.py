@@ -51,13 +51,13 @@ class Outcome(Enum):
     RATE_LIMITED = ("rate_limited", 429, "rate_limit_error")
     """The tenant's or client's own limit."""
     CLIENT_GONE = ("client_gone", 499, "client_gone")
-    """It disconnected, or stopped reading. The status is nginx's number, in logs only."""
+    """The client disconnected, or stopped reading. The status is nginx's number, in logs only."""
     REPLICA_FAILED = ("replica_failed", 502, "server_error", "api_error")
     """Garbage, a broken stream, or 5xx at every replica that was tried."""
     UNAVAILABLE = ("unavailable", 503, "server_error", "overloaded_error")
     """No replica is routable, or the router is full or draining."""
     TIMEOUT = ("timeout", 504, "timeout_error")
-    """A replica accepted it and sent nothing; never tried again."""
+    """A replica accepted the request and sent nothing; never tried again."""
 
     status: int
     error_type: str
@@ -102,7 +102,7 @@ class Refusal(Exception):
         self.outcome = outcome
         self.message = message
         self.code = code
-        """Stable, and finer than the outcome."""
+        """Error code for programs: stable, and finer than the outcome."""
         self.param = param
         """The invalid field or header."""
         self.retry_after_s = retry_after_s
@@ -149,12 +149,12 @@ def error_event(refusal: Refusal) -> bytes:
 
 
 def anthropic_error_event(refusal: Refusal) -> bytes:
-    """The same for `/v1/messages`."""
+    """The last event of a failed stream of `/v1/messages`."""
     return b"event: error\ndata: " + msgspec.json.encode(_anthropic_error(refusal)) + b"\n\n"
 
 
 def response_error_event(refusal: Refusal, number: int) -> bytes:
-    """The same for `/v1/responses`. `number`: events before it."""
+    """The last event of a failed stream of `/v1/responses`. `number`: events before it."""
     event = {
         "type": "error",
         "code": refusal.code,
@@ -198,7 +198,8 @@ class _Error(msgspec.Struct):
 
 
 class _Reply(_Error):
-    """`error` on `/generate` and at OpenAI; all else is SGLang's format on OpenAI's endpoints, and FastAPI's."""
+    """The body of a 4xx. `error` comes from `/generate` and OpenAI; the rest is SGLang's format on OpenAI's
+    endpoints, and FastAPI's."""
 
     error: _Error | str | None = None
     detail: object = None

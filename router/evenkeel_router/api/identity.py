@@ -73,7 +73,7 @@ class Client:
     tenant_identity: str
     tenant: str
     weight: float
-    """The factor of Q^w: the tenant's weight times its own."""
+    """Factor of Q^w: the tenant's weight times the client's."""
     tenant_weight: float
     client_weight: float
     key: str
@@ -156,7 +156,7 @@ class Directory:
         raise _missing_key()
 
     def identify_named(self, claims: Claims) -> Client:
-        """As `identify`, but refuses a request that would be anonymous."""
+        """The client, like `identify`; refuses a request that would be anonymous."""
         client = self.identify(claims)
         if client is self._anonymous:
             raise _missing_key()
@@ -187,7 +187,7 @@ class Directory:
         return client
 
     def _read(self, header: str, value: str) -> Client:
-        """`tenant`, `tenant/client` or `namespace/tenant/client`."""
+        """The client that a header names: `tenant`, `tenant/client` or `namespace/tenant/client`."""
         if not value.isprintable() or not value.isascii() or " " in value:
             message = (
                 f"The header {header} contains spaces, control characters or non-ASCII characters."

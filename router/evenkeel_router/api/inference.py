@@ -59,18 +59,18 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     text: bytes
     """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached."""
     prompt_bytes: int
-    """Of all prompts, for the estimate of input tokens; 0 if they are no text."""
+    """Bytes of all prompts, for the estimate of input tokens; 0 if they are no text."""
     prompt_tokens: int | None
-    """Set if the client sent token ids, or a prompt that is no text."""
+    """Tokens of all prompts, if the client sent token ids or a prompt that is no text; None otherwise."""
     max_output_tokens: int | None
-    """Of all choices together; None if the client sets no limit."""
+    """Most output tokens of all choices together; None if the client sets no limit."""
     stream: bool = False
     wants_usage: bool = True
-    """False if the client did not ask for the usage event that the router asks for."""
+    """Whether the client wants the usage event: False if only the router asked for it."""
     stripped: tuple[str, ...] = ()
     """Guarded fields that were removed."""
     content_type: bytes = b"application/json"
-    """Of the body."""
+    """Content type of the body."""
     adapter: str | None = None
     """The LoRA adapter that the request names."""
 
@@ -122,7 +122,7 @@ def _wrong_field(error: str) -> Refusal:
 
 
 class Guarded(msgspec.Struct):
-    """Decoded only to find out whether they are present."""
+    """Guarded fields, decoded only to find out whether they are present."""
 
     routing_key: Raw | UnsetType = UNSET
     rid: Raw | UnsetType = UNSET
@@ -160,11 +160,11 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What the router needs of a request's prompts."""
 
     first: bytes
-    """Canonical text of the first one."""
+    """Canonical text of the first prompt."""
     size_bytes: int
-    """Of all of them."""
+    """Bytes of all prompts."""
     tokens: int | None
-    """Of all of them, if token ids were sent."""
+    """Tokens of all prompts; None unless token ids were sent."""
     prompts: int = 1
 
 

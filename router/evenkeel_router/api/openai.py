@@ -147,7 +147,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: Details | None = None
 
 
-class Reply(msgspec.Struct):
+class OpenAIReply(msgspec.Struct):
     usage: _Usage | None = None
 
 
@@ -164,7 +164,7 @@ class _Deltas(msgspec.Struct):
     choices: list[_Choice]
 
 
-OPENAI: Final = msgspec.json.Decoder(Reply)
+OPENAI: Final = msgspec.json.Decoder(OpenAIReply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 _DELTAS: Final = msgspec.json.Decoder(_Deltas)
 
@@ -198,7 +198,7 @@ def of_openai(usage: _Usage | None) -> Usage | None:
 
 
 def within_bounds(given: int | None, cached: int | None, output: int | None) -> Usage:
-    """Clamped to possible values, so that a replica's error cannot make a negative charge."""
+    """The usage, clamped to possible values, so that a replica's error cannot make a negative charge."""
     input_tokens = given if given and given > 0 else 0
     cached_tokens = cached if cached and cached > 0 else 0
     output_tokens = output if output and output > 0 else 0
@@ -227,7 +227,7 @@ def _chunk_head(size_bytes: int) -> bytes:
     return b"\n"
 
 
-_MAX_CHUNK_BYTES: Final = 4096
+_MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
 _CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
 """Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 
@@ -346,7 +346,7 @@ class EventScan:
         return self._data(data)
 
     def _data(self, data: bytes) -> bool:
-        """The same for the data of an event."""
+        """Note the data of an event; returns whether to pass the event on."""
         if data == _DONE:
             self.done = True
         elif not (data.startswith(b"{") and data.endswith(b"}")):

@@ -17,7 +17,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.answers import (
     GENERATED,
-    Message,
+    MessageReply,
     Response,
     of_generated,
     of_message,
@@ -35,8 +35,8 @@ class _ResponseEvent(msgspec.Struct):
     response: Response | None = None
 
 
-class _MessageEvent(Message):
-    message: Message | None = None
+class _MessageEvent(MessageReply):
+    message: MessageReply | None = None
 
 
 _TYPED: Final = msgspec.json.Decoder(_Typed)
@@ -72,7 +72,7 @@ class GeneratedScan(EventScan):
 
 
 class _NamedScan(EventScan, ABC):
-    """What both have in common."""
+    """What the scans of responses and messages have in common."""
 
     __slots__ = ("passed",)
 
@@ -145,7 +145,7 @@ class MessagesScan(_NamedScan):
 
     @property
     def usage(self) -> Usage | None:
-        """As reported. Until the output is, its events count; None without the input."""
+        """The reported usage. Events count as output tokens until those are reported; None without the input."""
         if self._input is None:
             return None
         output = self.events if self._output_tokens is None else self._output_tokens

@@ -26,10 +26,10 @@ from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
-"""On every EndpointSlice: its Service."""
+"""Label of every EndpointSlice, whose value is the name of its Service."""
 
 
-class Condition(msgspec.Struct, frozen=True):
+class PodCondition(msgspec.Struct, frozen=True):
     """One condition of a pod."""
 
     type: str = ""
@@ -40,7 +40,7 @@ class PodStatus(msgspec.Struct, frozen=True):
     """The pod's status as the kubelet reports it."""
 
     phase: str = ""
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[PodCondition, ...] | None = None
 
 
 class Pod(Named, frozen=True):
@@ -63,7 +63,7 @@ class EndpointConditions(msgspec.Struct, frozen=True):
     terminating: bool | None = None
 
 
-class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
+class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
     """One pod in a slice."""
 
     addresses: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class EndpointSlice(Named, frozen=True, rename="camel"):
     """The fields of a slice that are read."""
 
     address_type: str = "IPv4"
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
     @property
@@ -145,7 +145,7 @@ def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tu
     return tuple(found[name] for name in sorted(found))
 
 
-def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
+def unschedulable(endpoint: SliceEndpoint, target: TargetRef, pod: Pod | None) -> str:
     """The first reason to send no new requests to the endpoint; empty if there is none."""
     pod = pod or Pod()
     # Slices and pods come from two watches: one may be behind, or a new pod may have the name of an old one.
@@ -157,14 +157,14 @@ def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str
         return "ended"  # for example evicted; never comes back either
     if DRAIN_ANNOTATION in (pod.metadata.annotations or {}):
         return "draining"  # marked by the operator, otherwise healthy
-    if Condition("ContainersReady", "True") not in (pod.status.conditions or ()):
+    if PodCondition("ContainersReady", "True") not in (pod.status.conditions or ()):
         return "starting"  # or failing: the kubelet does not distinguish them
     return ""
 
 
 def _of_pods(
     slices: Iterable[EndpointSlice], service: str
-) -> Iterable[tuple[EndpointSlice, Endpoint, TargetRef]]:
+) -> Iterable[tuple[EndpointSlice, SliceEndpoint, TargetRef]]:
     """Endpoints that are pods, in a fixed order: of a pod in two slices (dual stack), IPv4 comes first."""
     for slice_ in sorted(slices, key=lambda one: (one.address_type, one.metadata.name)):
         if slice_.service == service:
@@ -174,6 +174,6 @@ def _of_pods(
                     yield slice_, endpoint, target
 
 
-def _host(slice_: EndpointSlice, endpoint: Endpoint) -> str:
+def _host(slice_: EndpointSlice, endpoint: SliceEndpoint) -> str:
     address = endpoint.addresses[0]  # the API requires consumers to use only the first
     return f"[{address}]" if slice_.address_type == "IPv6" else address

@@ -29,7 +29,7 @@ from typing import Final
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
+from evenkeel_router.fleet.probe import Prober, ProbeVerdict, wait_for
 from evenkeel_router.fleet.replicas import Discovery, Replicas
 from evenkeel_router.fleet.selection import TERMINATING, Backoff, DiscoveredReplica, Member, Ticket
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -49,18 +49,18 @@ class _Watch:
     replica: ReplicaConfig
     kick: asyncio.Event = field(default_factory=asyncio.Event)
     probed: bool = False
-    """Whether a probe has shown if it takes requests."""
+    """Whether a probe has shown if the replica takes requests."""
     silent: int = 0
     reported: bool = False
     """Whether a report named the process that is there now."""
     inactive: bool = False
-    """Whether that report says that its policy is inactive, so that it makes no other reports."""
+    """Whether the replica reports that its policy is inactive, so that it makes no other reports."""
     sized: bool = False
     """Whether the process was asked how large it is."""
     started_s: float | None = None
-    """Of a replica without reports: when its process started, if it reports that."""
+    """Start time of the process of a replica without reports; None if it does not report that."""
     unknown_since_s: float | None = None
-    """Since when it has been ready without joining, because no report came."""
+    """Time since which the replica has been ready without joining, because no report came; None otherwise."""
     task: asyncio.Task[None] | None = None
 
 
@@ -132,6 +132,7 @@ class HealthMonitor:
             await asyncio.gather(watch.task, return_exceptions=True)
         member = self._replicas.fleet.member(name)
         if member is not None:
+            # Drained before it leaves: `leaves` forgets the incarnation.
             if member.joined:
                 self._drain(member)
             self._replicas.fleet.remove(member)
@@ -142,7 +143,7 @@ class HealthMonitor:
         while True:
             verdict = await self._prober.probe(watch.replica)
             member = self._replicas.fleet.member(watch.replica.name)
-            if member is not None and verdict is Verdict.READY:
+            if member is not None and verdict is ProbeVerdict.READY:
                 await self._look_for_restart(watch, member)
             if member is not None and not watch.kick.is_set():  # else it is older than the news
                 self._apply(verdict, watch, member)
@@ -158,7 +159,8 @@ class HealthMonitor:
                 self.replaced(member.name)
 
     async def _measure(self, watch: _Watch) -> None:
-        """How far deficits can fall there, which bounds the debts of its clients (R5), and when the process started."""
+        """Measure how far deficits can fall at a replica, which bounds the debts of its clients (R5), and when the
+        process started."""
         if watch.replica.reports is None:
             watch.started_s = await self._prober.started_s(watch.replica)
         size = await self._prober.size(watch.replica)
@@ -168,32 +170,32 @@ class HealthMonitor:
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
             )
 
-    def _apply(self, verdict: Verdict, watch: _Watch, member: Member) -> None:
+    def _apply(self, verdict: ProbeVerdict, watch: _Watch, member: Member) -> None:
         fleet = self._replicas.fleet
-        watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
-        if verdict is Verdict.READY:
+        watch.silent = watch.silent + 1 if verdict is ProbeVerdict.SILENT else 0
+        if verdict is ProbeVerdict.READY:
             kept_out = member.routable or member.unschedulable or self._backs_off(member)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
                 self._service_ledger.accounting.serves(member.name)
                 self._replicas.wait_queue.open()
-        elif verdict is Verdict.GONE:
+        elif verdict is ProbeVerdict.GONE:
             if member.joined:
                 _log.warning("replica %s has ended: nothing listens at its address", member.name)
             self._end_life(watch, member)
-        elif verdict is not Verdict.SILENT or watch.silent >= SILENT_PROBES:
+        elif verdict is not ProbeVerdict.SILENT or watch.silent >= SILENT_PROBES:
             if member.routable:
                 _log.warning("replica %s is not ready", member.name)
-                if verdict is Verdict.NOT_READY:  # the replica itself reports that it drains
+                if verdict is ProbeVerdict.NOT_READY:  # the replica itself reports that it drains
                     self._drain(member)
             fleet.unready(member)
         # A replica that is ready and only waits for its report counts neither as lost nor as found.
-        watch.probed = watch.probed or verdict is not Verdict.READY or member.routable
+        watch.probed = watch.probed or verdict is not ProbeVerdict.READY or member.routable
         self._notice()
 
     def _drain(self, member: Member) -> None:
-        """It finishes what runs there; what waits is moved with its next report (`request.relocation`)."""
+        """Let a replica finish what runs there; what waits is moved with its next report (`request.relocation`)."""
         self._service_ledger.accounting.drains(member.name)
         self.drained.set()
 
@@ -220,7 +222,7 @@ class HealthMonitor:
         return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
     def _backs_off(self, member: Member) -> bool:
-        """Whether its backoff is active. The last replica of a fleet gets none."""
+        """Whether the replica's backoff is active. The last replica of a fleet gets none."""
         if not self._replicas.fleet.routable:
             member.backoff.end()
         return member.backoff.is_active(self._now())
@@ -267,7 +269,7 @@ class HealthMonitor:
             watch.kick.set()
 
     def lost(self, name: str, why: str) -> None:
-        """Its process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
+        """The replica's process is gone, as when it refuses connections: nothing goes there until a probe succeeds."""
         member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.joined:
             _log.warning("replica %s is lost: %s", name, why)
@@ -276,7 +278,7 @@ class HealthMonitor:
             watch.kick.set()
 
     def replaced(self, name: str) -> None:
-        """Its reports or its metrics come from another process than before."""
+        """Another process than before sends the replica's reports or metrics."""
         self.lost(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:

@@ -18,17 +18,17 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 PROBE_TIMEOUT_S: Final = 2.0
 READINESS_PATHS: Final = ("/ready", "/health", "/v1/models")
-"""In this order: the first path that the engine has."""
+"""Paths to probe in this order: the first one that the engine has counts."""
 NO_SUCH_PATH: Final = frozenset({404, 405, 501})
 MOST_PATHS: Final = 4096
 """Replicas whose path is remembered: more than run at a time."""
 STARTED: Final = re.compile(
     rb"^process_start_time_seconds(?:\{[^}\n]*\})? ([0-9.e+]+)", re.MULTILINE
 )
-"""In `/metrics`: the standard metric of Prometheus clients for the start of the process, seconds since the epoch."""
+"""Metric of `/metrics` with the start of the process, seconds since the epoch; Prometheus clients export it."""
 
 
-class Verdict(Enum):
+class ProbeVerdict(Enum):
     """What a probe found."""
 
     READY = "ready"
@@ -42,13 +42,13 @@ class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
     """What `GET /server_info` says of an engine's size, out of SGLang's hundreds of fields."""
 
     max_total_num_tokens: Annotated[int, msgspec.Meta(gt=0)]
-    """The KV pool."""
+    """Tokens of the KV pool."""
     context_length: int | None = None
     max_req_input_len: int | None = None
 
     @property
     def max_input_tokens(self) -> int:
-        """The longest prompt that it takes."""
+        """Tokens of the longest prompt that the engine takes."""
         given = (self.max_req_input_len, self.context_length, self.max_total_num_tokens)
         return min(length for length in given if length)
 
@@ -56,14 +56,14 @@ class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
 class Prober(Protocol):
     """Asks one replica. Never raises for anything a replica does."""
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
-        """Whether it takes requests."""
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
+        """Whether the replica takes requests."""
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
-        """How large it is; None where it does not answer."""
+        """The size of the replica's engine; None where it does not answer."""
 
     async def started_s(self, replica: ReplicaConfig) -> float | None:
-        """When its process started, seconds since the epoch; None if it does not report that."""
+        """Start of the replica's process, seconds since the epoch; None if it does not report that."""
 
 
 class HttpProber:
@@ -74,16 +74,20 @@ class HttpProber:
         self._paths: dict[str, int] = {}
         """URL of a replica without `/ready` → the index of the path that it has."""
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
         try:
-            return Verdict.READY if await self._readiness(replica) == 200 else Verdict.NOT_READY
+            return (
+                ProbeVerdict.READY
+                if await self._readiness(replica) == 200
+                else ProbeVerdict.NOT_READY
+            )
         except TimeoutError:
-            return Verdict.SILENT
+            return ProbeVerdict.SILENT
         except aiohttp.ClientConnectorError:
             self._paths.pop(replica.url, None)  # another engine may come in its place
-            return Verdict.GONE
+            return ProbeVerdict.GONE
         except (aiohttp.ClientError, OSError):
-            return Verdict.BROKEN
+            return ProbeVerdict.BROKEN
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         try:

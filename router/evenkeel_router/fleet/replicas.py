@@ -37,7 +37,7 @@ class ReplicaReport:
     sequence: int
     received_s: float
     counted: bool
-    """Whether the ledger takes it; not if the incarnation was closed before."""
+    """Whether the ledger takes the report; not if the incarnation was closed before."""
     quantum: float = 0.0
     """Q^u in force, in weighted tokens; 0 if it reports none."""
     inactive: str = ""
@@ -62,11 +62,11 @@ class Replicas:
             self.fleet, self.wait_queue, lambda: settings.config, now=time.monotonic
         )
         self.reports: dict[str, ReplicaReport] = {}
-        """By name of the replica."""
+        """Name of a replica → its last report."""
         self.in_sync = False
         """Whether discovery has reported all replicas at least once."""
         self.totals: defaultdict[str, ReplicaTotals] = defaultdict(ReplicaTotals)
-        """By name of the replica."""
+        """Name of a replica → its totals."""
 
     def all_reported(self) -> bool:
         """Whether every listed replica that makes reports has sent one."""
@@ -106,7 +106,7 @@ class Discovery(Protocol):
     """Where replicas come from."""
 
     async def run(self) -> None:
-        """Keep in touch with where they come from, until cancelled."""
+        """Keep in touch with the source of the replicas, until cancelled."""
 
     def update(self, config: RouterConfig) -> None:
         """The configuration changed."""

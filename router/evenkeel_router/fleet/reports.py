@@ -86,7 +86,7 @@ class Reports:
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
         self._last_askers: set[asyncio.Task[None]] = set()
         self._kicks: dict[str, asyncio.Event] = {}
-        """By replica; set where a report is wanted at once."""
+        """Name of a replica → event that is set where a report is wanted at once."""
         self._listener = listener
 
     async def run(self) -> None:
@@ -264,7 +264,8 @@ class Reports:
         self._health_monitor.reported(name, active=False)
 
     async def _observe(self, report: Report) -> None:
-        """In pieces; those before the last claim nothing, so that one that is cut off is asked for again."""
+        """Take a report into the ledger in pieces. Those before the last claim nothing, so a report that is cut off
+        is asked for again."""
         clients, at = report.clients, 0
         while len(clients) - at > PIECE:
             self._piece(report, at, None)

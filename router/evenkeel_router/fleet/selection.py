@@ -42,11 +42,11 @@ class Backoff:
     _until_s: float = 0.0
 
     def answered(self) -> None:
-        """It answered a request."""
+        """The replica answered a request."""
         self._failures = 0
 
     def failed(self, now_s: float) -> float:
-        """It failed a request that another replica answered. Returns the backoff, seconds; 0: none.
+        """The replica failed a request that another one answered. Returns the backoff, seconds; 0: none.
 
         A failure during a backoff is of a request sent before, and counts no more.
         """
@@ -56,16 +56,17 @@ class Backoff:
         doublings = self._failures - FAILURES
         if doublings < 0:
             return 0.0
+        # The exponent has a bound, because 2.0 ** 1024 overflows.
         backoff_s = min(LONGEST_S, self._first_s * 2.0 ** min(doublings, 32))
         self._until_s = now_s + backoff_s
         return backoff_s
 
     def is_active(self, now_s: float) -> bool:
-        """Whether it gets no requests now."""
+        """Whether the replica gets no requests now."""
         return now_s < self._until_s
 
     def end(self) -> None:
-        """It is the last replica, or its process is new: it gets requests again."""
+        """The replica is the last one, or its process is new: it gets requests again."""
         self._until_s = 0.0
 
 
@@ -81,7 +82,7 @@ class Basis(StrEnum):
     TEXT = "text"
     """Blocks of text that were sent to the replica."""
     ESTIMATED = "estimated"
-    """Pages of tokens that were sent to it."""
+    """Pages of tokens that were sent to the replica."""
     EXACT = "exact"
     """Pages of tokens, by complete KV events of the replica."""
 
@@ -93,10 +94,10 @@ class Pages(NamedTuple):
     """The first prompt of a request in tokens mode."""
 
     hashes: Sequence[int]
-    """Of its whole pages."""
+    """Hashes of the prompt's whole pages."""
     page_tokens: int
     tokens: int
-    """Of the prompt."""
+    """Tokens of the prompt."""
 
     def cached(self, pages: int) -> int:
         """Tokens that an engine finds cached if it holds `pages`. Never the last token: the engine computes it for its output."""
@@ -109,7 +110,7 @@ class DiscoveredReplica:
 
     replica: ReplicaConfig
     unschedulable: str = ""
-    """Why it may get no new requests, whatever its probes show; empty: it may."""
+    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,28 +119,28 @@ class Member:
 
     name: str
     slot: int | None = None
-    """None: its process is not there."""
+    """Slot of the replica's process; None: the process is not there."""
     routable: bool = False
     unschedulable: str = ""
-    """Why it may get no new requests, whatever its probes show; empty: it may."""
+    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
-    """How often it joined."""
+    """Times that the replica joined."""
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
-    """Of its process; `health` replaces it."""
+    """Backoff of the replica's process; `health` replaces it."""
 
     @property
     def joined(self) -> bool:
-        """Whether its process is there."""
+        """Whether the replica's process is there."""
         return self.slot is not None
 
 
-class Match(msgspec.Struct, frozen=True):
+class MatchedRequest(msgspec.Struct, frozen=True):
     """A request, matched: what `select` and every retry need."""
 
     dispatch: Dispatch
     matched_blocks: int
     pages: Pages | None = None
-    """None: it was matched by its text."""
+    """Pages of the prompt; None: it was matched by its text."""
     adapter: str | None = None
 
     def estimate(self, output_tokens: int) -> Usage:
@@ -162,7 +163,7 @@ class Ticket(msgspec.Struct, frozen=True):
     member: Member
     slot: int
     life: int
-    match: Match
+    match: MatchedRequest
     prediction: Prediction
 
 
@@ -188,7 +189,7 @@ class Fleet:
         """Requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
         self.withdrawn: Callable[[Member], None] = lambda member: None
-        """Called with a replica that takes no new requests from now on."""
+        """Callback with a replica that takes no new requests from now on."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -285,13 +286,15 @@ class Fleet:
         pages: Pages | None = None,
         adapter: str | None = None,
         cache_salt: str = "",
-    ) -> Match:
+    ) -> MatchedRequest:
         """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
         if not self.policy.matches_prefix:
-            return Match(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+            return MatchedRequest(
+                Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0
+            )
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
@@ -312,9 +315,9 @@ class Fleet:
             adapter_tokens=adapter_tokens,
             blocks=blocks,
         )
-        return Match(dispatch, depth, pages, adapter)
+        return MatchedRequest(dispatch, depth, pages, adapter)
 
-    def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
+    def select(self, match: MatchedRequest, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
         From now on its input is charged there and its prompt counts as cached there, even before there is a connection.
@@ -327,6 +330,7 @@ class Fleet:
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
+        # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot))
         self.outstanding[slot] += 1
         self.policy.dispatched(match.dispatch, slot)
@@ -334,7 +338,7 @@ class Fleet:
         self.adapters.sent(match.adapter, slot)
         return ticket
 
-    def _predict(self, match: Match, slot: int) -> Prediction:
+    def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
         dispatch, pages = match.dispatch, match.pages
         depth, tokens = match.matched_blocks, dispatch.matched_tokens
@@ -352,7 +356,7 @@ class Fleet:
         A prompt that was not computed no longer counts as cached there. `NOTHING`: it did not arrive or did not run. None: its
         usage is unknown, and the estimated charge stays.
         """
-        if not self.alive(ticket):
+        if not self.alive(ticket):  # the next process in the slot did not get this request
             return
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= 1
@@ -361,7 +365,7 @@ class Fleet:
             self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
 
     def alive(self, ticket: Ticket) -> bool:
-        """Whether the process that it went to is still there."""
+        """Whether the process that the request went to is still there."""
         member = ticket.member
         return member.slot == ticket.slot and member.lives == ticket.life
 

@@ -30,9 +30,9 @@ class FairQueue(Generic[_T]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, float, str, _T]] = []
-        """Start, arrival, finish, client, item."""
+        """Start, arrival, finish, client and item of each waiting request, the lowest start first."""
         self._finish: dict[str, float] = {}
-        """Of a client's last request; empty while no request waits."""
+        """Client → virtual finish of its last request; empty while no request waits."""
         self._now = 0.0
         self._arrivals = 0
 
@@ -71,7 +71,7 @@ class WaitQueue:
     def __init__(self) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self.changed: Callable[[], None] = lambda: None
-        """Called when a request enters or leaves."""
+        """Callback after a request entered or left."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -100,7 +100,7 @@ class WaitQueue:
 
 _log = logging.getLogger(__name__)
 WAITS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
-"""From a process of the simulator to the weights of a large model out of cold storage."""
+"""Bounds of a histogram: from a process of the simulator to the weights of a large model out of cold storage."""
 
 
 class Activation:
@@ -127,7 +127,7 @@ class Activation:
         self.wanted = False
         """A request waits for the first replica."""
         self.took_s = Histogram(WAITS_S)
-        """From the first request that wanted one to a replica that takes requests."""
+        """Time from the first request that wanted a replica to one that takes requests."""
         room.changed = self.look
 
     @property
@@ -160,7 +160,7 @@ class Activation:
             _log.info("the first replica takes requests, %.1f s after a request needed it", took_s)
 
     async def other_than(self, known: bool, timeout_s: float) -> bool:
-        """Whether one is wanted, once that is not what is `known`, or the time is over, or the router ends."""
+        """Whether a replica is wanted. Waits until that differs from `known`, the time is over, or the router ends."""
         self.asked += 1
         try:
             with suppress(TimeoutError):

@@ -39,7 +39,7 @@ _SAMPLE: Final = re.compile(
     re.MULTILINE,
 )
 _ONE_PRIORITY: Final = re.compile(rb'[{,]priority="[^"]')
-"""With priorities, SGLang adds a sample for each of them to the sample of all."""
+"""The label of samples that count one priority: SGLang adds them to the sample of all."""
 _WAITING: Final = (b"waiting", b"queue")
 
 
@@ -47,9 +47,9 @@ class EngineLoad(NamedTuple):
     """One reading."""
 
     running: float
-    """Requests."""
+    """Requests that run."""
     waiting: float
-    """Requests."""
+    """Requests that wait."""
     usage: float
     """Part of the memory for KV that is in use, from 0 to 1. The largest of several engines behind one port."""
 
@@ -79,7 +79,7 @@ class EngineLimit:
     """How many requests of all routers may be at one process of an engine."""
 
     limit: float = 0.0
-    """0 before the first reading."""
+    """Requests that may be at the engine; 0 before the first reading."""
     unanswered: float = QUEUE
     load: EngineLoad | None = None
     """The last reading; None: there is none, or it is too old."""

@@ -31,7 +31,7 @@ class Held(NamedTuple):
     """What one client has at a gate and at its replica."""
 
     service: float
-    """For output of requests that run, weighted tokens."""
+    """Service for the output of requests that run, weighted tokens."""
     state: tuple[float, float, float, float, float, float]
     """deficit, seed, waiting, running, tenant_deficit, tenant_seed: as in `ReplicaRow`."""
 
@@ -103,7 +103,7 @@ class Gate:
         return self.sharing.holds(self.clients)
 
     def worth_s(self, request: GatedRequest) -> float:
-        """How long its cached prefix would take to compute, as far as is known of this replica."""
+        """Time in which the replica would compute the request's cached prefix, as far as its pace is known."""
         return request.matched_tokens * self.streamed.best_pace if request.matched_tokens else 0.0
 
     def read(self, load: EngineLoad | None) -> None:
@@ -206,7 +206,7 @@ class Gate:
         self.policy.leave(request, now_s)
 
     def held(self, cost: Cost) -> dict[str, Held]:
-        """By client, of all with a request or a deficit here. Policies without accounts know no clients."""
+        """Client → what it holds, of all with a request or a deficit here. Policies without accounts know no clients."""
         running: Counter[str] = Counter()
         service: defaultdict[str, float] = defaultdict(float)
         for request in self.sent:

@@ -43,14 +43,14 @@ class _Place:
 
     gate: Gate
     slot: int
-    """Of the process that the gate is about."""
+    """Slot of the process that the gate is about."""
     incarnation: str
-    """Under which the ledger has this gate; empty: the engine reports for itself."""
+    """Incarnation under which the ledger has this gate; empty: the engine reports for itself."""
     turns: dict[GatedRequest, Turn] = field(default_factory=dict)
     active: Collection[str] = ()
     """Clients with requests or deficits here when rows were published last."""
     sequence: int = 0
-    """Of the rows published last."""
+    """Sequence of the rows published last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +61,11 @@ class Turn:
     place: _Place
     request: GatedRequest
     admitted: asyncio.Future[bool] | None = None
-    """True: go to the replica. False: select another one. None: it did not wait."""
+    """The decision. True: go to the replica. False: select another one. None: the request did not wait."""
     invited: ReplicaSet = EMPTY
-    """Where to go instead, if anywhere in particular."""
+    """Replicas to go to instead; empty: any."""
     produced: EventScan | None = None
-    """Set while the answer is streamed."""
+    """Scan of the answer, while it is streamed; None otherwise."""
 
     @property
     def waits(self) -> bool:
@@ -82,7 +82,7 @@ class Turn:
             return await self.admitted
 
     def decide(self, *, admitted: bool) -> None:
-        """Unless its client has just left."""
+        """Admit the request or send it back to selection, unless its client has just left."""
         if self.admitted is not None and not self.admitted.done():
             self.admitted.set_result(admitted)
 
@@ -220,6 +220,7 @@ class Gates:
         changed = []
         for client, row in before.items():
             now = held.get(client, NOTHING_HELD)
+            # Totals in the ledger only grow, and an estimate may be corrected downwards.
             service = max(row.service, accounting.received(place.incarnation, client) + now.service)
             more = (service - row.service) / weights.client(client)
             requests = row.requests + place.gate.admitted.pop(client, 0)
@@ -275,12 +276,14 @@ class Gates:
         if place is None or (place.slot, place.incarnation) != (slot, incarnation):
             if place is not None:
                 _send_away(place)
+            # Gates of replicas that are gone end here.
             known = self._replicas.fleet.member
             self._places = {name: one for name, one in self._places.items() if known(name)}
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
             place = self._places[name] = _Place(self._gate_of(policy), slot, incarnation)
+            # A gate with other rules goes on where the last one of this incarnation stopped.
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
         return place
 

@@ -35,13 +35,13 @@ class ClientAtGate(NamedTuple):
     """One client at one gate."""
 
     service: float
-    """Weighted tokens, ever."""
+    """Service that the client was ever given, weighted tokens."""
     waiting: float
-    """Requests."""
+    """Requests that wait."""
 
 
 AtGates: TypeAlias = Mapping[str, Mapping[str, ClientAtGate]]
-"""By router, then by client."""
+"""Router → client → what it has at that router's gate."""
 
 
 class Sharing:
@@ -65,7 +65,7 @@ class Sharing:
         """Service of all in one interval, smoothed."""
         self._stalled = 0
         self.part = 1.0
-        """Of the replica, from 0 to 1."""
+        """This router's part of the replica, from 0 to 1."""
         self.ahead: frozenset[str] = frozenset()
         """Clients that must wait until a client of another router has caught up."""
 
@@ -98,7 +98,7 @@ class Sharing:
         )
         self._owe(given, waiting & self._waited)
         self._waited = waiting
-        slack = 2 * self._pace + quantum
+        slack = 2 * self._pace + quantum  # news is up to two intervals old
         most_behind = max(
             (self._lags.get(one, 0.0) for one in self._waiting_elsewhere), default=None
         )
@@ -142,7 +142,7 @@ class Sharing:
     def _owe(self, given: Mapping[str, float], competing: frozenset[str]) -> None:
         """Divide what the competing clients got by their shares."""
         together = sum(given.get(client, 0.0) for client in competing)
-        self._pace += (together - self._pace) / 2
+        self._pace += (together - self._pace) / 2  # smooth, yet a stop shows after a few intervals
         self._stalled = self._stalled + 1 if competing and not together else 0
         if self._stalled >= STALL:
             self._lags = {}
@@ -150,7 +150,7 @@ class Sharing:
         lags = {
             client: lag + least
             for client, lag in self._lags.items()
-            if client not in competing and lag + least < 0
+            if client not in competing and lag + least < 0  # a debt fades (R15), a credit ends (R4)
         }
         owed = shares(competing, self._weights.client, self._weights.tenant)
         for client, share in owed.items():

@@ -21,7 +21,7 @@ from evenkeel_router.settings import Settings
 
 
 class GateUpkeep:
-    """Of one router."""
+    """The upkeep of one router's gates."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GateUpkeep:
             self._gates.read(name, load)
 
     async def _load(self, replica: ReplicaConfig) -> EngineLoad | None:
-        """By `GET /metrics`; None if the engine does not give any."""
+        """The engine's load from `GET /metrics`; None if the engine does not give any."""
         try:
             async with ask(self._session, replica, "/metrics") as response:
                 return read_load(await response.read()) if response.status == 200 else None

@@ -45,7 +45,7 @@ FIXED_TOKENS: Final = 256
 """Work of a request beyond its tokens: a prefill of no tokens takes about as long as some hundred tokens."""
 OUTPUT_TOKENS: Final = 64
 """A decode step takes as long as a prefill of some tens of tokens."""
-FORGETTING: Final = 1.01
+FORGETTING: Final = 1.01  # 70 requests at the floor double the best pace
 LARGEST: Final = 1024.0
 
 
@@ -58,7 +58,7 @@ class WindowRules:
     tolerance: float
     """Highest pace without a cut, in best paces."""
     most_tokens: float
-    """With as many uncached tokens no other request is sent, beyond the floor."""
+    """Uncached tokens without an answer from which on no other request is sent, beyond the floor."""
     fills_places: bool = False
     """Whether a request that began keeps a place until it ends."""
     most_overtakes: float = inf
@@ -92,7 +92,7 @@ class Window:
     rules: WindowRules
     limit: float = field(init=False)
     part: float = 1.0
-    """Of the replica that this router may use, from 0 to 1."""
+    """Part of the replica that this router may use, from 0 to 1."""
     best_pace: float = inf
     """Seconds per token of work; infinite before the first request has begun."""
     _sent: dict[GatedRequest, tuple[float, int]] = field(default_factory=dict)
@@ -180,6 +180,7 @@ class Window:
         if pace > self.rules.tolerance * self.best_pace:
             self._cut(sent_s, now_s)
         elif others_wait:
+            # 1 / limit for each of `limit` begins: one more in a whole window.
             self.limit = min(LARGEST, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
 
     def _cut(self, sent_s: float, now_s: float) -> None:

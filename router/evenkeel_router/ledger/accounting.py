@@ -41,10 +41,10 @@ class Booking(msgspec.Struct, frozen=True):
     """One request at one incarnation, from its dispatch to its end."""
 
     incarnation: str
-    """Empty where it is unknown: nothing is booked."""
+    """Incarnation that the request is sent to; empty where it is unknown: nothing is booked."""
     client: Client
     number: int
-    """Rises from dispatch to dispatch."""
+    """Number of the booking; it rises from dispatch to dispatch."""
     key: str
     """The client key to send."""
     paid: Paid
@@ -67,26 +67,26 @@ class Accounting:
         self._seeded: set[str] = set()
         self._came_s: dict[str, float] = {}
         self._left_s: dict[str, float] = {}
-        """Departed and not closed yet; when they may be closed."""
+        """Departed incarnation that is not closed yet → when it may be closed."""
         self._open: dict[str, dict[str, dict[int, None]]] = {}
-        """By incarnation and client: numbers of what is open there, oldest first. No empty ones."""
+        """Incarnation → client → numbers of its open requests, oldest first. No empty ones."""
         self._draining: set[str] = set()
         """Incarnations whose queues are to be moved."""
         self._incomplete: set[str] = set()
-        """Those of them that have not reported everything since."""
+        """Draining incarnations whose full report is still missing."""
         self._bookings = 0
         self._lost: dict[tuple[str, str], tuple[float, frozenset[int]]] = {}
-        """By incarnation and client: as of which report, and which of the open ones were running by it."""
+        """(incarnation, client) → (head of the last report, numbers of the open requests that ran by it)."""
         self._unreported = 0
         self._aborted: dict[str, dict[str, tuple[int, int]]] = {}
-        """By incarnation and client: requests that were broken off there once begun, and their output. No zeros."""
+        """Incarnation → client → (requests that were broken off once begun, their output tokens). No zeros."""
         self._latencies: dict[str, dict[str, tuple[int, float]]] = {}
-        """By incarnation and client: tokens after the first, and the seconds between them. No zeros."""
+        """Incarnation → client → (output tokens after the first of each request, seconds between them). No zeros."""
 
     # Incarnations.
 
     def incarnation(self, replica: str) -> str:
-        """The incarnation there; empty where it is unknown, and then nothing is booked."""
+        """The incarnation at a replica; empty where it is unknown, and then nothing is booked."""
         return self._at.get(replica, "")
 
     def meets(self, replica: str, incarnation: str, *, policy: str, now_s: float) -> bool:
@@ -122,7 +122,8 @@ class Accounting:
         return self.queue is _ROUTER
 
     def unreported_elsewhere(self, replica: str, router: str) -> str:
-        """As `unreported`, at another router; empty: that router does not use the replica, or gets its reports."""
+        """The name under which another router accounts for a replica without reports; empty: that router does not use
+        the replica, or gets its reports."""
         prefix = _unreported(replica, router)
         return next(
             (name for name in self.ledger.live_of.get(router, ()) if name.startswith(prefix)), ""
@@ -156,7 +157,7 @@ class Accounting:
         return promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
 
     def drains(self, replica: str) -> None:
-        """This router sends nothing there any more, and lets it finish."""
+        """This router sends nothing to a replica any more, and lets it finish."""
         incarnation = self._at.get(replica)
         if incarnation is not None:
             self.ledger.drained(incarnation)
@@ -165,19 +166,19 @@ class Accounting:
             self._draining.add(incarnation)
 
     def serves(self, replica: str) -> None:
-        """It takes requests, again or for the first time."""
+        """A replica takes requests, again or for the first time."""
         self._draining.discard(self.incarnation(replica))
 
     def is_draining(self, incarnation: str) -> bool:
-        """Whether what waits there is to be moved."""
+        """Whether requests that wait at an incarnation are to be moved."""
         return incarnation in self._draining
 
     def is_incomplete(self, incarnation: str) -> bool:
-        """Whether it drains and must send a full report: peers may have delivered a part of it."""
+        """Whether an incarnation drains and must send a full report: peers may have delivered a part of it."""
         return incarnation in self._incomplete
 
     def leaves(self, replica: str, now_s: float) -> None:
-        """No longer configured, or its incarnation is unknown."""
+        """A replica is no longer configured, or its incarnation is unknown."""
         self._depart(replica, now_s + self._return_s)
         self._look_around()
 
@@ -217,7 +218,7 @@ class Accounting:
             self._left_s[incarnation] = close_s
 
     def is_closed(self, incarnation: str) -> bool:
-        """Whether this router closed it for good."""
+        """Whether this router closed an incarnation for good."""
         account = self.ledger.replica_accounts.get(incarnation)
         if account is not None and self.ledger.router in account.closed_by:
             return True
@@ -275,7 +276,7 @@ class Accounting:
         return booking
 
     def ended(self, booking: Booking, usage: Usage | None) -> None:
-        """A request is over there, having used `usage`; None where that is unknown."""
+        """A request is over at its incarnation, having used `usage`; None where that is unknown."""
         if not booking.incarnation:
             return
         at = self._open[booking.incarnation]
@@ -320,7 +321,7 @@ class Accounting:
         )
 
     def open_at(self, incarnation: str, client: str) -> int:
-        """How many of a client's requests this router has open there."""
+        """Number of a client's requests that this router has open at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))
 
     def was_running(self, booking: Booking) -> bool:
@@ -333,6 +334,7 @@ class Accounting:
             return True  # the engine never reported: then nothing may be charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
+        # One set for each report: with every booking that ends, younger ones would become the oldest.
         if self._lost.get(at, (-1.0, ()))[0] != account.head:
             open_here = self._open[booking.incarnation][client]
             count = self.held(*at).running_here(len(open_here))

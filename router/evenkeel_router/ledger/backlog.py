@@ -30,19 +30,19 @@ class Backlog:
 
     at_s: float
     waiting: float
-    """Requests."""
+    """Requests that wait."""
     admitted: float
-    """Requests, ever."""
+    """Requests that were ever admitted."""
     finished: float
-    """Requests, ever."""
+    """Requests that ever finished."""
     service: float
-    """Weighted tokens, ever."""
+    """Service that was ever given, weighted tokens."""
     recent_finished: float
-    """Decayed count."""
+    """Decayed count of requests that finished."""
     recent_admitted: float
-    """Decayed count."""
+    """Decayed count of requests that were admitted."""
     recent_service: float
-    """Decayed sum, weighted tokens."""
+    """Decayed sum of the service, weighted tokens."""
 
     @property
     def work(self) -> float:

@@ -24,13 +24,13 @@ class ClientFigures(NamedTuple):
     """`namespace/tenant/client`; `namespace/tenant/*` for the other clients of a tenant together."""
     tenant: str
     name: str
-    """Empty for the other clients of a tenant together."""
+    """Name of the client; empty for the other clients of a tenant together."""
     fleet: MemberFigures = NO_FIGURES
-    """Of the whole fleet, out of the ledger; `NO_FIGURES` without any."""
+    """Figures over the whole fleet, out of the ledger; `NO_FIGURES` without any."""
     here: ClientTotals = NO_TOTALS
     """A copy of this router's totals; `NO_TOTALS` of a client that sent it no request."""
     waiting: int = 0
-    """Requests that wait at replicas, and at this router's gates; where they were counted. So are the running ones."""
+    """Requests that wait at replicas and at this router's gates; 0 unless they were counted, like the running ones."""
     running: int = 0
 
 

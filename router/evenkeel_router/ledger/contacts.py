@@ -11,7 +11,7 @@ class Peer:
 
     name: str
     url: str
-    """Of its admin port."""
+    """URL of the router's admin port."""
 
 
 @dataclass(slots=True)
@@ -19,10 +19,10 @@ class PeerContact:
     """What one peer is known by."""
 
     since_s: float
-    """When it was first to be asked."""
+    """Time from which on the peer was to be asked."""
     router: str = ""
     """The incarnation that answered last; empty: no answer yet."""
     asked: bool = False
     answered_s: float | None = None
     error: str = ""
-    """Why the last question had no answer."""
+    """Why the last question had no answer; empty if it had one."""

@@ -65,7 +65,7 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     """The whole fleet, and its members. The leads are of all levels, share errors and Jain's index over the window."""
 
     clients: Mapping[str, MemberFigures] = {}
-    """By identity; clients without an entry share the entry `other_clients` of their tenant."""
+    """Identity → figures; clients without an entry share the entry `other_clients` of their tenant."""
     tenants: Mapping[str, MemberFigures] = {}
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""

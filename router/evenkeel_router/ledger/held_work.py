@@ -13,13 +13,13 @@ class HeldWork(NamedTuple):
     """One client at one replica, by its last report."""
 
     admitted: float
-    """Requests, ever."""
+    """Requests that the replica ever admitted."""
     running: float
     waiting: float
     aborted: int = 0
     """Requests broken off, ever, after they had been admitted."""
     aborted_tokens: int = 0
-    """Output tokens charged for those."""
+    """Output tokens charged for the requests that were broken off."""
 
     def share(self, open_here: int) -> float:
         """This router's part of what the replica has of the client, from 0 to 1."""
@@ -27,11 +27,11 @@ class HeldWork(NamedTuple):
         return min(1.0, open_here / everything) if everything else 0.0
 
     def running_here(self, open_here: int) -> int:
-        """How many of this router's open requests run."""
+        """Number of this router's open requests that run."""
         return round(self.share(open_here) * self.running)
 
     def waiting_here(self, open_here: int, unanswered: int) -> int:
-        """How many of this router's `unanswered` requests only wait; 0 where the report knows of none.
+        """Number of this router's `unanswered` requests that only wait; 0 where the report knows of none.
 
         What was answered runs; what else runs is among the unanswered.
         """
@@ -57,7 +57,7 @@ class TakenBack(NamedTuple):
     share: float
     """This router's part of what the replica had of the client."""
     numbers: tuple[int, ...]
-    """Of the bookings, oldest first."""
+    """Numbers of the bookings, oldest first."""
 
     def is_noticed(self, now: HeldWork) -> bool:
         """Whether the replica has certainly dropped the requests.

@@ -21,13 +21,14 @@ from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
 
 _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
-"""At most: a shorter exchange interval of the configuration counts here, too."""
+"""Longest time between two exchanges: a shorter exchange interval of the configuration counts here, too."""
 ANSWER_TIMEOUT_S: Final = 2.0
-"""Also how long a request may wait for parts of a router that stopped answering: only once, then it is silent."""
+"""Longest wait for an answer. A request waits as long for parts of a router that stopped answering: only once, then
+it is silent."""
 PAUSE_S: Final = 1.0
 """Longest time for which no request asks again, after no other router had anything free."""
 BUSY_PAUSE_S: Final = 0.1
-"""The same where requests in flight are counted: when one ends is not known."""
+"""Pause for a limit of requests in flight: when one of them ends is not known."""
 RETRIES_S: Final = (0.05, 0.1, 0.2)
 """Parts on their way between other routers, or a census, take some milliseconds; then a question may bring more."""
 CENSUS_INTERVAL_S: Final = 10.0
@@ -49,7 +50,7 @@ class Contact(Enum):
 class _Standing:
     contact: Contact = Contact.SILENT
     router: str = ""
-    """Its incarnation, from the last answer."""
+    """Incarnation of the router, from the last answer; empty before."""
     since_s: float = 0.0
 
     def becomes(self, contact: Contact, now_s: float) -> None:
@@ -96,7 +97,7 @@ class LimitExchange:
         self._one_batch = asyncio.Lock()
         self._paused_until_s: dict[str, float] = {}
         self.ready = asyncio.Event()
-        """Set once this router may have parts."""
+        """Event that is set once this router may have parts."""
 
     async def run(self) -> None:
         """Exchange parts until cancelled."""
@@ -229,7 +230,7 @@ class LimitExchange:
 class _Need:
     limit: LimitPart
     amount: float = 0.0
-    """Of all requests that wait."""
+    """What all requests that wait need of the limit."""
 
 
 def http_transport(session: aiohttp.ClientSession, token: Callable[[], str | None]) -> Transport:

@@ -22,7 +22,7 @@ from evenkeel_contract.limitswire import (
 )
 
 TINY: Final = 1e-9
-"""Below this, a difference is a rounding error."""
+"""Largest difference that counts as a rounding error."""
 DEMAND_S: Final = 5.0
 """Demand decays by e in this time, so parts follow clients within seconds."""
 NO_DEMAND: Final = 0.02
@@ -56,6 +56,7 @@ class LimitPart:
 
     def resize(self, size: float, fill_s: float, now_s: float) -> None:
         """Change the limit; the amount in use stays."""
+        # A number of requests or tokens: it stays, while a fraction of the limit would not.
         used = (self.part - self.level(now_s)) * self.size
         self.size, self.fill_s = size, fill_s
         self._level = self.part - used / size
@@ -113,6 +114,7 @@ class LimitPart:
         level = self.level(now_s)
         need = min(want.need, max(0.0, level))
         fair = self._fair(want, demand_of_others, now_s)
+        # `-want.part`: a census may leave a router with a negative part, which is filled up first.
         part = min(max(fair, need, -want.part, 0.0), self._most())
         if not self.fill_s:
             part = carried = min(part, max(0.0, level))  # only what is not in use
@@ -148,7 +150,7 @@ class LimitPart:
         return fair if want.part + fair >= smallest - TINY else 0.0
 
     def receive(self, gift: LimitGift, now_s: float) -> None:
-        """Another router's gift."""
+        """Take another router's gift."""
         level = self.level(now_s)
         self.part += gift.part
         self._level = level + gift.level
@@ -173,7 +175,7 @@ class _Unused:
 
     part: float
     since_s: float
-    """Its bucket is empty then and fills since."""
+    """Time at which the part's bucket was empty; it fills since."""
 
     def found(self, missing: float, since_s: float) -> _Unused:
         return _Unused(self.part + missing, max(self.since_s, since_s))
@@ -309,6 +311,7 @@ class LimitParts:
     def begin_census(self) -> LimitsAsk:
         """Enter a new epoch and ask all other routers to."""
         self._before = self._held()
+        # The name decides between two censuses that begin at once.
         self._enter((self._highest + 1, self.router))
         return LimitsAsk(router=self.router, epoch=self.epoch, census=True, wants=())
 
@@ -322,6 +325,7 @@ class LimitParts:
             return False
         held.append(before)
         full = all(each.fresh for each in held)  # no router can have used anything
+        # A part that was lost may be used up: it starts empty.
         since_s = -math.inf if full else now_s
         names = self._limits.keys() | self._unused.keys()
         for name in names.union(*(each.limits for each in held)):

@@ -116,6 +116,7 @@ async def demand(service_ledger: ServiceLedger, timing: Timing) -> None:
     """Publish what clients ask this router for (DESIGN section 6), until cancelled."""
     now = asyncio.get_running_loop().time
     while True:
+        # Only tests have shorter report intervals than a second.
         await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * timing.report_interval_s))
         rates = list(service_ledger.demand.rates(now()).items())
         for at in range(0, len(rates), DEMAND_PIECE):

@@ -46,7 +46,7 @@ class Peers:
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self.known = service_ledger.peer_contacts
         self.all_asked = asyncio.Event()
-        """Set once every peer was asked, with or without an answer."""
+        """Event that is set once every peer was asked, with or without an answer."""
 
     def members(self) -> frozenset[str] | None:
         """All routers of the service by incarnation; None while a peer is not known by one."""

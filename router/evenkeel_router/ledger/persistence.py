@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
 LAST_SAVE_S: Final = 5.0
-"""For the save at the end: stopping a router waits for it."""
+"""Longest time for the save at the end: stopping a router waits for it."""
 
 
 class Persistence:
@@ -39,14 +39,14 @@ class Persistence:
         self._interval_s = interval_s
         self._now = now
         self.loaded = asyncio.Event()
-        """Set once the store was read."""
+        """Event that is set once the store was read."""
         self.error: str | None = None
         """Why the store does not answer; None while it does."""
         self.began_s = now()
         self.loaded_s: float | None = None
-        """When it was read."""
+        """Time at which the store was read; None before."""
         self.saved_s: float | None = None
-        """When it was last written."""
+        """Time at which the store was last written; None before."""
 
     async def run(self) -> None:
         """Read, then write until cancelled, and once more at the end."""
@@ -75,11 +75,12 @@ class Persistence:
             await self._merge(list(parts))
             self._has_answered()
             self.loaded_s = self._now()
-            self.loaded.set()
+            self.loaded.set()  # last: from now on a save may replace what was stored
             return
 
     async def _merge(self, parts: list[Delta]) -> None:
-        """In order. An invalid part of an account ends it: later parts would hide the gap, and no router would ask for it."""
+        """Merge the parts in order. An invalid part of an account ends it: later parts would hide the gap, and no
+        router would ask for it."""
         lost: set[tuple[str, str]] = set()
         parts.reverse()  # taken off the end, so that what was merged is not held twice
         while parts:

@@ -85,7 +85,7 @@ def ttft_histogram(threshold_s: float | None) -> Histogram:
 
 
 class Distributions:
-    """Over the requests of one tenant's clients since the router started."""
+    """Distributions over the requests of one tenant's clients since the router started."""
 
     __slots__ = (
         "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "qoe", "tenant", "ttft_s",
@@ -100,10 +100,10 @@ class Distributions:
         self.itl_s = Histogram(ITL_SECONDS)
         self.duration_s = Histogram(SECONDS)
         self.qoe = Histogram(RATIOS)
-        """Empty unless QoE is measured."""
+        """Quality of experience of streams; without values unless QoE is measured."""
 
     def histograms(self) -> Sequence[Histogram]:
-        """All of them."""
+        """All distributions of the tenant."""
         return (
             self.input_tokens, self.cached_tokens, self.output_tokens, self.ttft_s, self.itl_s,
             self.duration_s, self.qoe,
@@ -126,15 +126,15 @@ class ClientTotals(msgspec.Struct, eq=False):
     answers: int = 0
     """Requests whose first token came."""
     ttft_s: float = 0.0
-    """The sum over these."""
+    """Sum of the times to these first tokens."""
     itl_tokens: int = 0
     """Output tokens after the first one of each stream."""
     itl_s: float = 0.0
-    """Seconds between these."""
+    """Seconds between these output tokens."""
     qoe_streams: int = 0
     """Streams whose quality of experience was measured."""
     qoe: float = 0.0
-    """The sum over these."""
+    """Sum of the measured qualities of experience."""
 
     def streamed(self, seconds: float, output_tokens: int) -> None:
         """A stream ended `seconds` after its first event."""
@@ -228,16 +228,17 @@ class RequestTotals:
         self.faults = 0
         """Requests that a fault of the router ended."""
         self.within_share_ttft_s = ttft_histogram(None)
-        """Of clients that asked for at most their share (design §7); a request without a token counts above all bounds."""
+        """Times to the first token of clients that asked for at most their share (design §7). A request without a
+        token counts above all bounds."""
         self.stripped: Counter[str] = Counter()
         """Guarded fields and headers taken out of requests, by name: those of `contract.names`."""
         self.predictions: dict[str, PredictionTotals] = {}
-        """By basis of the prediction: `text`, `estimated`, `exact`."""
+        """Basis of the prediction (`text`, `estimated`, `exact`) → its totals."""
         self._max_clients = max_clients
         self._max_tenants = max_tenants
         self._clients: dict[str, ClientTotals] = {}
         self._others: dict[str, ClientTotals] = {}
-        """By identity; a tenant's clients beyond the first `max_clients` of all tenants share one."""
+        """Identity → totals of a tenant's clients beyond the first `max_clients` of all tenants, which share them."""
         self._tenants: dict[str, Distributions] = {}
         self._other_tenants = Distributions("")
 
@@ -267,7 +268,7 @@ class RequestTotals:
         yield from self._others.values()
 
     def distributions(self) -> Iterator[Distributions]:
-        """Of every tenant that sent a request; the last ones are those of the other tenants, if there are any."""
+        """Distributions of every tenant that sent a request; the last ones are those of the other tenants, if there are any."""
         yield from self._tenants.values()
         if len(self._tenants) >= self._max_tenants:
             yield self._other_tenants
@@ -305,14 +306,14 @@ class RequestTotals:
 @dataclass(slots=True)
 class _Requested:
     arrivals: float = 0.0
-    """Decayed count."""
+    """Decayed count of the requests that arrived."""
     since_s: float = 0.0
     last_s: float = 0.0
-    """Time of its last request."""
+    """Time of the client's last request."""
     silent: bool = False
-    """Whether its rate of 0 was reported."""
+    """Whether the client's rate of 0 was reported."""
     cost: float = 0.0
-    """Decayed sum of costs."""
+    """Decayed sum of the costs of finished requests."""
     finished: float = 0.0
     """Decayed count of the requests behind `cost`."""
 

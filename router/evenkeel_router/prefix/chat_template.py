@@ -26,20 +26,20 @@ _log = logging.getLogger(__name__)
 SMALL_S: Final = 0.005
 """CPU time that any conversation may take; a usual one takes a tenth of it."""
 PER_BYTE_S: Final = 2e-6
-"""CPU time that it may take more for each byte. A megabyte of text is rendered in a few milliseconds."""
+"""CPU time beyond `SMALL_S` for each byte of the request. A megabyte of text is rendered in a few milliseconds."""
 LONGEST_S: Final = 0.5
 """CPU time that no conversation may exceed: the time in which the longest prompt is tokenised."""
 BUSY_S: Final = 0.1
-"""A conversation waits no longer for those before it; it is matched by its text instead."""
+"""Longest wait for the conversations before; one that would wait longer is matched by its text."""
 SILENT_S: Final = 10.0
-"""A process that has not answered by then is killed: its machine is far too busy, or something else is wrong."""
+"""Silence after which a process is killed: its machine is far too busy, or something else is wrong."""
 TOO_LONG: Final = "the chat template takes too long"
 TOO_MUCH: Final = "the chat template makes too much text"
 _DETAILS: Final = {template_worker.TOO_LONG: TOO_LONG, template_worker.TOO_MUCH: TOO_MUCH}
 
 
 class TemplateError(ValueError):
-    """A template is none; the message says why."""
+    """A template is invalid; the message gives the reason."""
 
 
 class ChatTemplates:

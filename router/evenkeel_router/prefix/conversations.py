@@ -40,14 +40,14 @@ class Call(msgspec.Struct):
     type: str = "function"
 
 
-class Part(msgspec.Struct):
+class TemplatePart(msgspec.Struct):
     type: str
     text: str | None = None
 
 
-class Message(msgspec.Struct):
+class TemplateMessage(msgspec.Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[TemplatePart] | None = None
     tool_call_id: str | None = None
     name: str | None = None
     phase: str | None = None
@@ -72,7 +72,7 @@ class Choice(msgspec.Struct):
 
 
 class ChatFields(Adapted, kw_only=True):
-    messages: list[Message]
+    messages: list[TemplateMessage]
     tools: list[Tool] | None = None
     tool_choice: str | Choice | None = None
     reasoning_effort: str | float | None = None
@@ -153,32 +153,32 @@ def of_messages(body: bytes) -> ChatFields:
     return ChatFields(messages=messages, tools=tools, tool_choice=_choice(fields.tool_choice))
 
 
-def _system(system: str | list[_Block] | None) -> Iterator[Message]:
+def _system(system: str | list[_Block] | None) -> Iterator[TemplateMessage]:
     if isinstance(system, list):
         system = "\n".join(block.text for block in system if block.type == "text" and block.text)
     elif system is not None and not system.strip():
         system = None
     if system:
-        yield Message(role="system", content=system)
+        yield TemplateMessage(role="system", content=system)
 
 
-def _turn(turn: _Turn) -> Iterator[Message]:
+def _turn(turn: _Turn) -> Iterator[TemplateMessage]:
     """The messages of one turn: each result of a tool is one of its own, in the order of the blocks."""
     if isinstance(turn.content, str):
-        yield Message(role=turn.role, content=turn.content)
+        yield TemplateMessage(role=turn.role, content=turn.content)
         return
-    parts: list[Part] = []
+    parts: list[TemplatePart] = []
     calls: list[Call] = []
     for block in turn.content:
         if block.type == "text" and block.text is not None:
-            parts.append(Part("text", block.text))
+            parts.append(TemplatePart("text", block.text))
         elif block.type == "tool_use":
             calls.append(Call(Function(block.name, block.input or {}), id=block.id))
         elif block.type == "tool_result" and turn.role == "user":
             if parts:
-                yield Message(role="user", content=_content(parts))
+                yield TemplateMessage(role="user", content=_content(parts))
                 parts = []
-            yield Message(
+            yield TemplateMessage(
                 role="tool",
                 content=_tool_result(block.content),
                 tool_call_id=block.tool_use_id or block.id or "",
@@ -187,14 +187,14 @@ def _turn(turn: _Turn) -> Iterator[Message]:
             raise _unread(block.type)
     if parts or calls or turn.role != "user":
         content = _content(parts) if parts else None if calls else ""
-        yield Message(role=turn.role, content=content, tool_calls=calls or None)
+        yield TemplateMessage(role=turn.role, content=content, tool_calls=calls or None)
 
 
-def _content(parts: list[Part]) -> str | list[Part]:
+def _content(parts: list[TemplatePart]) -> str | list[TemplatePart]:
     return parts[0].text or "" if len(parts) == 1 else parts
 
 
-def _tool_result(content: str | list[_Block] | None) -> str | list[Part]:
+def _tool_result(content: str | list[_Block] | None) -> str | list[TemplatePart]:
     if not isinstance(content, list):
         return content or ""
     parts = []
@@ -202,7 +202,7 @@ def _tool_result(content: str | list[_Block] | None) -> str | list[Part]:
         if block.type != "text":
             raise _unread(block.type)
         if block.text:
-            parts.append(Part("text", block.text))
+            parts.append(TemplatePart("text", block.text))
     return _content(parts) if parts else ""
 
 
@@ -232,13 +232,13 @@ def _choice(given: _AnthropicChoice | None) -> str | Choice:
 class _Item(msgspec.Struct):
     type: str = "message"
     role: str = ""
-    content: str | list[Part] | None = None
+    content: str | list[TemplatePart] | None = None
     phase: str | None = None
     id: str | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: Any = None
-    output: str | list[Part] | None = None
+    output: str | list[TemplatePart] | None = None
 
 
 class _ResponseTool(msgspec.Struct):
@@ -288,9 +288,11 @@ def of_responses(body: bytes) -> ChatFields:
         and fields.text.format.type != "text"
     ):
         raise UntokenisedError(Reason.OPTIONS, "text.format is set")
-    messages = [Message(role="system", content=fields.instructions)] if fields.instructions else []
+    messages = (
+        [TemplateMessage(role="system", content=fields.instructions)] if fields.instructions else []
+    )
     if isinstance(fields.input, str):
-        messages.append(Message(role="user", content=fields.input))
+        messages.append(TemplateMessage(role="user", content=fields.input))
     else:
         for item in fields.input:
             _append(messages, _of_item(item))
@@ -305,27 +307,29 @@ def of_responses(body: bytes) -> ChatFields:
     )
 
 
-def _of_item(item: _Item) -> Message:
+def _of_item(item: _Item) -> TemplateMessage:
     if item.type == "message" and item.role not in ("", "developer"):
-        return Message(role=item.role, content=_texts(item.content), phase=item.phase)
+        return TemplateMessage(role=item.role, content=_texts(item.content), phase=item.phase)
     if item.type == "function_call":
         function = Function(item.name, _arguments(item.arguments))
-        return Message(role="assistant", tool_calls=[Call(function, id=item.call_id or item.id)])
+        return TemplateMessage(
+            role="assistant", tool_calls=[Call(function, id=item.call_id or item.id)]
+        )
     if item.type == "function_call_output":
         texts = _texts(item.output)
         if isinstance(texts, list):
             texts = "".join(part.text or "" for part in texts)
-        return Message(role="tool", tool_call_id=item.call_id, content=texts)
+        return TemplateMessage(role="tool", tool_call_id=item.call_id, content=texts)
     raise _unread(item.role if item.type == "message" else item.type)
 
 
-def _texts(content: str | list[Part] | None) -> str | list[Part] | None:
+def _texts(content: str | list[TemplatePart] | None) -> str | list[TemplatePart] | None:
     if not isinstance(content, list):
         return content
     for part in content:
         if part.type not in _TEXTS:
             raise _unread(part.type)
-    return [Part("text", part.text or "") for part in content]
+    return [TemplatePart("text", part.text or "") for part in content]
 
 
 def _arguments(given: Any) -> dict[str, Any]:
@@ -338,7 +342,7 @@ def _arguments(given: Any) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _append(messages: list[Message], message: Message) -> None:
+def _append(messages: list[TemplateMessage], message: TemplateMessage) -> None:
     """Messages of the assistant in a row are one turn."""
     last = messages[-1] if messages else None
     if last is None or not last.role == message.role == "assistant" or last.phase != message.phase:
@@ -351,7 +355,7 @@ def _append(messages: list[Message], message: Message) -> None:
     )
 
 
-def _joined(first: str | list[Part] | None, second: str | list[Part] | None) -> Any:
+def _joined(first: str | list[TemplatePart] | None, second: str | list[TemplatePart] | None) -> Any:
     if not first or not second:
         return first or second
     if isinstance(first, str) and isinstance(second, str):
@@ -359,8 +363,8 @@ def _joined(first: str | list[Part] | None, second: str | list[Part] | None) -> 
     return _as_parts(first) + _as_parts(second)
 
 
-def _as_parts(content: str | list[Part]) -> list[Part]:
-    return [Part("text", content)] if isinstance(content, str) else content
+def _as_parts(content: str | list[TemplatePart]) -> list[TemplatePart]:
+    return [TemplatePart("text", content)] if isinstance(content, str) else content
 
 
 def _is_given(tool: _ResponseTool) -> bool:

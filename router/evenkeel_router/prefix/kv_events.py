@@ -86,14 +86,15 @@ def _silent(parts: list[PagesPart]) -> str:
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 5.0
-"""For the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
+"""Longest wait for the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
 NEXT_S: Final = 1.0
-"""For each further one, or the end: they come together. If one does not come, its sender dropped it."""
+"""Longest wait for each further batch of a replay, or its end: they come together. If one does not come, its sender
+dropped it."""
 RETRY_S: Final = 1.0
 KEEP_ALIVE_S: Final = 10.0
 """A connection whose other end does not answer for this long counts as broken."""
 LIVE_BATCHES: Final = 10_000
-"""Waiting to be read; beyond that they are lost, and replayed."""
+"""Live batches that may wait to be read; further ones are lost, and replayed."""
 REPLAYED_BATCHES: Final = 1000
 PIECE: Final = 2000
 """Blocks that are applied in one go, about a millisecond: requests come first."""
@@ -114,7 +115,7 @@ class _Slot:
 
     @property
     def slot(self) -> int | None:
-        """Its slot; None once the process has ended, because another replica may have the slot by now."""
+        """The process's slot; None once the process has ended, because another replica may have the slot by now."""
         member = self._member
         same = member.slot == self._slot and member.lives == self._life
         return self._slot if same and self._fleet.index is self._index else None

@@ -31,13 +31,13 @@ class View(Protocol):
         """The replica holds these, as signed or unsigned numbers, parents first. `copies`: each may be a further copy."""
 
     def removed(self, hashes: Sequence[int]) -> None:
-        """It dropped these, or a copy of each."""
+        """The replica dropped these, or a copy of each."""
 
     def cleared(self) -> None:
-        """It holds nothing, or nothing is known of it any more."""
+        """The replica holds nothing, or nothing is known of it any more."""
 
     def synced(self, complete: bool) -> None:
-        """Whether what is kept is all that it holds."""
+        """Whether the kept blocks are all that the replica holds."""
 
 
 class SyncState(Enum):
@@ -54,19 +54,19 @@ class Counts:
     """What happened while a replica was followed. Totals."""
 
     batches: int = 0
-    """Applied."""
+    """Batches that were applied."""
     stored: int = 0
-    """Blocks."""
+    """Blocks that were stored."""
     removed: int = 0
-    """Blocks."""
+    """Blocks that were removed."""
     gaps: int = 0
     """Live batches that did not come."""
     replays: int = 0
-    """Questions asked, those that only made sure included."""
+    """Replays that were asked for, those that only made sure included."""
     restarts: int = 0
-    """Another process than before was found to publish."""
+    """Times that another process than before was found to publish."""
     overruns: int = 0
-    """What was missing was not kept any more."""
+    """Times that the replica no longer kept the batches that were missing."""
     unreadable: int = 0
     """Invalid batches."""
     takeovers: int = 0
@@ -205,7 +205,7 @@ class Follower:
         """Begin a replay; the number of the first batch to ask for."""
         self.counts.replays += 1
         self._proven = self._next == 0
-        return max(0, self._next - 1)
+        return max(0, self._next - 1)  # one batch back: it shows whether the process is the same
 
     def replayed(self, batch: Numbered) -> bool:
         """A batch of a replay; False where the rest is of no use and must be asked for anew."""
@@ -295,13 +295,14 @@ class Follower:
         self._notify()
 
     def holds(self, hashes: Sequence[int], page_tokens: int) -> None:
-        """Some of its pages, parents first."""
+        """Add some of the replica's pages, parents first."""
         self.block_tokens = page_tokens
         self.counts.stored += len(hashes)
         self._view.stored(hashes, copies=True)
 
     def taken_over(self) -> None:
-        """These were all. The replay that must follow shows whether they belong to the process that is followed."""
+        """All reported pages were added. The replay that must follow shows whether they belong to the process that is
+        followed."""
         self.counts.takeovers += 1
         self._lacks_nothing()
         self._notify()
@@ -353,7 +354,7 @@ class Follower:
 
 
 def _witness(batch: Numbered) -> bytes:
-    """Of a batch, to distinguish it from any other process's: time stamps are part of it."""
+    """A digest that distinguishes a batch from any other process's: time stamps are part of the batch."""
     return hashlib.blake2b(batch.payload, digest_size=16).digest()
 
 

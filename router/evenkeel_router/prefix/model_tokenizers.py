@@ -101,7 +101,7 @@ class ModelTokenizer:
 
 
 class SimulatedTokenizer:
-    """The simulator's."""
+    """The simulator's tokenizer."""
 
     async def start(self) -> None:
         pass

@@ -44,9 +44,9 @@ class PromptFactsClient:
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
         self._reported: dict[str, tuple[str, PromptFacts]] = {}
-        """By replica: the incarnation that answered, and its facts."""
+        """Replica → the incarnation that answered, and its facts."""
         self._again_s: dict[str, float] = {}
-        """When to ask those again that did not answer."""
+        """Replica that did not answer → when to ask it again."""
         self._files: dict[str, PromptFacts] = {}
         """Answers with all their files, by digest."""
 

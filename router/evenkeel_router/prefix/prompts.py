@@ -23,8 +23,8 @@ from evenkeel_router.prefix.conversations import (
     Call,
     ChatFields,
     Choice,
-    Message,
-    Part,
+    TemplateMessage,
+    TemplatePart,
     Tool,
     of_messages,
     of_responses,
@@ -53,7 +53,7 @@ class Chat:
     """A conversation as the template gets it."""
 
     messages: list[Template]
-    """Content is a text, or a list of parts, all of them text."""
+    """Messages, whose content is a text, or a list of parts, all of them text."""
     tools: list[Template] | None
     options: Template = field(default_factory=dict)
     """Further variables of the template."""
@@ -177,7 +177,7 @@ def _chat(fields: ChatFields, *, size_bytes: int, source: str = "") -> Prompts |
     )
 
 
-def _message(given: Message) -> Template:
+def _message(given: TemplateMessage) -> Template:
     """A message as SGLang's model dumps it, without what is None."""
     if _given(given.tools) or _given(given.prefix):
         raise UntokenisedError(Reason.OPTIONS, "a message has tools or a prefix")
@@ -198,7 +198,7 @@ def _message(given: Message) -> Template:
     return made
 
 
-def _part(part: Part) -> Template:
+def _part(part: TemplatePart) -> Template:
     if part.type in _TEXT and part.text is not None:
         return {"type": "text", "text": part.text}
     if part.type.startswith(_MEDIA):
@@ -225,7 +225,7 @@ def _tools(fields: ChatFields) -> list[Template] | None:
 
 
 def _tool(tool: Tool) -> Template:
-    """As SGLang 0.5.23 dumps it: the client's order of keys, and those that it left out as null."""
+    """A tool as SGLang 0.5.23 dumps it: the client's order of keys, and those that it left out as null."""
     given = tool.function
     if tool.defer_loading is not None or given.get("defer_loading") is not None:
         raise UntokenisedError(Reason.OPTIONS, "a tool is loaded later")

@@ -50,7 +50,7 @@ class PageKind(NamedTuple):
     """The pages of the engines' caches."""
 
     tokens: int
-    """Of a page."""
+    """Tokens of a page."""
     hash: PageHash
 
 
@@ -63,14 +63,14 @@ class Tokenisation:
         """Whether requests are matched by tokens at all."""
         self.untokenised = untokenised
         self.tokenizer: AnyTokenizer | None = None
-        """None while there is none."""
+        """The tokenizer in use; None while there is none."""
         self.digest = ""
-        """Of the replicas' way that is followed; empty where none is."""
+        """Digest of the replicas' facts that are followed; empty where none are."""
         self._reported: PageKind | None = None
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
         self.busy_bytes = 0
-        """Of prompts in the threads."""
+        """Bytes of the prompts in the threads."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class Tokenisation:
     async def use(
         self, tokenizer: AnyTokenizer | None, trouble: str = "", *, pages: PageKind | None = None
     ) -> None:
-        """From now on this one; `trouble` says why there is none. Pages are as configured unless given.
+        """Use this tokenizer from now on; `trouble` says why there is none. Pages are as configured unless given.
 
         Raises `TokenizerError`.
         """

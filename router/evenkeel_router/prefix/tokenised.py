@@ -50,18 +50,18 @@ class UntokenisedError(Exception):
         super().__init__(detail or reason.value)
         self.reason = reason
         self.detail = detail
-        """For the log, which gets the first of each reason. Never anything that a client wrote."""
+        """Detail for the log, which gets the first of each reason. Never anything that a client wrote."""
 
 
 class Tokenised(NamedTuple):
     """A request's prompts, tokenised as the engine does."""
 
     tokens: int
-    """Of all prompts together."""
+    """Tokens of all prompts together."""
     first: Pages
     """The first prompt (`sglang_blocks`, `vllm_blocks`)."""
     kind: str
-    """What it was tokenised as, for the check: `prompt`, `chat`, `tools`, `messages chat` …"""
+    """Kind of the request, for the check: `prompt`, `chat`, `tools`, `messages chat` …"""
 
 
 class Untokenised:

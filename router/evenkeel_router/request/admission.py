@@ -49,7 +49,7 @@ class BodyMemory:
     limit_bytes: int
     used_bytes: int = 0
     _tenants: dict[str, TenantMemory] = field(default_factory=dict)
-    """As many as the configuration names."""
+    """Tenant → what it holds. As many tenants as the configuration names."""
 
     def of(self, tenant: str) -> TenantMemory:
         """What one tenant holds of it."""
@@ -107,14 +107,14 @@ class _Tenant:
     _name: str
     _parts: LimitParts
     limits: TenantLimits | None = None
-    """As configured at the last `update`."""
+    """Limits as configured at the last `update`; None before."""
     is_limited: bool = False
-    """Whether it has, or ever had, a limit here."""
+    """Whether the tenant has, or ever had, a limit here."""
     running: int = 0
     requests: LimitPart | None = None
     tokens: LimitPart | None = None
     slots: LimitPart | None = None
-    """Concurrent requests."""
+    """Part of the limit of concurrent requests; None without one."""
 
     def update(self, limits: TenantLimits, now_s: float) -> None:
         """Follow a changed configuration."""
@@ -198,7 +198,7 @@ class _Tenant:
         self.use(tokens, now_s)
 
     def use(self, tokens: int, now_s: float) -> None:
-        """So many tokens more than were taken before; may be negative."""
+        """Take so many tokens more than were taken before; may be negative."""
         if self.tokens is not None:
             self.tokens.take(tokens, now_s)
 
@@ -208,7 +208,7 @@ class Admission:
 
     def __init__(self, limits: LimitsConfig, parts: LimitParts) -> None:
         self.limits = limits
-        """May be replaced at any time; what is in flight stays."""
+        """Limits in force. They may be replaced at any time; what is in flight stays."""
         self.running = 0
         self._parts = parts
         self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
@@ -217,7 +217,7 @@ class Admission:
     def enter(self, client: Client, tokens: int, now_s: float) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
         limits = self.limits
-        free = limits.max_concurrent - self.running - 1
+        free = limits.max_concurrent - self.running - 1  # with this request in flight
         if free < 0:
             message = f"The router is full ({self.running} requests in flight)."
             raise Refusal(
@@ -278,7 +278,7 @@ async def topped_up(  # noqa: PLR0917 - the state of one request, called once
     *,
     refusal: PartUsedUp,
 ) -> None:
-    """As `enter`, after that refused: ask other routers for what they have of a limit that is used up here."""
+    """Repeat a refused `enter` while other routers give what they have of the limit that is used up here."""
     while await top_up(refusal.limit, refusal.amount):
         try:
             return admission.enter(client, tokens, now())

@@ -57,7 +57,7 @@ class PendingVerdict:
     def __init__(self, taken: TakenBack) -> None:
         self._taken = taken
         self._verdict: RelocationVerdict | None = None
-        """By the last report; None: there was none yet."""
+        """Verdict of the last report; None: there was none yet."""
         self._noticed = asyncio.Event()
 
     def reported(self, held: HeldWork) -> bool:
@@ -80,7 +80,7 @@ class PendingVerdict:
         return self._verdict
 
 
-class State(Enum):
+class AttemptState(Enum):
     """What an attempt holds; see the table of this module."""
 
     SELECTED = "selected"
@@ -90,24 +90,24 @@ class State(Enum):
 
 
 # Python 3.11 takes 0.3 µs to find a member in its class, and each request needs five.
-_SELECTED, _DISPATCHED, _RELOCATING, _ENDED = State
+_SELECTED, _DISPATCHED, _RELOCATING, _ENDED = AttemptState
 
 
 class Attempt(Struct, eq=False):
-    """From selection to one ending."""
+    """One attempt, from selection to one ending."""
 
     _fleet: Fleet
     _accounting: Accounting
     ticket: Ticket
     tried: ReplicaSet
     """Slots of the replicas that failed the request before."""
-    _state: State = _SELECTED
+    _state: AttemptState = _SELECTED
     exchange: Exchange | None = None
     booking: Booking | None = None
     turn: Turn | None = None
-    """Where the router orders the replica's queue."""
+    """Turn at the replica's gate; None where the engine orders its own queue."""
     taken_back: PendingVerdict | None = None
-    """Set when the router takes the request back from a replica that drains."""
+    """The verdict to wait for, once the router took the request back from a replica that drains; None otherwise."""
 
     @property
     def replica(self) -> str:
@@ -143,6 +143,7 @@ class Attempt(Struct, eq=False):
         ran = self._accounting.was_running(booking)
         paid = self._accounting.failed(booking, estimate)
         self._give_back(NOTHING)
+        # A request that ran keeps its charge at the gate.
         self._leave_gate(None if ran else NOTHING)
         return ran, paid
 
@@ -152,6 +153,7 @@ class Attempt(Struct, eq=False):
         Waits for the report that shows whether the request had begun after all.
         """
         self._state = _RELOCATING
+        # The connection closes before the wait: only then does the replica drop the request and report it.
         self._give_back(NOTHING)
         verdict = await self.taken_back.verdict() if self.taken_back is not None else None
         paid = self._accounting.moved(self._end(), verdict, estimate)
@@ -164,7 +166,7 @@ class Attempt(Struct, eq=False):
         `usage`: `NOTHING` where the replica refused it, None where it is unknown.
         """
         if self._state is _SELECTED:
-            self.refused()
+            self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
             if self._state is _DISPATCHED:
                 self._give_back(usage)
@@ -245,7 +247,7 @@ class Relay:
     def usage(self) -> Usage:
         """The usage that the replica reported, or an estimate."""
         scan = self.scan
-        if scan.failed and not scan.events:
+        if scan.failed and not scan.events:  # an error as the first event: nothing was computed
             return NOTHING
         return scan.usage or self._match.estimate(scan.output_tokens)
 

@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 LATE_S: Final = 15.0
 """New connections are served for this long: a node's proxy may not know yet that the router ends."""
 QUIET_S: Final = 0.5
-"""Without a request, before the router ends: clients are about to send on connections that they keep."""
+"""Time without a request before the router ends: clients are about to send on connections that they keep."""
 QUIET_ON_CLUSTER_S: Final = 2.0
-"""The same on a cluster, where late proxies of nodes still send to it."""
+"""Time without a request before a router ends on a cluster, where late proxies of nodes still send to it."""
 ERRORS_S: Final = 5.0
-"""For error events to be written after the time is up."""
+"""Time for error events to be written after the time is up."""
 
 
 async def drain(intake: Intake, config: RouterConfig, close_idle: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ async def drain(intake: Intake, config: RouterConfig, close_idle: Callable[[], N
         return
     close_idle()
     if not await _until_idle(intake, half_s):
-        intake.refuses_from_s = -inf
+        intake.refuses_from_s = -inf  # every new request is refused, on any connection
         for request_state in list(intake.active_requests):
             request_state.interrupt()
         await _until_idle(intake, ERRORS_S)

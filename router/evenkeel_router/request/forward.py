@@ -61,25 +61,25 @@ from evenkeel_router.transport.upstream import (
 )
 
 EXCUSED_PER_ATTEMPT: Final = 4
-"""If a replica is lost at which a request only waited, that uses no attempt, up to so often for each attempt. The limit stops a
-request that crashes every replica: until the next report it looks as if it had only waited."""
+"""Losses of replicas that use no attempt, for each attempt: the request only waited there. The limit stops a request
+that crashes every replica: until the next report it looks as if it had only waited."""
 
 
 class _History(Struct, eq=False):
     """The attempts of one request so far."""
 
     wait_until_s: float
-    """Until when it may wait for a replica, or for its turn at one."""
+    """Time until which the request may wait for a replica, or for its turn at one."""
     failed: tuple[Ticket, ...] = ()
-    """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
+    """Attempts at replicas that failed the request: 5xx, garbage, or a broken connection before the first byte."""
     tried: ReplicaSet = EMPTY
-    """Slots of those."""
+    """Slots of the replicas that failed the request."""
     invited: ReplicaSet = EMPTY
     """An idle replica, for a request that waited at a gate: the next attempt goes there, if it can."""
     excused: int = 0
-    """How many of those had not begun it when they were lost."""
+    """Failed attempts that had not begun when their replica was lost."""
     paid: Paid = UNPAID
-    """What replicas that failed it, or gave it back, have charged the client already (R11)."""
+    """What replicas that failed the request, or gave it back, have charged the client already (R11)."""
 
     def spent(self) -> int:
         """Attempts that count."""
@@ -156,15 +156,17 @@ class Forwarder:
                 continue
             finally:
                 self._unanswered.discard(attempt)
-                attempt.finished(request_state.usage)
+                attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
             if answer is not None:
                 return answer
 
     def _select(self, admitted: AdmittedRequest, history: _History) -> Ticket | None:
         fleet = self._replicas.fleet
         if history.invited:
+            # For one attempt only: the replica that is idle now may be busy at the next one.
             invited, history.invited = history.invited & ~history.tried, EMPTY
             if invited & fleet.routable:
+                # All other replicas count as tried.
                 return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))
         return fleet.select(admitted.match, history.tried)
 
@@ -294,6 +296,7 @@ class Forwarder:
                 attempt.turn.begun(request_state.usage)
             attempt.ticket.member.backoff.answered()
             if history.failed:
+                # Not before another replica answers: a request that fails everywhere is itself the cause.
                 self._health.failed(history.failed, answered_by=attempt.replica)
 
     def _silence_s(self, admitted: AdmittedRequest) -> float:
@@ -314,7 +317,7 @@ class Forwarder:
     def _wait_until_s(
         self, request_state: RequestState, admitted: AdmittedRequest, history: _History
     ) -> float:
-        """Until when a request that left a replica may wait for one to be routable."""
+        """Time until which a request that left a replica may wait for one to be routable."""
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)

@@ -31,9 +31,9 @@ class Intake:
         self.active_requests: set[RequestState] = set()
         """Requests between admission and their end."""
         self.unanswered: set[Attempt] = set()
-        """Attempts of those at replicas, whose client was sent nothing yet."""
+        """Attempts of active requests at replicas, whose client was sent nothing yet."""
         self.draining = False
-        """Set when the router ends: every answer closes its connection."""
+        """Whether the router ends, so that every answer closes its connection."""
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
@@ -58,5 +58,5 @@ class Intake:
             frozenset(config.model_aliases),
         )
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
-        """None if no origin is allowed."""
+        """Headers for pages of other origins; None if no origin is allowed."""
         self.admission.limits = config.limits

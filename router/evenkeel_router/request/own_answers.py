@@ -35,7 +35,7 @@ def asks_health(request: Request, path: str) -> bool:
 
 
 def health(request: Request, *, draining: bool, in_sync: bool) -> CompleteReply:
-    """Whether the router takes requests; no credentials. As `/readyz`."""
+    """The answer of `/health`: whether the router takes requests, like `/readyz`; no credentials."""
     status = "draining" if draining else "ok" if in_sync else "starting"
     body = msgspec.json.encode({"status": status})
     return CompleteReply(request, status=200 if status == "ok" else 503, body=body)
@@ -139,19 +139,19 @@ AT_ZERO_RETRY_AFTER_S: Final = 10.0
 
 
 def shutting_down() -> Refusal:
-    """The router drains."""
+    """The refusal of a router that drains."""
     message = "The router is shutting down. Send the request again."
     return Refusal(Outcome.UNAVAILABLE, message, code="draining", retry_after_s=RETRY_AFTER_S)
 
 
 def no_connection(why: str) -> Refusal:
-    """The router's own limit of connections."""
+    """The refusal at the router's own limit of connections."""
     message = f"The router can open no more connections: {why}."
     return Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=RETRY_AFTER_S)
 
 
 def scaled_to_zero() -> Refusal:
-    """The service was scaled to zero by hand."""
+    """The refusal of a service that was scaled to zero by hand."""
     message = "The service is scaled to zero replicas, and requests do not start one."
     return Refusal(
         Outcome.UNAVAILABLE, message, code="scaled_to_zero", retry_after_s=AT_ZERO_RETRY_AFTER_S
@@ -159,7 +159,7 @@ def scaled_to_zero() -> Refusal:
 
 
 def no_replica(why: str, waited_s: float, *, at_zero: bool) -> Refusal:
-    """No replica was routable within the request's time."""
+    """The refusal of a request for which no replica was routable within its time."""
     if at_zero:
         message = (
             f"The service was at zero replicas, and none was ready within {waited_s:g} s: {why}."
@@ -170,35 +170,35 @@ def no_replica(why: str, waited_s: float, *, at_zero: bool) -> Refusal:
 
 
 def not_admitted(waited_s: float) -> Refusal:
-    """The request's turn at the gate did not come within its time."""
+    """The refusal of a request whose turn at the gate did not come within its time."""
     message = f"The replicas were busy for {waited_s:g} s, and the request could not start."
     return Refusal(Outcome.UNAVAILABLE, message, code="queue_timeout", retry_after_s=RETRY_AFTER_S)
 
 
 def failed_everywhere() -> Refusal:
-    """No replica is left to try."""
+    """The refusal of a request for which no replica is left to try."""
     message = "Every replica failed to answer the request."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
 def failed(attempts: int, why: str) -> Refusal:
-    """No attempt is left."""
+    """The refusal of a request that has no attempt left."""
     message = f"The request failed on {attempts} replicas; on the last, {why}."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
 def broken_off(why: str) -> Refusal:
-    """A replica failed in the middle of a stream."""
+    """The error of a stream in whose middle the replica failed."""
     message = f"The stream broke off: {why}."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
 def silent(message: str) -> Refusal:
-    """A replica took longer than it may."""
+    """The refusal of a request whose replica took longer than it may."""
     return Refusal(Outcome.TIMEOUT, message, code="replica_timeout")
 
 
 def not_reading(idle_s: float) -> Refusal:
-    """The client does not read its answer."""
+    """The error of a client that does not read its answer."""
     message = f"The client read nothing for {idle_s:g} s."
     return Refusal(Outcome.CLIENT_GONE, message, code="client_not_reading")

@@ -18,9 +18,9 @@ from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 from evenkeel_router.request.attempt import Answered, Relay
 
 MAX_HELD_BYTES: Final = 256 * 1024
-"""Of one stream. A chat's event has about 250 bytes, so this is about a thousand tokens."""
+"""Bytes of one stream that may wait. A chat's event has about 250 bytes, so this is about a thousand tokens."""
 TICK_S: Final = 0.001
-"""What is due within this time is sent, too: uvloop's timers count milliseconds."""
+"""Events that are due within this time are sent, too: uvloop's timers count milliseconds."""
 
 
 def relay_of(qoe: QoeConfig) -> Callable[[Answered], Relay]:

@@ -240,7 +240,7 @@ class Pipeline:
     async def _tokenise(
         self, request_state: RequestState, client: Client, endpoint: Endpoint, inference: Inference
     ) -> Pages | None:
-        """Its tokens replace the estimate. A client that sends too much was refused before."""
+        """Tokenise the prompts; their tokens replace the estimate. A client that sends too much was refused before."""
         tokenised = request_state.tokenised = await self._tokenising.of(
             endpoint, inference, cache_salt=client.cache_salt
         )

@@ -37,7 +37,7 @@ class Relocation:
         self._accounting = accounting
         self._unanswered = unanswered
         self._pending: dict[str, dict[str, PendingVerdict]] = {}
-        """By incarnation and client. No empty ones."""
+        """Incarnation → client → the verdict that its requests wait for. No empty ones."""
 
     def reported(self, incarnation: str) -> None:
         """A report of an incarnation is in the ledger."""

@@ -34,7 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.fleet.selection import Match, Ticket
+from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.transport.client_request import Request
@@ -117,7 +117,7 @@ class RequestTracer(Protocol):
 
     @property
     def spans(self) -> TraceSource | None:
-        """None while tracing is off."""
+        """The source of traces; None while tracing is off."""
 
 
 class RequestState(msgspec.Struct, eq=False):
@@ -129,7 +129,7 @@ class RequestState(msgspec.Struct, eq=False):
     cors: Headers = ()
     """Headers for a page of another origin."""
     trace: RequestTrace | None = None
-    """None while tracing is off."""
+    """Trace of the request; None while tracing is off."""
     # Identify, parse, admit.
     client: Client | None = None
     totals: ClientTotals | None = None
@@ -138,35 +138,35 @@ class RequestState(msgspec.Struct, eq=False):
     """Input tokens, before the replica reports them: exact where the prompt was tokenised."""
     tokenised: Tokenised | None = None
     task: asyncio.Task[object] | None = None
-    """To interrupt the request; set while it is admitted."""
+    """Task that is cancelled to interrupt the request; None unless it is admitted."""
     expired: bool = False
-    """The router ends and waits for the request no longer."""
+    """Whether the router ends and waits for the request no longer."""
     # Select and forward.
     activation_s: float = 0.0
-    """Time that it waited for the first replica of a service at zero; it counts towards no other limit."""
+    """Time that the request waited for the first replica of a service at zero; it counts towards no other limit."""
     ticket: Ticket | None = None
-    """The fleet's, of the current attempt, or of the last one."""
+    """Ticket of the current attempt, or of the last one; None before the first."""
     attempts: int = 0
-    """Times that it was sent."""
+    """Times that the request was sent."""
     replica: str = ""
-    """Name of the last replica that it was sent to."""
+    """Name of the last replica that the request was sent to; empty before."""
     # The answer.
     first_byte_s: float | None = None
     """When the client was sent the first event, or the whole answer."""
     status: int = 0
     complete: bool = False
-    """The client was sent the last event of its stream before it left."""
+    """Whether the client was sent the last event of its stream before it left."""
     delivery: AnswerTimeline | None = None
     """When the tokens of its stream came; None while QoE is not measured."""
     usage: Usage | None = None
-    """Estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
+    """Usage of the request, estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
     usage_reported: bool = False
     """Whether the replica reported `usage`."""
     outcome: Outcome | None = None
-    """None: success."""
+    """How the request failed; None: success."""
 
     def reply_headers(self) -> Headers:
-        """Headers of every answer to it."""
+        """Headers of every answer to the request."""
         return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
 
     def attempt_failed(self, why: str) -> None:
@@ -199,7 +199,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     totals: ClientTotals
     endpoint: Endpoint
     inference: Inference
-    match: Match
+    match: MatchedRequest
 
     def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
@@ -246,7 +246,7 @@ MAX_PENDING: Final = 50_000
 """Lines in memory; further lines are dropped and counted, and so are lines that cannot be written."""
 
 
-class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
+class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     """The line of one request."""
 
     time: float
@@ -268,11 +268,11 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     trace_id: str = ""
 
 
-def _line(request_state: RequestState, duration_s: float) -> RequestLine:
+def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
     client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
     started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
     input_tokens, cached_tokens, output_tokens = request_state.usage or NOTHING
-    return RequestLine(
+    return RequestLogLine(
         time.time(),
         request_state.request_id,
         request_state.path,
@@ -302,7 +302,7 @@ class RequestLog:
 
     def __init__(self, output: IO[str] | None) -> None:
         self._output = output
-        self._lines: list[RequestLine] = []
+        self._lines: list[RequestLogLine] = []
         self._batches: list[tuple[bytes, int]] = []
         """Encoded lines, and their number."""
         self._pending = 0

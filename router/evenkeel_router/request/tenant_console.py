@@ -21,7 +21,7 @@ from evenkeel_router.transport.client_request import Answer, CompleteReply, Requ
 _PATHS: Final = (NOW_PATH, HOUR_PATH)
 _READS: Final = ("GET", "HEAD")
 MAX_NAME: Final = 4096
-"""Characters of a query."""
+"""Most characters of a query."""
 
 TenantAnswer = Callable[[str, str, str], Awaitable[bytes]]
 """Takes the path, the tenant (`namespace/tenant`), and the identity of a client or an empty text; returns JSON."""

@@ -64,7 +64,7 @@ RENDERING = web.AppKey("rendering", asyncio.Lock)
 JSON: Final = "application/json"
 PIECE_BYTES: Final = 256 * 1024
 TO_PAGE: Final = ("/", PAGE_PATH.rstrip("/"))
-"""Redirected to the console's page."""
+"""Paths that are redirected to the console's page."""
 
 
 def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:

@@ -14,16 +14,17 @@ from evenkeel_contract.consolestate import AlertCondition
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.telemetry.history import Window
+from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.rooms import Rooms
 
+# The limits of the alerts (monitoring/alerts/service.yaml).
 STALE_S: Final = 30.0
 STARVED: Final = 0.5
 SATURATED: Final = 0.9
 
 
 def conditions(
-    rooms: Rooms, window: Window, peers: tuple[PeerState, ...], now_s: float
+    rooms: Rooms, window: RateWindow, peers: tuple[PeerState, ...], now_s: float
 ) -> tuple[AlertCondition, ...]:
     """All conditions, the problems first."""
     found = [
@@ -37,7 +38,7 @@ def conditions(
 
 
 def _is(alert: str, problem: object, message: str, otherwise: str = "") -> AlertCondition:
-    """`otherwise`: the message where there is no problem, if it differs."""
+    """One condition. `otherwise`: the message where there is no problem, if it differs."""
     text = message if problem or not otherwise else otherwise
     return AlertCondition(alert=alert, problem=bool(problem), message=text)
 
@@ -92,7 +93,7 @@ def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertConditi
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")
 
 
-def _router(rooms: Rooms, window: Window) -> AlertCondition:
+def _router(rooms: Rooms, window: RateWindow) -> AlertCondition:
     most, in_flight = rooms.settings.config.limits.max_concurrent, rooms.intake.admission.running
     message = f"This router uses {window.cpu:.0%} of a core, and {in_flight} of {most} requests are in flight."
     return _is("EvenkeelRouterSaturated", max(window.cpu, in_flight / most) > SATURATED, message)

@@ -187,7 +187,7 @@ def _clients(
 def _client(
     rooms: Rooms, one: ClientFigures, rates: Mapping[str, Figures], scope: str, *, share: float
 ) -> consolestate.ClientNow:
-    """`share`: its part of the fleet if every active client waited."""
+    """One client as the console shows it. `share`: its part of the fleet if every active client waited."""
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
     own = rates.get(name, NOTHING)

@@ -48,9 +48,9 @@ class Moment(NamedTuple):
     """The figures of all clients, and of all replicas."""
 
     at_s: float
-    """Of a monotonic clock."""
+    """Time of a monotonic clock."""
     clients: Mapping[str, ClientFigures]
-    """By identity. A tenant's clients without a name share `other_clients` of the tenant."""
+    """Identity → figures. A tenant's clients without a name share `other_clients` of the tenant."""
     replicas: Mapping[str, tuple[float, float, float]] = {}
     """Service of a replica's process, and of requests that this router sent there: cached tokens, input tokens."""
     cpu_s: float = 0.0
@@ -58,14 +58,14 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RateWindow:
     """Figures between two moments."""
 
     seconds: float = 0.0
     rates: Mapping[str, Figures] = field(default_factory=dict)
-    """By identity, by tenant, and of `WHOLE_SERVICE`."""
+    """Figures by identity, by tenant, and of `WHOLE_SERVICE`."""
     replicas: Mapping[str, Figures] = field(default_factory=dict)
-    """Service, and hit rate."""
+    """Replica → service, and hit rate."""
     cpu: float = 0.0
     """CPU seconds of the event loop per second."""
 
@@ -96,9 +96,10 @@ class History:
     """What the console shows: the current window, and the samples of the last hour."""
 
     def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
-        self.now = Window()
+        self.now = RateWindow()
         self.times_s: deque[float] = deque(maxlen=SAMPLES - 1)
-        """Of the complete samples, by the clock of the moments, which only grows. The oldest slot may be in use for the next one."""
+        """Times of the complete samples, by the clock of the moments, which only grows. The oldest slot may be in use
+        for the next one."""
         self._moments: deque[Moment] = deque(maxlen=TICKS + 1)
         self._samples: dict[str, _Samples] = {}
         self._named = 0
@@ -162,7 +163,8 @@ class History:
         self.times_s.append(at_s)
 
     def _within_limit(self, rates: Mapping[str, Figures]) -> dict[str, Figures]:
-        """At most `max_clients` clients with a name; the rates of later ones are added to their tenant's other clients."""
+        """The rates of at most `max_clients` clients with a name; those of later ones are added to their tenant's
+        other clients."""
         kept: dict[str, Figures] = {}
         room = self._max_clients - self._named
         for name, own in rates.items():
@@ -176,7 +178,7 @@ class History:
         return kept
 
 
-def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]:
+def window_between(before: Moment, now: Moment) -> Generator[None, None, RateWindow]:
     """Figures of the time between two moments, in steps."""
     seconds, past = now.at_s - before.at_s, before.clients
     together: dict[str, Growth] = {}
@@ -200,7 +202,7 @@ def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]
         per_s = mean(service, seconds) or 0.0
         replicas[name] = Figures(service_per_s=per_s, hit_rate=mean(cached, inputs))
     cpu = (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
-    return Window(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
+    return RateWindow(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
 
 
 def _together(one: Figures, other: Figures) -> Figures:

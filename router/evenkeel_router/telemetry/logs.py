@@ -33,13 +33,13 @@ def start_logging(level: str, output: IO[str] | None = None) -> logging.handlers
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     root = logging.getLogger()
     root.setLevel(level.upper())
-    root.handlers[:] = [_Queue(records)]
+    root.handlers[:] = [_RecordQueue(records)]
     listener = logging.handlers.QueueListener(records, handler)
     listener.start()
     return listener
 
 
-class _Queue(logging.handlers.QueueHandler):
+class _RecordQueue(logging.handlers.QueueHandler):
     """Keeps tracebacks: the formatter at the other end of the queue writes them."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:

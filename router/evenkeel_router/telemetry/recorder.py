@@ -112,7 +112,7 @@ class Recorder:
         self._pending.append((_line(request_state, duration_s, from_s=self._from_s), blocks))
 
     def state(self) -> RecordingState:
-        """Its state now."""
+        """The recording's state now."""
         config, files = self._config, self._files
         if config is None or files is None:
             return RecordingState(
@@ -197,16 +197,16 @@ class _Files:
         self._size_bytes = 0
         self._fresh = fresh
         self.requests = self.dropped = self.in_hand = 0
-        """Written, lost, and being written by a thread."""
+        """Requests that were written, that were lost, and that a thread writes now."""
         self.fault = ""
 
     @property
     def size_bytes(self) -> int:
-        """Of both files."""
+        """Bytes of both files."""
         return self._size_bytes + _size(self._old)
 
     def paths(self) -> tuple[Path, ...]:
-        """Oldest first; none before the first line."""
+        """Paths of the files, oldest first; none before the first line."""
         if self._fresh:
             return ()
         return tuple(path for path in (self._old, self._path) if path.is_file())

@@ -89,7 +89,7 @@ class Spans:
             }
         )
         self._provider = TracerProvider(ParentBased(ALWAYS_ON), resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(_Queue(_Exporter(tracing.endpoint, drop), drop))
+        self._provider.add_span_processor(_SpanQueue(_Exporter(tracing.endpoint, drop), drop))
         self._tracer = self._provider.get_tracer("evenkeel_router")
         self._rate = tracing.sampling_rate_per_million / 1_000_000
         self._model = config.model
@@ -140,7 +140,7 @@ class _Exporter(OTLPSpanExporter):
         return result
 
 
-class _Queue(BatchSpanProcessor):
+class _SpanQueue(BatchSpanProcessor):
     """Counts the spans that the SDK drops because too many wait. It has no count of its own that can be read."""
 
     def __init__(self, exporter: _Exporter, drop: Callable[[int], None]) -> None:

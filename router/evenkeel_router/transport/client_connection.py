@@ -23,7 +23,7 @@ from evenkeel_router.transport.client_request import (
     check_head,
 )
 
-MAX_LINE_BYTES: Final = 8190
+MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
 MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
@@ -69,7 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self._resumes_body = False
         self._head_bytes = 0
         self._is_long = False
-        """Whether the head may have so many bytes that one of its lines is too long; else its headers are only counted, at its end."""
+        """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
+        counted, at its end."""
         self._target = b""
         self._headers: list[tuple[istr, str]] = []
         self._arriving: Request | None = None
@@ -77,13 +78,13 @@ class ClientConnection(asyncio.Protocol):
         self._current: Request | None = None
         """The request that is being answered."""
         self.task: asyncio.Task[None] | None = None
-        """Answers the current request."""
+        """Task that answers the current request."""
         self._pipelined: deque[Request] = deque()
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
         self._paused_for_body = False
         self._reading_ended = False
-        """Set after the last request: garbage, or one that closes the connection."""
+        """Whether the last request has come: garbage, or one that closes the connection."""
         self._closing = False
         """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._fd: int | None = None
         """The socket, as long as it has taken everything at once."""
         self.on_full: Callable[[], None] | None = None
-        """Called when the client reads more slowly than the router writes."""
+        """Callback for a client that reads more slowly than the router writes; None: no stream waits for it."""
         self.writing_paused = False
         self._drained: asyncio.Future[None] | None = None
 
@@ -412,6 +413,7 @@ class ClientConnection(asyncio.Protocol):
         self._idle_since_s = self._loop.time()
         if self._pipelined:
             self._start(self._pipelined.popleft())
+        # Half: otherwise reading would stop and go on with each request.
         if self._unparsed and len(self._pipelined) <= MAX_PIPELINED // 2:
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
@@ -425,6 +427,6 @@ _NAMES: Final[dict[bytes, istr]] = {}
 def _name(name: bytes) -> istr:
     """A name that is not in `_NAMES`, or was not."""
     if len(_NAMES) >= _MAX_NAMES:
-        _NAMES.clear()
+        _NAMES.clear()  # clients choose the names: the table must not grow without end
     known = _NAMES[name] = istr(name.decode("latin-1"))
     return known

@@ -27,7 +27,7 @@ from evenkeel_router.transport.downstream import Downstream
 from evenkeel_router.transport.upstream import Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
-"""Of a body in a connection's memory, before the connection stops reading from its socket."""
+"""Bytes of a body in a connection's memory, from which on the connection stops reading from its socket."""
 
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing else can be read from the connection."""
@@ -128,7 +128,7 @@ class Request(Struct, eq=False):
     chunks_allowed: bool = True
     """Whether the answer may use chunks (HTTP/1.1)."""
     error: HttpSyntaxError | None = None
-    """Set if the bytes are not an HTTP request; all else is empty then."""
+    """Why the bytes are not an HTTP request; all else is empty then. None: they are."""
 
     @property
     def path(self) -> str:
@@ -311,7 +311,7 @@ class CompleteReply(Struct, eq=False):
     close: bool = False
     """Whether the connection takes no other request."""
     keep_alive: bool = False
-    """Known once it is written."""
+    """Whether the connection takes another request; known once the answer is written."""
 
     def finish(self) -> None:
         """Write it."""

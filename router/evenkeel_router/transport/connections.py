@@ -54,7 +54,7 @@ class Connections:
         self._open: set[ReplicaConnection] = set()
         self._opening = 0
         self._idle: dict[str, deque[ReplicaConnection]] = {}
-        """By URL; the last one used is on the right."""
+        """URL of a replica → its idle connections; the last one used is on the right."""
         self._timer = SilenceTimer()
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:
@@ -62,7 +62,7 @@ class Connections:
         idle = self._idle.get(replica.url)
         if not idle:
             return None
-        connection = idle.pop()
+        connection = idle.pop()  # the last one used: the replica closes it last
         if connection.idle_since_s >= self._loop.time() - IDLE_LIMIT_S:
             return _HttpExchange(self, replica, connection)
         connection.abort()  # all others are idle for longer
@@ -79,7 +79,7 @@ class Connections:
         self._make_room()
         url = urlsplit(replica.url)
         port = url.port or (443 if url.scheme == "https" else 80)
-        self._opening += 1
+        self._opening += 1  # counts towards the bound meanwhile
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await self._loop.create_connection(
@@ -125,7 +125,7 @@ class Connections:
         self._open.discard(connection)
 
     def _make_room(self) -> None:
-        """For one more connection; raises `ConnectionLimitError`."""
+        """Make room for one more connection; raises `ConnectionLimitError`."""
         if len(self._open) + self._opening < self._max_open():
             return
         oldest = (idle[0] for idle in self._idle.values() if idle)

@@ -16,9 +16,9 @@ class Downstream(Sink, Protocol):
     """The client's address; empty if its socket has none."""
     opened_s: float
     task: asyncio.Task[None] | None
-    """Answers the current request."""
+    """Task that answers the current request."""
     on_full: Callable[[], None] | None
-    """Called when the client reads more slowly than the router writes."""
+    """Callback for a client that reads more slowly than the router writes; None: no stream waits for it."""
     writing_paused: bool
     """Whether the client must read before more is written."""
 

@@ -13,7 +13,7 @@ from evenkeel_router.transport.client_request import HttpSyntaxError, Request
 LINGER_S: Final = 30.0
 """How long a connection stays open in all for such a rest, as in nginx (`lingering_time`)."""
 LINGER_IDLE_S: Final = 5.0
-"""The longest pause in it, and the part of `LINGER_S` that is left for the end of the connection."""
+"""Longest pause in the rest of a body, and the part of `LINGER_S` that is left for the end of the connection."""
 
 
 async def read_rest(request: Request) -> bool:

@@ -28,7 +28,7 @@ from evenkeel_router.transport.upstream import (
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
 CHECK_INTERVAL_S: Final = 0.25
-"""Between two checks for silent replicas. A limit may be exceeded by twice this."""
+"""Time between two checks for silent replicas. A limit may be exceeded by twice this."""
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -169,10 +169,10 @@ class ReplicaConnection(asyncio.Protocol):
             return await self._awaited(idle_s)
         finally:
             self._feed = self._waiter = None
-            self._between = False
+            self._between = False  # without `relay` no chunk may pass to the client
 
     def splice(self, passes: Passes, client: Sink) -> None:
-        """From now on, chunks may go straight to the client."""
+        """Let chunks go straight to the client from now on."""
         self._passes = passes
         self._client = client
 
@@ -194,7 +194,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._passes, self._client = _pass_nothing, _NO_CLIENT
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
-            self._resume()
+            self._resume()  # a paused connection would not notice that the replica closes it
             self.idle_since_s = self._loop.time()
             self._pool.give_back(self)
         else:

@@ -43,7 +43,7 @@ def paths(values: Any, schema: Any, path: str = "") -> Iterator[tuple[str, Any]]
             yield from paths(value, found, where)
 
 
-def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_others() -> None:
+def test_the_schema_describes_every_value_and_no_others() -> None:
     for path, schema in paths(VALUES, SCHEMA):
         assert schema is not None, path
         assert schema.get("description"), path
@@ -223,7 +223,7 @@ def test_everything_that_may_be_left_out_can_be() -> None:
     assert pod["serviceAccountName"] == "mine"
 
 
-def test_an_upgrade_that_keeps_the_values_of_the_previous_chart_gets_the_defaults() -> None:
+def test_an_upgrade_with_the_values_of_the_previous_chart_gets_the_defaults() -> None:
     """`helm upgrade --reuse-values` has none of the values that are new."""
     new = {"router": None, "secrets": None, "allowPrometheusNamespaces": None}
     found = parse_arguments(arguments(**new, metrics={"plain": None}), ENVIRONMENT).defaults

@@ -30,7 +30,7 @@ def test_a_valid_file_is_named_with_its_notes(tmp_path: Path) -> None:
     assert "spec.exposure.ingress has no effect here" in result.stdout
 
 
-def test_every_fault_is_reported_with_its_place_and_the_exit_code_is_that_of_invalid_input(
+def test_every_fault_is_reported_with_its_place_and_exit_code_2(
     tmp_path: Path,
 ) -> None:
     text = SERVICE.replace("replicas: 2", "replicas: two") + "---\n" + TENANT

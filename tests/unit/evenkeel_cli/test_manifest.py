@@ -248,7 +248,7 @@ def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
 REDIS = "  router: {state: {store: Redis, redis: {urlSecretRef: {name: redis, key: url}}}}\n"
 
 
-def test_external_engines_need_a_cluster_and_the_fault_names_the_other_command() -> None:
+def test_the_fault_of_external_engines_names_the_other_command() -> None:
     external = "{runtime: External, external: {selector: {matchLabels: {a: b}}, port: 1}}"
     document = SERVICE.replace("{runtime: Simulator, replicas: 2}", external)
     (fault,) = faults(document)
@@ -267,7 +267,7 @@ def test_the_file_must_contain_the_address_of_the_store() -> None:
     assert read(SERVICE + REDIS, secret).secrets[("default", "redis", "url")] == "redis://h"
 
 
-def test_a_service_that_may_scale_to_zero_runs_one_replica_and_gets_a_warning() -> None:
+def test_a_service_that_may_scale_to_zero_gets_one_replica_and_a_warning() -> None:
     service = SERVICE.replace(", replicas: 2", "") + (
         "  router: {limits: {activationTimeout: 60s}}\n"
         "  autoscaling: {minReplicas: 0, maxReplicas: 2, prometheus: {url: http://p:9090}}\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from evenkeel_cli import main
 from evenkeel_cli.route.models import Card, ModelNames, ModelsError, ask_models, names_of
-from evenkeel_cli.route.options import Options, route_of_options
+from evenkeel_cli.route.options import RouteOptions, route_of_options
 from evenkeel_cli.route.routefile import (
     RouteFile,
     check_route,
@@ -76,9 +76,7 @@ def test_the_example_is_valid_and_gives_a_valid_configuration() -> None:
     )
 
 
-def test_the_router_orders_the_queue_of_engines_without_the_plug_in_unless_another_owner_is_given() -> (
-    None
-):
+def test_the_router_orders_the_queues_of_engines_without_the_plug_in() -> None:
     owners = [
         config_of(*check_route(REPLICAS | TENANTS | {"scheduling": given})).scheduling.queue
         for given in ({}, {"maxDebt": 1000}, {"queue": "Engine"})
@@ -131,7 +129,7 @@ def test_every_fault_has_its_line_and_its_path(text: str, want: list[str]) -> No
 
 
 def test_options_give_the_same_configuration_as_a_file() -> None:
-    options = Options(
+    options = RouteOptions(
         replica=["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
         key=["ads/chat=sk-a=b", "ads/batch=sk-2", "search=sk-3"],
         weight=["ads=4", "ads/chat=3"],
@@ -169,7 +167,7 @@ scheduling: {queue: Router}
 )  # fmt: skip
 def test_a_fault_of_an_option_names_the_option(changes: dict[str, object], want: list[str]) -> None:
     given: dict[str, object] = {"replica": ["http://a:1"], "key": ["ads=sk-1"]}
-    route, faults = route_of_options(Options(**(given | changes)))  # type: ignore[arg-type]
+    route, faults = route_of_options(RouteOptions(**(given | changes)))  # type: ignore[arg-type]
     assert route is None
     assert len(faults) == len(want)
     for fault, start in zip(faults, want, strict=True):

@@ -114,7 +114,7 @@ def test_a_process_that_ended_is_not_running() -> None:
     assert (ended.state, ended.pid, ended.uptime_s) == ("not running", None, None)
 
 
-def test_without_an_answer_of_the_router_nothing_is_ready_and_there_is_no_verdict() -> None:
+def test_nothing_is_ready_and_no_verdict_given_without_the_router_s_answer() -> None:
     fleet = status(None)
     assert {one.state for one in fleet.processes} == {"not ready"}
     assert (fleet.ready, fleet.verdict) == (False, "")

@@ -229,7 +229,7 @@ def test_the_verdict_is_the_sentence_of_the_router() -> None:
     assert sentence in capture.get()
 
 
-def test_under_light_load_the_verdict_is_that_no_client_waits_and_internals_are_hidden() -> None:
+def test_under_light_load_the_verdict_is_that_no_client_waits() -> None:
     console = Console(width=200)
     with console.capture() as capture:
         light = state(time_s=1, uptime_s=1, scale=1, waits=False)

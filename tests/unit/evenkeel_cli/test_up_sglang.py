@@ -145,7 +145,7 @@ def test_a_device_of_the_spec_stays() -> None:
     assert command.arguments[-1] == "--device=xpu"
 
 
-def test_a_new_quantum_replaces_replicas_and_a_setting_of_the_router_does_not() -> None:
+def test_a_new_quantum_replaces_replicas_and_a_router_setting_does_not() -> None:
     before = replica(spec())
     assert replica(spec(("clientQuantum: 123", "clientQuantum: 124"))) != before
     assert replica(spec(("clientQuantum: 123", "clientQuantum: 123, workerQuantum: 7"))) == before

@@ -64,7 +64,7 @@ def test_a_replica_on_the_cpu_gets_the_flags_of_the_spec() -> None:
     assert "VLLM" in found.summary()
 
 
-def test_with_gpus_each_replica_has_its_own_and_vllm_chooses_pages_and_memory() -> None:
+def test_each_replica_has_its_own_gpu_and_vllm_chooses_pages_and_memory() -> None:
     spec = manifest().service.spec
     gpus = ("0", "1", "2", "3")
     found = real_replica(spec, interpreter="py", model="some/tiny", gpus=gpus, inherited={})
@@ -78,7 +78,7 @@ def test_with_gpus_each_replica_has_its_own_and_vllm_chooses_pages_and_memory() 
     assert flags - free <= set(OWNED_FLAGS)
 
 
-def test_an_environment_without_vllm_or_the_plug_in_is_refused_with_the_remedy(
+def test_an_environment_without_vllm_or_plug_in_is_refused_with_the_remedy(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(FleetError, match=r"there is no environment with VLLM .*`make vllm`"):

@@ -39,7 +39,7 @@ def test_so_does_what_is_said_of_a_first_replica() -> None:
         decode_activation(b'{"version": 2, "wanted": true}')
 
 
-def test_fields_of_a_newer_router_are_passed_over_and_those_of_an_older_one_have_defaults() -> None:
+def test_fields_of_newer_routers_are_skipped_and_missing_ones_have_defaults() -> None:
     plain = json.loads(encode_state(STATE))
     plain["new"] = 1
     del plain["waiting"]

@@ -137,7 +137,7 @@ def test_defaults_of_the_schema_are_those_of_the_contract() -> None:
     assert parse_tenant(full) == parse_tenant(tenant)
 
 
-def test_the_scale_subresource_finds_what_it_names_and_has_no_default_to_fight() -> None:
+def test_the_paths_of_the_scale_subresource_exist_and_have_no_default() -> None:
     service = definitions()["fairinferenceservices.evenkeel.dev"]["spec"]["versions"][0]
     replicas = SCHEMAS["FairInferenceService"]["properties"]["spec"]["properties"]["engine"][
         "properties"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_service_counts_once_requests_have_waited_for_a_while_without_a_break() -> None:
+def test_service_counts_once_requests_have_waited_without_a_break() -> None:
     found = Saturation()
     for second in range(21):
         found.observe("r", service=1000.0 * second, waits=second != 10, now_s=second)

@@ -412,7 +412,7 @@ def replica_set(template: str, revision: str, owner: str = "u") -> dict[str, Any
     return {"metadata": metadata}
 
 
-def test_the_newest_template_is_that_of_the_highest_revision_of_the_deployment() -> None:
+def test_the_newest_template_is_that_of_the_deployment_s_highest_revision() -> None:
     mine = {"metadata": {"name": "d", "uid": "u"}}
     sets = [
         replica_set("a", "9"),

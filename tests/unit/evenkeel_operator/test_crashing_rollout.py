@@ -57,7 +57,7 @@ async def surging(cluster: FakeCluster) -> Operator:
     return operator
 
 
-async def test_the_pass_of_the_first_crash_reports_it_and_later_passes_write_nothing() -> None:
+async def test_the_pass_of_the_first_crash_reports_it_and_later_ones_write_nothing() -> None:
     cluster = cluster_with_the_sample()
     operator = await surging(cluster)
     assert condition(cluster, "Progressing")["reason"] == "RollingOut"

@@ -96,7 +96,7 @@ async def test_engines_get_a_service_and_nothing_that_acts_on_their_pods(
     assert "image" not in cluster.objects[SERVICE, "team-ml", "simulated"]["status"]
 
 
-async def test_routers_find_the_pods_by_their_labels_and_send_only_a_key_that_the_spec_names(
+async def test_routers_find_pods_by_labels_and_send_only_a_key_that_the_spec_names(
     cluster: FakeCluster,
 ) -> None:
     operator = Operator(cluster)
@@ -251,7 +251,7 @@ async def test_without_its_inference_pool_a_service_keeps_its_engines_and_says_s
     assert condition(cluster, "SpecValid")["status"] == "True"
 
 
-async def test_the_pool_of_the_spec_in_use_is_known_while_the_newest_spec_is_invalid() -> None:
+async def test_the_pool_of_the_spec_in_use_is_known_beside_an_invalid_newer_spec() -> None:
     cluster = FakeCluster()
     cluster.put(POOLED)
     cluster.put(a_pool(app="one"))

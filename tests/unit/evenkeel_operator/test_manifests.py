@@ -103,7 +103,7 @@ def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -
     assert ours - given - free <= set(OWNED_FLAGS)
 
 
-def test_vllm_has_its_own_command_probes_and_settings_and_finishes_its_requests() -> None:
+def test_vllm_has_its_own_command_probes_settings_and_shutdown() -> None:
     container = main_container(build(sample_context("vllm.yaml")), "qwen-engine")
     assert container["command"] == ["python3", "-m", "vllm.entrypoints.cli.main"]
     assert container["args"][:2] == ["serve", "Qwen/Qwen2.5-7B-Instruct"]
@@ -229,7 +229,7 @@ def test_the_rules_of_a_service_are_a_file_too_if_the_operator_is_told_so() -> N
     assert yaml.safe_load(text) == objects["PrometheusRule", "llama-alerts"]["spec"]
 
 
-def test_a_router_has_the_operators_resources_unless_its_template_changes_them() -> None:
+def test_a_router_has_the_operators_resources_unless_its_template_has_some() -> None:
     def resources(context: BuildContext) -> Any:
         return main_container(build(context), "simulated-router")["resources"]
 
@@ -266,7 +266,7 @@ def test_an_ingress_lets_a_silent_stream_live_longer_than_the_router_does() -> N
     assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == str(16 * 1024**2)
 
 
-def test_nginx_repeats_no_request_that_it_has_sent_and_every_one_that_it_has_not() -> None:
+def test_nginx_repeats_exactly_the_requests_that_it_has_not_sent() -> None:
     objects = build(sample_context("simulator.yaml"))
     annotations = objects["Ingress", "simulated-router"]["metadata"]["annotations"]
     words = annotations["nginx.ingress.kubernetes.io/proxy-next-upstream"].split()

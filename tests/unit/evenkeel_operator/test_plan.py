@@ -104,7 +104,7 @@ def test_what_is_superfluous_goes_unless_it_is_not_ours_or_on_its_way() -> None:
     assert [item["metadata"]["name"] for item in found.delete] == ["old"]
 
 
-def test_the_server_s_own_spelling_is_not_applied_again_but_any_other_change_is() -> None:
+def test_the_server_s_own_spelling_is_not_applied_again_as_other_changes_are() -> None:
     wanted, ref = manifest(x="a"), Ref("Service", "a")
     answer = copy.deepcopy(seal(wanted))
     answer["spec"]["x"] = "A"

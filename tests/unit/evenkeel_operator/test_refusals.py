@@ -44,7 +44,7 @@ def test_other_manifests_objects_and_services_are_not_delayed() -> None:
     assert refusals.pending(KEY, REF, "change 2") is None
 
 
-async def test_a_refused_rollout_is_said_and_backs_off_however_many_events_there_are() -> None:
+async def test_a_refused_rollout_is_reported_and_backs_off_despite_events() -> None:
     cluster = cluster_with_the_sample()
     operator = Operator(cluster)
     await operator.make_pass(KEY)

@@ -44,7 +44,7 @@ async def test_an_engine_that_does_not_fit_shows_in_the_condition_and_in_an_even
     assert {"Mismatch", "PolicyActive"} <= {event["reason"] for event in cluster.events}
 
 
-async def test_while_it_is_true_routers_are_asked_again_so_that_it_clears_by_itself() -> None:
+async def test_routers_are_asked_again_while_a_condition_holds_so_that_it_clears() -> None:
     cluster = await ready_cluster()
     routers = FakeRouters(DOES_NOT)
     operator = Operator(cluster, routers=routers)
@@ -67,7 +67,7 @@ async def test_without_an_answer_the_condition_stays_as_it_was() -> None:
     assert "calc_priority moved" in found["message"]
 
 
-async def test_a_store_that_fails_shows_while_it_fails_and_routers_are_asked_each_minute() -> None:
+async def test_a_failing_store_shows_and_routers_are_asked_each_minute() -> None:
     cluster = cluster_with_the_sample(router={"state": {"store": "File"}})
     await Operator(cluster).make_pass(KEY)
     become_ready(cluster)

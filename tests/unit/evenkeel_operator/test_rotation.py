@@ -126,7 +126,7 @@ async def see_all(operator: Operator, cluster: FakeCluster) -> float | None:
     return await operator.make_pass(KEY)
 
 
-async def test_the_idlest_are_marked_routers_let_go_and_then_the_deployment_shrinks() -> None:
+async def test_the_idlest_replicas_are_marked_before_the_deployment_shrinks() -> None:
     cluster = await scaled_to_four()
     routers = Routers(cluster, a=3, b=2, c=1)
     operator = Operator(cluster, routers=routers)
@@ -273,7 +273,7 @@ async def test_a_new_replica_waits_for_a_router_and_its_gate_is_opened_once() ->
     assert (cluster.writes, routers.asked) == ([], asked)
 
 
-async def test_engines_of_an_operator_that_knew_no_gate_are_not_started_anew_for_it() -> None:
+async def test_engines_of_an_operator_without_the_gate_are_not_restarted_for_it() -> None:
     cluster = await scaled_to_four()
     live = cluster.objects[DEPLOYMENT]
     bare = without_gate(dict(live))

@@ -64,7 +64,7 @@ def test_rules_that_come_first_outweigh_those_that_follow() -> None:
     assert list(choose_candidates(ladder, 6, known={}, cordoned={"n2"})) == ladder[::-1]
 
 
-def test_work_is_what_all_routers_sent_or_what_the_replica_reports_and_caches_add_up() -> None:
+def test_work_is_the_larger_of_sent_and_reported_and_caches_add_up() -> None:
     one = answer(replica("a", in_flight=2, running=3, blocks=10), replica("b", in_flight=1))
     two = answer(replica("a", in_flight=2, running=1, blocks=5))
     assert losses((one, None, two)) == {"a": Loss(4, 15), "b": Loss(1, 0)}
@@ -105,7 +105,7 @@ def test_the_idlest_are_marked_first_and_the_deployment_waits() -> None:
     assert (names(found.mark), found.unmark, found.wait) == ("cd", (), True)
 
 
-def test_it_waits_even_where_no_router_is_ready_until_the_mark_was_looked_at_once() -> None:
+def test_a_scale_down_without_routers_waits_for_one_look_at_its_marks() -> None:
     assert leave(four()).wait
     assert leave(with_marks("cd")) == ScaleDownStep()
 
@@ -207,7 +207,7 @@ def test_a_pod_is_read() -> None:
     assert [one.name for one in engines_of([pod("b"), pod("a")])] == ["a", "b"]
 
 
-def test_one_waits_once_its_containers_are_ready_and_nothing_but_the_gate_is_missing() -> None:
+def test_a_replica_waits_at_the_gate_once_its_containers_are_ready() -> None:
     def waits(**conditions: str) -> bool:
         found = engine_of(pod(conditions=conditions))
         return found is not None and found.waits_since is not None
@@ -252,7 +252,7 @@ def test_a_gate_is_opened_once_a_router_sends_there() -> None:
     assert opened(LATELY, held, None) == []
 
 
-def test_a_gate_is_opened_where_no_router_answers_for_a_while_and_not_against_their_word() -> None:
+def test_a_gate_opens_where_no_router_answers_but_not_against_an_answer() -> None:
     long_ago = NOW - timedelta(minutes=1)
     assert opened(long_ago, None, None) == [("a", "NoRouter")]
     assert opened(long_ago) == [("a", "NoRouter")]

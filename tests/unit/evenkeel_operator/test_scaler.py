@@ -197,7 +197,7 @@ def test_one_greedy_client_grows_it_to_its_cap_and_says_so_as_demand() -> None:
     }
 
 
-def test_latency_counts_for_the_replicas_that_were_ready_when_the_requests_arrived() -> None:
+def test_latency_counts_for_replicas_that_were_ready_when_requests_arrived() -> None:
     """Otherwise the fleet would double again once the new replicas are ready, by latencies from before."""
     life = Life(2, targets={"servicePerReplica": 1000, "ttftP95": "1s"})
     late = Measurements(asked=asked(1000, 1000), ttft_p95_s=9.0)
@@ -240,7 +240,7 @@ def test_the_bounds_of_the_spec_hold_at_once_seen_or_not(seen: Measurements | No
     assert Life(1, minReplicas=3).looks(BLIND).replicas == 3
 
 
-def test_none_are_left_only_after_a_window_without_demand_and_without_requests() -> None:
+def test_a_service_goes_to_zero_after_a_window_without_demand_or_requests() -> None:
     life = Life(1, minReplicas=0)
     assert life.looks(Measurements(in_flight=1), after_s=400.0).replicas == 1
     assert life.looks(Measurements(), after_s=290.0).replicas == 1

@@ -265,7 +265,7 @@ def _image(cluster: FakeCluster, component: str) -> str:
     return image
 
 
-async def test_keys_are_exchanged_without_a_moment_in_which_engines_and_routers_differ(
+async def test_engines_and_routers_agree_on_a_key_at_every_moment_of_its_exchange(
     cluster: FakeCluster,
 ) -> None:
     operator = Operator(cluster)
@@ -417,7 +417,7 @@ async def test_keys_of_a_secret_without_the_label_are_not_accepted(cluster: Fake
     assert (await _tenant_condition(cluster, operator, "ads"))["reason"] == "KeysKnown"
 
 
-async def test_keys_that_an_older_operator_accepted_stay_and_new_ones_need_the_label(
+async def test_keys_that_an_older_operator_accepted_stay_and_new_ones_need_a_label(
     cluster: FakeCluster,
 ) -> None:
     cluster.put(_tenant())
@@ -499,7 +499,7 @@ async def test_an_api_that_comes_brings_its_objects(cluster: FakeCluster) -> Non
     assert ("PodMonitor", "team-ml", "simulated-engine") in cluster.objects
 
 
-async def test_what_the_server_spells_in_its_own_way_is_not_written_again_and_again(
+async def test_fields_in_the_server_s_own_spelling_are_not_written_again(
     cluster: FakeCluster,
 ) -> None:
     operator = Operator(cluster)

@@ -28,7 +28,7 @@ def secret(*, version: int = 1, **keys: str) -> dict[str, Any]:
     return item("Secret", "keys", version=version) | {"data": data}
 
 
-def test_a_new_service_concerns_itself_and_tenants_but_its_status_only_itself() -> None:
+def test_a_new_service_wakes_itself_and_tenants_but_its_status_only_itself() -> None:
     store = Store()
     store.see(None, TENANT, item(TENANT, "t"))
     assert store.see(None, SERVICE, item(SERVICE, "s", generation=1)) == {S, T}
@@ -132,7 +132,7 @@ def test_a_secret_that_is_no_base64_or_empty_holds_no_key() -> None:
     assert store.hashes("n", "keys") == Hashes(1, NamedSecret({}, labelled=False))
 
 
-def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done() -> None:
+def test_only_pods_that_may_need_an_action_are_kept() -> None:
     def pod(name: str, version: int, **ready: str) -> dict[str, Any]:
         labels = {"evenkeel.dev/service": "s", "evenkeel.dev/component": "engine"}
         conditions = [{"type": kind, "status": status} for kind, status in ready.items()]
@@ -158,7 +158,7 @@ def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done()
     assert store.pods_to_check(S) == {}
 
 
-def test_a_pod_wakes_its_service_when_a_container_ends_and_when_it_is_well_again() -> None:
+def test_a_pod_wakes_its_service_when_a_container_ends_and_recovers() -> None:
     def pod(version: int, component: str = "router", **container: Any) -> dict[str, Any]:
         labels = {"evenkeel.dev/service": "s", "evenkeel.dev/component": component}
         found = item("Pod", "a", version=version, labels=labels)

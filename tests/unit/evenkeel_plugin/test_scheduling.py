@@ -444,7 +444,7 @@ def test_without_engine_time_prompts_never_wait() -> None:
         loop.forward(is_prefill=True, seconds=1.0, finish=[f"r{number}"])
 
 
-def test_the_next_chunk_of_a_prompt_waits_too_and_a_retracted_request_starts_again() -> None:
+def test_the_next_chunk_of_a_prompt_waits_and_a_retracted_request_restarts() -> None:
     loop = beside_a_victim(prompt_s=0.1)
     loop.forward(seconds=0.5)
     chunked = req("r1", "r", base=7000)

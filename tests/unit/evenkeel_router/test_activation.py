@@ -58,7 +58,7 @@ async def test_who_waits_while_there_is_none_wants_one_until_it_takes_requests()
     await waiting
 
 
-async def test_a_replica_that_broke_may_come_back_and_one_that_is_being_deleted_will_not() -> None:
+async def test_a_broken_replica_may_come_back_and_a_deleted_one_does_not() -> None:
     scene = Scene()
     member = scene.fleet.add("r0")
     scene.becomes_ready("r0")
@@ -89,7 +89,7 @@ async def test_who_gives_up_wants_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("at_zero", [AtZero.WAIT, AtZero.REFUSE])
-async def test_no_replica_is_wanted_without_activation_until_the_configuration_changes(
+async def test_a_replica_is_wanted_once_the_configuration_allows_activation(
     at_zero: AtZero,
 ) -> None:
     scene = Scene(at_zero)

@@ -178,7 +178,7 @@ def test_one_alone_may_have_the_only_place() -> None:
     st.integers(1, 60),
     st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 3), st.booleans()), max_size=200),
 )
-def test_whatever_the_others_did_a_newcomer_is_refused_only_where_nothing_is_free(
+def test_a_newcomer_is_refused_only_where_nothing_is_free(
     places: int, script: list[tuple[str, int, bool]]
 ) -> None:
     gate = admission(max_concurrent=places)

@@ -12,7 +12,7 @@ import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import HealthMonitor
-from evenkeel_router.fleet.probe import Verdict
+from evenkeel_router.fleet.probe import ProbeVerdict
 from evenkeel_router.fleet.selection import FAILURES, LONGEST_S, Backoff
 from evenkeel_router.transport.upstream import BrokenError, Feed, Outgoing
 
@@ -145,9 +145,9 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         await until(lambda: fleet.asked("r1") == len(asking), "all to be asked of the other one")
         assert fleet.asked("r0") >= FAILURES
         dead = next(iter(router.rooms.replicas.fleet))
-        fleet.prober.verdicts["r0"] = Verdict.GONE
+        fleet.prober.verdicts["r0"] = ProbeVerdict.GONE
         await until(lambda: not dead.joined, "it to be lost")
-        fleet.prober.verdicts["r0"] = Verdict.READY
+        fleet.prober.verdicts["r0"] = ProbeVerdict.READY
         await routable(router, 2)
         fleet.gate.set()
         for answer in asking:
@@ -172,7 +172,7 @@ async def test_a_replica_in_backoff_returns_if_it_is_the_only_one() -> None:
             await client.post("/v1/completions", json=BODY)
         await routable(router, 1)
         fleet.failing.clear()
-        fleet.prober.verdicts["r1"] = Verdict.NOT_READY
+        fleet.prober.verdicts["r1"] = ProbeVerdict.NOT_READY
         member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         await until(lambda: member.routable, "it to be back")

@@ -164,7 +164,7 @@ async def test_once_the_newest_idle_connection_is_too_old_all_are_closed(
         (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", False),
     ],
 )
-async def test_a_request_is_taken_back_or_lost_unanswered_only_before_anything_of_an_answer_came(
+async def test_a_request_is_taken_back_or_unanswered_only_before_its_answer_began(
     says: bytes, want: bool
 ) -> None:
     said = asyncio.Event()

@@ -35,7 +35,7 @@ def test_a_client_that_stopped_is_reported_once_with_0_and_then_removed() -> Non
 
 
 @pytest.mark.parametrize("requests", [1, 100, 100_000])
-def test_a_client_that_stopped_has_a_rate_of_0_soon_after_any_number_of_requests(
+def test_a_client_that_stopped_soon_has_a_rate_of_0_after_any_requests(
     requests: int,
 ) -> None:
     meter = DemandMeter(window_s=10)

@@ -67,20 +67,18 @@ def test_the_limit_doubles_until_requests_wait_and_then_follows_the_batch() -> N
     assert reading(limit, 20, 0) == 22 * 1.125
 
 
-def test_the_limit_does_not_grow_while_it_holds_nothing_up_or_the_memory_is_full() -> None:
+def test_the_limit_does_not_grow_without_held_up_requests_or_free_memory() -> None:
     limit = EngineLimit()
     reading(limit, 10, 0)
     assert reading(limit, 10, 0, held_up=0) == 12
     assert reading(limit, 10, 0, usage=0.97) == 12
 
 
-def test_a_router_that_starts_beside_others_begins_with_the_batch_that_they_fill() -> None:
+def test_a_router_that_starts_beside_others_begins_with_their_batch() -> None:
     assert reading(EngineLimit(), 30, 2) == 32
 
 
-def test_streams_that_the_router_sees_running_count_although_the_engine_has_not_said_so_yet() -> (
-    None
-):
+def test_streams_that_the_router_sees_count_before_the_engine_reports_them() -> None:
     limit = EngineLimit()
     reading(limit, 20, 0)
     assert reading(limit, 3, 5, begun=18) == 20

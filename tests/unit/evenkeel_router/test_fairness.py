@@ -146,7 +146,7 @@ def test_a_lead_is_worked_off_while_the_others_are_served() -> None:
     assert leads[-1] == 0
 
 
-def test_a_client_that_left_ahead_comes_back_ahead_by_what_the_others_did_not_make_up() -> None:
+def test_a_client_that_left_ahead_returns_with_the_rest_of_its_lead() -> None:
     world = World()
     world.tick({A: 0, B: 0, C: 0})
     world.tick({A: 30, B: 70, C: 100})  # b is 45 ahead, a 15 behind; c is level

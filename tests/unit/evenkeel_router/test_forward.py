@@ -59,7 +59,7 @@ def events(*parts: bytes | UpstreamError) -> FakeReply:
 
 
 @pytest.mark.parametrize(("beyond_share", "counted"), [((), 1), (("ns/acme/chat",), 0)])
-async def test_the_objective_counts_a_client_by_its_own_share_even_without_totals_of_its_own(
+async def test_the_objective_counts_a_client_without_own_totals_by_its_own_share(
     monkeypatch: pytest.MonkeyPatch, beyond_share: tuple[str, ...], counted: int
 ) -> None:
     async with behind(lambda *_: FakeReply([OK])) as (client, router, _):
@@ -118,7 +118,7 @@ async def test_a_refused_connection_is_no_attempt_and_charges_no_client() -> Non
         assert not decode(headers_of(request)["x-smg-routing-key"]).retried_by_fleet
 
 
-async def test_without_room_for_a_connection_the_answer_is_503_and_no_replica_is_blamed() -> None:
+async def test_without_room_for_a_connection_it_answers_503_and_blames_no_replica() -> None:
     class Full(FakeUpstream):
         async def connect(self, replica: ReplicaConfig):  # type: ignore[no-untyped-def]
             raise ConnectionLimitError("too many open files")
@@ -246,7 +246,7 @@ async def test_the_charge_is_settled_or_taken_back(
         (lambda: FakeReply([b"{}"], status=400), BODY, 0),
     ],
 )
-async def test_a_prediction_is_compared_with_what_the_replica_says_and_with_no_estimate(
+async def test_a_prediction_is_compared_with_a_replica_s_report_not_an_estimate(
     answer: Callable[[], FakeReply | UpstreamError], body: dict[str, object], want: int
 ) -> None:
     async with behind(lambda *_: answer(), count=1) as (client, router, _):

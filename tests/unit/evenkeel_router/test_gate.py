@@ -305,7 +305,7 @@ def test_a_long_queue_in_the_engine_shows_that_no_place_is_free() -> None:
     assert gate.admit(1.0) == []
 
 
-def test_an_engine_that_prefers_others_gets_no_more_until_the_overtaken_request_begins() -> None:
+def test_an_engine_gets_no_more_until_the_overtaken_request_begins() -> None:
     gate = gate_of(Fcfs())
     overtaken, *others = [request(n) for n in range(12)]
     for one in (overtaken, *others):

@@ -11,7 +11,7 @@ import pytest
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, LARGEST_QUANTUM
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
-from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
+from evenkeel_router.fleet.probe import EngineSize, HttpProber, ProbeVerdict, prober_session
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
@@ -30,19 +30,19 @@ async def watched(prober: FakeProber) -> AsyncIterator[Router]:
 
 
 async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() -> None:
-    prober = FakeProber({"r0": Verdict.NOT_READY})
+    prober = FakeProber({"r0": ProbeVerdict.NOT_READY})
     async with watched(prober) as router:
         member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         assert not member.joined
-        prober.verdicts["r0"] = Verdict.READY
+        prober.verdicts["r0"] = ProbeVerdict.READY
         await routable(router, 1)
-        prober.verdicts["r0"] = Verdict.NOT_READY
+        prober.verdicts["r0"] = ProbeVerdict.NOT_READY
         await routable(router, 0)
         assert member.joined  # draining, say: its cache still counts
-        prober.verdicts["r0"] = Verdict.GONE
+        prober.verdicts["r0"] = ProbeVerdict.GONE
         await until(lambda: not member.joined, "it to be lost")
-        prober.verdicts["r0"] = Verdict.READY
+        prober.verdicts["r0"] = ProbeVerdict.READY
         await routable(router, 1)
         assert member.lives == 2
 
@@ -50,15 +50,18 @@ async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() ->
 async def test_it_is_said_once_that_nothing_is_routable_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    prober = FakeProber({"r0": Verdict.READY})
+    prober = FakeProber({"r0": ProbeVerdict.READY})
     with caplog.at_level(logging.INFO, "evenkeel_router.fleet.health"):
         async with watched(prober) as router:
             await routable(router, 1)
-            for verdict, word in ((Verdict.NOT_READY, "not ready"), (Verdict.GONE, "unreachable")):
+            for verdict, word in (
+                (ProbeVerdict.NOT_READY, "not ready"),
+                (ProbeVerdict.GONE, "unreachable"),
+            ):
                 prober.verdicts["r0"] = verdict
                 await routable(router, 0)
                 await until(lambda: word in router.rooms.replicas.fleet.why_unroutable(), word)  # noqa: B023
-            prober.verdicts["r0"] = Verdict.READY
+            prober.verdicts["r0"] = ProbeVerdict.READY
             await routable(router, 1)
             await until(lambda: "can take requests again" in caplog.text, "it to be said")
     said = [line for line in caplog.messages if "can take requests" in line]
@@ -77,10 +80,10 @@ async def test_silence_counts_only_when_it_lasts() -> None:
     silences = 0
 
     class Silent(FakeProber):
-        async def probe(self, replica: object) -> Verdict:
+        async def probe(self, replica: object) -> ProbeVerdict:
             nonlocal silences
             silences += 1
-            return Verdict.READY if silences == 1 else Verdict.SILENT
+            return ProbeVerdict.READY if silences == 1 else ProbeVerdict.SILENT
 
     async with watched(Silent()) as router:
         await routable(router, 1)
@@ -92,10 +95,10 @@ async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
     async with prober_session() as session, nasty(fine) as replica:
         prober = HttpProber(session)
         config = replica.config("r0")
-        assert await prober.probe(config) is Verdict.READY
+        assert await prober.probe(config) is ProbeVerdict.READY
         replica.ready = False
-        assert await prober.probe(config) is Verdict.NOT_READY
-        assert await prober.probe(replicas(1)[0]) is Verdict.GONE
+        assert await prober.probe(config) is ProbeVerdict.NOT_READY
+        assert await prober.probe(replicas(1)[0]) is ProbeVerdict.GONE
 
 
 @pytest.mark.parametrize("missing", [(), ("/ready",), ("/ready", "/health")])
@@ -105,19 +108,19 @@ async def test_readiness_is_asked_at_the_first_path_that_an_engine_has(
     settings = simulated(reports_port=None)
     async with prober_session() as session, plain_engine(settings, missing=missing) as engine:
         prober, replica = HttpProber(session), engine.config("r0")
-        assert await prober.probe(replica) is Verdict.READY
+        assert await prober.probe(replica) is ProbeVerdict.READY
         asked = engine.asked.copy()
-        assert await prober.probe(replica) is Verdict.READY
+        assert await prober.probe(replica) is ProbeVerdict.READY
         assert engine.asked[len(asked) :] == asked[-1:]  # it is remembered
         engine.failing = True
-        assert await prober.probe(replica) is Verdict.NOT_READY
+        assert await prober.probe(replica) is ProbeVerdict.NOT_READY
 
 
 async def test_an_engine_without_any_readiness_path_is_not_ready() -> None:
     missing = ("/ready", "/health", "/v1/models")
     settings = simulated(reports_port=None)
     async with prober_session() as session, plain_engine(settings, missing=missing) as engine:
-        assert await HttpProber(session).probe(engine.config("r0")) is Verdict.NOT_READY
+        assert await HttpProber(session).probe(engine.config("r0")) is ProbeVerdict.NOT_READY
 
 
 async def test_the_start_time_of_a_process_is_read_from_its_metrics() -> None:
@@ -133,17 +136,17 @@ async def test_the_start_time_of_a_process_is_read_from_its_metrics() -> None:
 
 
 @pytest.mark.parametrize(("started_s", "want_lives"), [(2000.0, 2), (1000.0, 1), (None, 1)])
-async def test_a_replica_without_reports_that_comes_back_with_another_start_time_is_another_process(
+async def test_a_replica_without_reports_but_another_start_time_is_another_process(
     started_s: float | None, want_lives: int
 ) -> None:
     prober = FakeProber(started={"r0": 1000.0})
     async with watched(prober) as router:
         await routable(router, 1)
         await until(lambda: prober.asked_start == 1, "its start time to be asked")
-        prober.verdicts["r0"] = Verdict.NOT_READY
+        prober.verdicts["r0"] = ProbeVerdict.NOT_READY
         await routable(router, 0)
         prober.started = {} if started_s is None else {"r0": started_s}
-        prober.verdicts["r0"] = Verdict.READY
+        prober.verdicts["r0"] = ProbeVerdict.READY
         await routable(router, 1)
         member = router.rooms.replicas.fleet.member("r0")
         assert member is not None

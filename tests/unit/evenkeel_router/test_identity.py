@@ -192,7 +192,7 @@ def test_two_headers_that_name_the_sender_are_refused_from_anybody() -> None:
     assert refused(claims(named=("acme", "other"), peer=TRUSTED)) == want
 
 
-def test_a_tenant_called_anonymous_sets_the_weight_of_requests_without_identity() -> None:
+def test_a_tenant_called_anonymous_sets_the_weight_of_anonymous_requests() -> None:
     tenancy = TenancyConfig(
         anonymous=Anonymous.SHARE,
         tenants=(TenantConfig(namespace="ns", name="anonymous", weight=4),),

@@ -132,7 +132,7 @@ def test_a_long_list_of_token_ids_is_one_prompt() -> None:
     assert read(Endpoint.COMPLETIONS, COMPLETION | {"prompt": [7] * 5000}).prompt_tokens == 5000
 
 
-def test_of_a_model_that_is_not_there_no_more_is_said_back_than_a_name_may_be_long() -> None:
+def test_the_error_of_an_unknown_model_repeats_at_most_a_name_s_length() -> None:
     refusal = refused(Endpoint.CHAT, CHAT | {"model": "x" * 100_000})
     assert refusal.code == "model_not_found"
     assert len(refusal.message) < 300
@@ -278,7 +278,7 @@ def test_embeddings_never_stream() -> None:
     assert not read(Endpoint.EMBEDDINGS, body).stream
 
 
-def test_more_parts_than_anybody_writes_are_refused_before_they_are_looked_at() -> None:
+def test_too_many_parts_are_refused_before_they_are_read() -> None:
     parts = [{"type": "text", "text": "a"}] * (MAX_PARTS // 2)
     within = {"model": "m", "messages": [{"role": "user", "content": parts}] * 2}
     assert read(Endpoint.CHAT, within).text.count(b"a") == MAX_PARTS

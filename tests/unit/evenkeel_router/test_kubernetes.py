@@ -23,7 +23,7 @@ from evenkeel_kube.watch import Selection, Watcher
 from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
-from evenkeel_router.fleet.probe import Verdict
+from evenkeel_router.fleet.probe import ProbeVerdict
 from evenkeel_router.telemetry.metrics import metrics
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
@@ -152,7 +152,7 @@ Change = Callable[[KubeApi], None]
         (lambda s: s.pods.put(pod("a", ready=False)), "starting"),
     ],
 )
-async def test_an_unschedulable_replica_leaves_rotation_whatever_its_probe_says_and_returns(
+async def test_an_unschedulable_replica_leaves_rotation_despite_its_good_probe(
     server: KubeApi, change: Change, why: str
 ) -> None:
     server.pods.put(pod("a"))
@@ -204,7 +204,7 @@ async def test_what_was_known_serves_on_while_the_api_is_away(server: KubeApi) -
         await until(lambda: not server.pods.watches, "the watch to end")
         assert router.rooms.replicas.fleet.routable
         assert router.rooms.replicas.in_sync
-        prober.verdicts["a"] = Verdict.GONE  # probes still tell
+        prober.verdicts["a"] = ProbeVerdict.GONE  # probes still tell
         await routable(router, 0)
 
 

@@ -101,7 +101,7 @@ def joined(held: HeldWork, *, batches: int) -> Follower:
     return follower
 
 
-def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_same(
+def test_the_first_batch_of_a_subscription_waits_for_a_replay_with_it(
     held: HeldWork,
 ) -> None:
     follower = joined(held, batches=3)
@@ -117,7 +117,7 @@ def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_sa
 
 
 @pytest.mark.parametrize("successor_has_it", [True, False])
-def test_a_dead_engine_s_last_batch_is_not_applied_to_what_its_successor_replayed(
+def test_a_dead_engine_s_last_batch_is_not_applied_to_its_successor_s_view(
     held: HeldWork, successor_has_it: bool
 ) -> None:
     """It died between the subscription and its replay, and its successor had got just as far."""

@@ -165,7 +165,7 @@ def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     assert not of._open
 
 
-def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes() -> None:
+def test_output_that_a_relocated_request_has_paid_is_not_paid_again() -> None:
     of = books()
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
@@ -185,7 +185,7 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
 
 
-def test_what_was_broken_off_is_known_from_a_whole_report_that_came_since_the_drain() -> None:
+def test_broken_off_requests_are_known_by_a_whole_report_since_the_drain() -> None:
     """Peers may have heard of the rest: asking for what is new to the ledger would leave it out."""
     of = books()
     meet(of, "r0", "one")
@@ -296,7 +296,7 @@ def test_replicas_without_reports_count_by_what_the_router_got() -> None:
     assert of.ledger.served(A.identity) == 10
 
 
-def test_inter_token_latencies_are_kept_by_process_for_a_bounded_number_of_clients(
+def test_inter_token_latencies_are_kept_by_process_for_bounded_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accounting, "MAX_LATENCIES", 1)

@@ -323,7 +323,7 @@ def test_what_a_census_finds_begins_empty(is_known: bool, at_s: float, want: flo
     assert free(author, at_s) == pytest.approx(want)
 
 
-def test_a_part_that_its_router_took_along_is_found_by_one_that_never_used_it() -> None:
+def test_a_part_that_left_with_its_router_is_found_by_one_that_never_used_it() -> None:
     one, other = two()
     limit(other).asked(5.0, 0.0)
     exchange(other, one)

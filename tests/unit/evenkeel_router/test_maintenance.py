@@ -62,7 +62,7 @@ async def test_the_first_closed_totals_wait_until_every_replica_has_reported() -
         assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)
 
 
-async def test_a_replica_that_never_answers_delays_the_first_book_for_a_limited_time() -> None:
+async def test_a_silent_replica_delays_the_first_closed_totals_for_a_limited_time() -> None:
     rooms, maintenance = maintained(lambda: False, settle_s=0.01)
     async with background(maintenance.run()):
         assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)

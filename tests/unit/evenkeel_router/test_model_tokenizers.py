@@ -76,7 +76,7 @@ async def test_options_reach_the_template() -> None:
     assert got.endswith("<think><|assistant|>")
 
 
-async def test_a_template_may_go_through_parts_break_out_of_loops_and_mark_generations() -> None:
+async def test_a_template_may_read_parts_break_out_of_loops_and_mark_generations() -> None:
     template = (
         "{%- for message in messages %}{% for part in message.content %}[{{ part.text }}]"
         "{% break %}{% endfor %}{% endfor %}{% generation %}!{% endgeneration %}"

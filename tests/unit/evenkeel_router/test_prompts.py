@@ -71,7 +71,7 @@ def test_a_message_is_what_the_engine_makes_of_it() -> None:
     assert found.kind == "chat"
 
 
-def test_parts_are_texts_joined_by_blanks_unless_the_template_goes_through_them() -> None:
+def test_parts_are_joined_by_blanks_unless_the_template_reads_them() -> None:
     parts = [
         {"type": "text", "text": "a"},
         {"type": "thinking", "text": "x"},
@@ -83,9 +83,7 @@ def test_parts_are_texts_joined_by_blanks_unless_the_template_goes_through_them(
     assert [m["content"] for m in for_template(found, keeps_parts=True)] == [kept, "a b"]
 
 
-def test_an_answer_that_is_continued_goes_behind_the_template_and_another_becomes_the_users() -> (
-    None
-):
+def test_a_continued_answer_follows_the_template_and_others_become_the_users() -> None:
     messages = [user(), {"role": "assistant", "content": "Once upon"}]
     continued = chat(messages=messages, continue_final_message=True)
     assert (continued.messages, continued.answer_begins) == ([user()], "Once upon")

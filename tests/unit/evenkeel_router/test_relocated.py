@@ -62,9 +62,7 @@ def test_half_of_what_began_is_this_routers_where_half_of_what_was_open_is() -> 
     assert taken.verdict(HeldWork(99, 4, 0)).never == set()
 
 
-def test_what_may_have_begun_counts_as_begun_and_nothing_is_certain_before_the_replica_noticed() -> (
-    None
-):
+def test_requests_that_may_have_begun_count_as_begun() -> None:
     taken = TakenBack(HeldWork(4, 4, 6), 0.4, (7, 8, 9))
     assert taken.verdict(HeldWork(5, 4, 0)).never == {8, 9}
     assert taken.verdict(HeldWork(6, 4, 6)).never == set()
@@ -80,7 +78,7 @@ def test_output_that_was_charged_for_what_was_broken_off_is_spread_over_it() -> 
     assert told == RelocationVerdict({7: Paid(True, 6)}, frozenset({8, 9}))
 
 
-def test_what_finished_before_the_replica_noticed_has_paid_for_all_of_its_output() -> None:
+def test_a_request_that_finished_before_the_notice_has_paid_all_its_output() -> None:
     taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
     told = taken.verdict(HeldWork(6, 4, 3, 2, 111))
     assert told == RelocationVerdict({7: Paid(True, WHOLE), 8: Paid(True, 11)}, frozenset({9}))

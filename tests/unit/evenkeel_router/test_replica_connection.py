@@ -19,7 +19,7 @@ async def test_usual_chunks_go_on_as_they_are_once_the_client_was_sent_something
     assert client.scan.events == 5
 
 
-async def test_after_a_chunk_that_did_not_come_whole_the_next_whole_one_goes_on_as_it_is() -> None:
+async def test_a_whole_chunk_after_a_cut_one_is_passed_on_as_it_is() -> None:
     whole = framed(EVENT)
     reads = [whole[:9], whole[9:], whole, whole[:-1], whole[-1:], whole, whole + whole, whole]
     client = await streamed([STREAM_HEAD, *reads, END])

@@ -8,7 +8,7 @@ from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import LOAD_TOKENS, AdapterPlaces, PrefixIndex
 from evenkeel_router.fleet import selection as candidates
-from evenkeel_router.fleet.selection import Basis, Fleet, Match, Member, Pages, Prediction
+from evenkeel_router.fleet.selection import Basis, Fleet, MatchedRequest, Member, Pages, Prediction
 
 TEXT = b"x" * 64
 
@@ -20,7 +20,7 @@ def fleet(replicas: int = 2) -> Fleet:
     return made
 
 
-def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> Match:
+def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> MatchedRequest:
     return of.match("ns/t/c", weight=1.0, text=text, input_tokens=tokens)
 
 
@@ -69,7 +69,7 @@ def test_a_replica_that_has_the_adapter_loaded_is_nearer() -> None:
     assert nearest("a1") == EMPTY
 
 
-def test_of_replicas_with_the_longest_match_the_one_with_the_adapter_is_nearer() -> None:
+def test_of_the_longest_matches_the_replica_with_the_adapter_is_nearer() -> None:
     places = AdapterPlaces(1)
     places.sent("a", 0)
     places.sent("a", 1)
@@ -239,7 +239,7 @@ def test_a_policy_that_chooses_no_replica_is_a_fault() -> None:
 PAGES = Pages(hashes=(11, 12, 13, 14), page_tokens=16, tokens=64)
 
 
-def tokens_plan(of: Fleet, pages: Pages = PAGES) -> Match:
+def tokens_plan(of: Fleet, pages: Pages = PAGES) -> MatchedRequest:
     return of.match("ns/t/c", weight=1.0, text=TEXT, input_tokens=pages.tokens, pages=pages)
 
 

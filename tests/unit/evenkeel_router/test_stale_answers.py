@@ -10,7 +10,7 @@ import aiohttp
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report
 from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfig
 from evenkeel_router.fleet.health import REPORT_PATIENCE_S, HealthMonitor
-from evenkeel_router.fleet.probe import Verdict
+from evenkeel_router.fleet.probe import ProbeVerdict
 from evenkeel_router.fleet.replicas import StaticDiscovery
 from evenkeel_router.fleet.reports import PIECE, Reports
 from evenkeel_router.ledger.peers import Peers
@@ -27,8 +27,8 @@ class Slow(FakeProber):
 
     takes_s = 0.0
 
-    async def probe(self, replica: ReplicaConfig) -> Verdict:
-        verdict = self.verdicts.get(replica.name, Verdict.READY)
+    async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
+        verdict = self.verdicts.get(replica.name, ProbeVerdict.READY)
         await asyncio.sleep(self.takes_s)
         return verdict
 
@@ -52,7 +52,7 @@ def test_a_probe_that_is_older_than_the_news_of_a_loss_does_not_count() -> None:
         assert member.joined
         prober.takes_s = 10.0
         await asyncio.sleep(1.0)  # the next probe is on its way
-        prober.verdicts["r0"] = Verdict.GONE
+        prober.verdicts["r0"] = ProbeVerdict.GONE
         monitor.lost("r0", "it refused a connection")
         await asyncio.sleep(60.0)
         assert (member.joined, member.lives) == (False, 1)
@@ -70,14 +70,14 @@ def test_each_process_gets_its_own_time_to_send_a_report() -> None:
         running = asyncio.create_task(monitor.run(StaticDiscovery(rooms.settings.config)))
         await asyncio.sleep(0)
         for lives in (1, 2):
-            prober.verdicts["r0"] = Verdict.READY
+            prober.verdicts["r0"] = ProbeVerdict.READY
             await asyncio.sleep(REPORT_PATIENCE_S - 1.0)
             member = rooms.replicas.fleet.member("r0")
             assert member is not None
             assert not member.joined
             await asyncio.sleep(3.0)
             assert (member.joined, member.lives) == (True, lives)
-            prober.verdicts["r0"] = Verdict.GONE
+            prober.verdicts["r0"] = ProbeVerdict.GONE
             await asyncio.sleep(3.0)
             assert not member.joined
         running.cancel()

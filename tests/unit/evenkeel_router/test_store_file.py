@@ -156,7 +156,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-async def test_a_full_disk_keeps_the_last_ledger_and_takes_the_next_once_there_is_room(
+async def test_a_full_disk_keeps_the_last_ledger_until_there_is_room_for_the_next(
     small_disk: Path,
 ):
     store = FileStore(small_disk / NAME)

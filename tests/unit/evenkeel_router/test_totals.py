@@ -86,7 +86,7 @@ def test_no_client_shares_the_account_of_the_other_clients_by_its_name(name: str
     assert [names_of(one.identity)[1] for one in (named, others)] == [name, OTHER_CLIENTS]
 
 
-def test_distributions_are_kept_by_tenant_and_tenants_beyond_the_cap_share_one() -> None:
+def test_distributions_are_by_tenant_and_tenants_beyond_the_cap_share_one() -> None:
     accounts = RequestTotals(LinearCost(), max_tenants=2)
     for tenant in ("t", "u", "v", "w"):
         for name in ("a", "b"):

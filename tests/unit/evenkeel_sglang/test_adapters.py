@@ -15,7 +15,7 @@ def req(adapter: str | None) -> SimpleNamespace:
     return SimpleNamespace(lora_id=adapter)
 
 
-def test_the_first_request_of_an_adapter_that_is_not_loaded_pays_for_the_load() -> None:
+def test_the_first_request_of_an_unloaded_adapter_pays_for_the_load() -> None:
     slots: dict[str, int] = {"x": 0}
     loads = AdapterLoads(lambda: slots)
     loads.begin_pass()

@@ -78,7 +78,7 @@ class Scheduling:
     reservations: Reservations
 
 
-def test_the_estimates_of_the_engine_see_what_is_expected_and_failures_undo_it(monkeypatch):
+def test_the_engine_estimates_by_expected_output_and_failures_undo_it(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", Scheduling(history(128)))
     request = Req()
 

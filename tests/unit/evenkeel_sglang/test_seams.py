@@ -100,7 +100,7 @@ def test_a_changed_signature_names_the_seam_and_what_is_supported(
     assert "Refusing to start" in str(refused.value)
 
 
-def test_parameters_after_those_that_are_relied_on_may_change_where_the_seam_says_so(
+def test_later_parameters_may_change_where_the_seam_allows_it(
     sglang: dict[str, ModuleType],
 ) -> None:
     class Adder(Fitting):

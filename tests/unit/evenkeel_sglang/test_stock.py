@@ -35,7 +35,7 @@ def test_without_a_router_or_by_its_setting_it_stops(
 
 
 @pytest.mark.usefixtures("misfit")
-def test_in_front_of_a_router_it_starts_without_the_policys_flag_and_logs_why(
+def test_an_engine_behind_a_router_starts_without_the_flag_and_logs_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("EVENKEEL_REPORTS_PORT", "0")

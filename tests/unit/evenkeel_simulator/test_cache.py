@@ -44,7 +44,7 @@ def test_a_shared_segment_is_counted_once() -> None:
     assert cache.evictable == 60
 
 
-def test_locking_a_path_takes_all_of_it_from_eviction_until_the_last_lock_goes() -> None:
+def test_a_locked_path_is_not_evicted_until_the_last_lock_is_released() -> None:
     cache = RadixCache()
     insert(cache, cache.root, path(("a", 10), ("b", 20)))
     leaf = insert(cache, cache.root, path(("a", 10), ("c", 30)))
@@ -60,9 +60,7 @@ def test_locking_a_path_takes_all_of_it_from_eviction_until_the_last_lock_goes()
     assert cache.tokens == cache.nodes == 0
 
 
-def test_the_least_recently_used_leaf_goes_first_and_a_parent_counts_as_used_with_its_child() -> (
-    None
-):
+def test_the_least_recently_used_leaf_goes_first_and_children_use_parents() -> None:
     log = Log()
     cache = RadixCache(log)
     insert(cache, cache.root, path(("old", 1)))

@@ -72,7 +72,7 @@ def test_when_memory_did_not_suffice_a_submission_does_not_cut_the_run() -> None
     assert [r.id for r in engine.finish().finished] == ["a"]
 
 
-def test_a_request_that_did_not_fit_beside_a_newcomer_is_tried_again_once_that_one_runs() -> None:
+def test_a_request_that_did_not_fit_beside_a_newcomer_is_tried_again() -> None:
     """A newcomer counts with all that it may produce, and one in the batch with a part of it."""
     engine = make_engine(kv_tokens=1000)
     engine.submit(make_request("a", tail=100, output=600), 0.0)
@@ -100,7 +100,7 @@ def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> No
     assert totals.service == 107 + 2 * 7
 
 
-def test_the_output_of_a_request_that_fills_the_memory_is_cached_to_its_last_token() -> None:
+def test_the_output_of_a_request_that_fills_the_memory_is_cached_completely() -> None:
     """A next turn finds it. The last token was never computed as input, and needs the last free place."""
     engine = make_engine(kv_tokens=100, admission=AdmissionRule.RESERVATION)
     engine.submit(make_request("a", prompt=(("p", 96),), output=4, output_key="a-out"), 0.0)
@@ -108,7 +108,7 @@ def test_the_output_of_a_request_that_fills_the_memory_is_cached_to_its_last_tok
     assert engine.memory.cache.tokens == 100
 
 
-def test_the_time_between_tokens_includes_prefills_of_others_and_is_read_at_any_time() -> None:
+def test_the_time_between_tokens_includes_prefills_of_other_requests() -> None:
     engine = make_engine()
     first = make_request("a", tail=50, output=40)
     engine.submit(first, 0.0)
@@ -157,7 +157,7 @@ def test_the_same_prompt_again_computes_one_token_and_holds_nothing_twice() -> N
     assert (loads.used_tokens, loads.evictable_tokens, loads.free_tokens) == (0, 100, 900)
 
 
-def test_two_of_the_same_prompt_in_one_pass_both_compute_it_and_share_it_afterwards() -> None:
+def test_equal_prompts_of_one_pass_are_computed_twice_and_shared_afterwards() -> None:
     engine = make_engine()
     for name in ("a", "b"):
         engine.submit(make_request(name, prompt=(("p", 100),), output=50), 0.0)
@@ -167,7 +167,7 @@ def test_two_of_the_same_prompt_in_one_pass_both_compute_it_and_share_it_afterwa
     assert engine.loads().used_tokens == 100  # their first tokens are yet to be fed back
 
 
-def test_forks_that_lack_the_same_prefix_wait_until_one_of_them_has_computed_it() -> None:
+def test_forks_that_lack_one_prefix_wait_until_one_of_them_has_computed_it() -> None:
     engine = make_engine(LongestMatch())
     forks = [make_request(name, prompt=(("shared", 100), (name, 10)), output=50) for name in "abc"]
     for fork in forks:
@@ -213,7 +213,7 @@ def test_the_maker_s_abort_sets_the_next_one_to_work() -> None:
 
 
 @pytest.mark.parametrize(("policy", "config"), [(Queue, {}), (LongestMatch, {"share_in_batch": 0})])
-def test_engines_that_do_not_share_in_a_batch_compute_what_forks_lack_for_each(
+def test_engines_without_sharing_in_a_batch_compute_a_prefix_for_each_fork(
     policy: type[Queue], config: dict[str, bool]
 ) -> None:
     engine = make_engine(policy(), **config)
@@ -298,9 +298,7 @@ def test_the_first_prefill_of_a_new_engine_may_take_longer() -> None:
         now_s = step.end_s
 
 
-def test_when_decode_runs_out_of_memory_the_least_produced_is_retracted_and_computed_again() -> (
-    None
-):
+def test_the_request_with_least_output_is_retracted_when_memory_is_short() -> None:
     policy = Queue()
     engine = make_engine(policy)
     late, early = (

@@ -57,7 +57,7 @@ def test_the_default_costs_an_honest_flood_at_most_3_percent() -> None:
     assert service(play("honest-flood", DEFAULT)) >= 0.97 * service(play("honest-flood", None))
 
 
-def test_isolation_trades_total_service_for_a_small_client_about_as_a_smaller_batch_does() -> None:
+def test_isolation_costs_about_as_much_service_as_a_smaller_batch() -> None:
     def measured(figures: dict[str, LoopFigures]) -> float:
         return figures["measured"].service_per_s(WARMUP_S, END_S)
 
@@ -72,9 +72,7 @@ def test_isolation_trades_total_service_for_a_small_client_about_as_a_smaller_ba
     assert service(strict) >= 0.98 * line
 
 
-def test_a_client_that_used_an_idle_engine_gets_a_quarter_of_its_share_from_the_first_seconds_on() -> (
-    None
-):
+def test_a_client_that_used_an_idle_engine_soon_gets_a_quarter_of_its_share() -> None:
     """R15. It had used 100,000 weighted tokens while no other client was there."""
     spec = read_loop(FOLDER / "rejoin.yaml")
     engine = Engine(EngineConfig(), make_policy("DLPM"), PROFILES[spec.profile])
@@ -86,7 +84,7 @@ def test_a_client_that_used_an_idle_engine_gets_a_quarter_of_its_share_from_the_
             assert played[client].service_per_s(from_s, from_s + 2) >= total / 2 / 4
 
 
-def test_a_client_that_asks_for_more_output_than_it_produces_keeps_no_others_out() -> None:
+def test_a_client_that_overstates_its_output_keeps_no_others_out() -> None:
     """R14: the same flood with `max_output_tokens` 4096 and 128 used."""
     honest, lying = play("honest-flood", None), play("lying-flood", None)
     by_history = play("lying-flood", None, admission=AdmissionRule.HISTORY)
@@ -94,7 +92,7 @@ def test_a_client_that_asks_for_more_output_than_it_produces_keeps_no_others_out
     assert service(by_history) >= 0.95 * service(honest)
 
 
-def test_within_a_pass_a_retracted_request_counts_with_the_output_that_it_has_too() -> None:
+def test_a_retracted_request_counts_with_its_output_within_a_pass() -> None:
     """As SGLang's `_commit_prefill_admission`: it reserves the limit, which the plug-in lowers to what is expected in all."""
     rule = HistoryAdmission()
     ended, retracted = (make_request(name, tail=10, output=100, max_output=1000) for name in "er")

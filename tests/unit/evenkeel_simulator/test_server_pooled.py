@@ -86,7 +86,7 @@ def test_texts_become_tokens_and_texts_again() -> None:
         call(tokenize)
 
 
-def test_the_produced_token_is_the_most_probable_and_all_together_are_less_than_one() -> None:
+def test_the_produced_token_is_the_most_probable_and_all_sum_below_one() -> None:
     speech = speak(5, AnswerLimits(max_tokens=30, ignore_eos=True))
     found = list(probabilities(speech, 0, 30, 4))
     assert [one.text for one in found] == [speech.piece(index) for index in range(30)]

@@ -51,7 +51,7 @@ def test_a_reason_is_given_where_a_router_cannot_tokenize(
     assert not told.files
 
 
-def test_a_folder_without_files_and_another_versions_configuration_are_trouble(
+def test_an_empty_folder_and_another_version_s_configuration_are_reported(
     tmp_path: Path,
 ) -> None:
     assert "has no tokenizer's files here" in prompt_facts(config(tmp_path)).trouble

@@ -121,7 +121,7 @@ def test_a_prompt_that_is_computed_holds_those_that_share_it_for_no_longer(
 # Requests that come back.
 
 
-def test_a_request_without_a_slot_for_its_adapter_comes_back_and_others_enter(
+def test_a_request_without_a_slot_for_its_adapter_waits_and_others_enter(
     engine: MakeEngine,
 ) -> None:
     loop = engine(seqs=3)
@@ -221,7 +221,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
         yield caplog
 
 
-def test_a_request_that_enters_unproposed_is_counted_and_logged_but_not_charged(
+def test_a_request_that_enters_unproposed_is_counted_but_not_charged(
     engine: MakeEngine, log: pytest.LogCaptureFixture
 ) -> None:
     loop = engine()
@@ -242,7 +242,7 @@ def test_a_request_that_enters_unproposed_is_counted_and_logged_but_not_charged(
     assert loop.totals().requests == 1
 
 
-def test_requests_without_a_readable_key_are_counted_and_each_reason_logged_once(
+def test_requests_without_a_readable_key_are_counted_and_logged_by_reason(
     engine: MakeEngine, log: pytest.LogCaptureFixture
 ) -> None:
     loop = engine(seqs=9)
@@ -307,7 +307,7 @@ def test_without_a_router_or_by_its_setting_a_misfit_ends_the_start(
         engine()
 
 
-def test_in_front_of_a_router_a_misfit_gets_vllms_own_scheduler_and_reports_say_why(
+def test_a_misfit_behind_a_router_gets_vllms_own_scheduler_and_says_why(
     plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("EVENKEEL_REPORTS_PORT", "0")

@@ -34,7 +34,7 @@ def stage(name: str) -> str:
     return found[1]
 
 
-def test_each_image_holds_the_packages_that_its_cache_key_counts_and_no_others() -> None:
+def test_each_image_holds_exactly_the_packages_of_its_cache_key() -> None:
     for target, folders in PRODUCTS.items():
         copied = re.findall(r"^COPY (\w+)/\w+ /site/", stage(f"{target}-site"), re.MULTILINE)
         assert tuple(copied) == folders
@@ -48,7 +48,7 @@ def test_everything_that_is_copied_is_in_the_build_context() -> None:
             assert (ROOT / source).exists()
 
 
-def test_a_simulated_replica_ships_the_policies_of_the_api_and_no_experiments(
+def test_a_simulated_replica_ships_the_api_s_policies_and_no_experiments(
     tmp_path: Path,
 ) -> None:
     ignored = {
@@ -94,7 +94,7 @@ def test_no_image_runs_as_root_and_each_starts_its_own_part() -> None:
         (["router", "kubernetes"], {"kubernetes", "uvloop", "xxhash"}, {"kopf", "typer"}),
     ],
 )
-def test_an_image_installs_the_dependencies_of_its_extras_without_the_project(
+def test_an_image_installs_its_extras_dependencies_without_the_project(
     extras: list[str], want: set[str], not_wanted: set[str]
 ) -> None:
     script = [sys.executable, ROOT / "images" / "project.py", "requirements", *extras]

@@ -87,7 +87,7 @@ def _test(name: str, case: Any) -> dict[str, Any]:
     }
 
 
-def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_alert_has_a_case_that_fires_and_one_that_stays_silent() -> None:
     assert CASES.keys() == {rule["alert"] for rule in rules()}
     for name, case in CASES.items():
         assert case["fires"]["alerts"], name

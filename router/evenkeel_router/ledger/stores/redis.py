@@ -72,7 +72,7 @@ class RedisStore:
         self._saves = 0
         self._seen: dict[bytes, _Beat] = {}
         self._merged: dict[bytes, bytes] = {}
-        """By counter: what it was when the ledger beside it was loaded."""
+        """Field of a counter → its value when the ledger beside it was loaded."""
 
     async def load(self) -> Sequence[Delta]:
         """The ledgers of all routers."""

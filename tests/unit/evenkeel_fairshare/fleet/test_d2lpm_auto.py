@@ -46,9 +46,7 @@ def send(
     return slot
 
 
-def test_a_client_leaves_its_match_once_the_wait_there_outweighs_the_tokens_computed_again() -> (
-    None
-):
+def test_a_client_leaves_its_match_once_the_wait_outweighs_recomputation() -> None:
     policy = fleet([0, 1])
     question = request(110, longest=[1], matched=100)
     # Each question adds 10 tokens of wait at slot 1, and slot 0 asks for 110 tokens: the wait may reach 4 * 100.
@@ -93,7 +91,7 @@ def test_the_expected_output_counts_as_work() -> None:
     assert [send(policy, question) for _ in range(6)] == [1] * 5 + [0]
 
 
-def test_the_output_of_a_request_that_never_ran_or_is_unknown_teaches_nothing() -> None:
+def test_the_output_of_a_request_that_never_ran_or_is_unknown_is_ignored() -> None:
     policy = fleet([0, 1])
     question = request(110, longest=[1], matched=100)
     for usage in (NOTHING, None):
@@ -110,7 +108,7 @@ def test_a_light_client_stays_at_its_match_behind_a_flooding_client() -> None:
     assert send(policy, request(110, longest=[1], matched=100)) == 1
 
 
-def test_many_light_clients_with_one_system_prompt_do_not_stay_at_one_replica() -> None:
+def test_many_light_clients_with_one_system_prompt_spread_over_replicas() -> None:
     policy = fleet([0, 1])
     chosen = [
         send(policy, request(110, client=f"user-{number}", longest=[1], matched=100))
@@ -137,7 +135,7 @@ def test_without_a_match_the_replica_with_the_least_work_of_the_client_wins() ->
     assert send(policy, request(), to=[0, 1, 2]) == 1
 
 
-def test_among_replicas_without_work_of_the_client_the_least_loaded_in_tokens_wins() -> None:
+def test_the_replica_with_fewest_tokens_wins_if_none_has_work_of_the_client() -> None:
     policy = fleet([0, 1, 2])
     policy.dispatched(request(1000, client="b"), 0)
     for _ in range(5):
@@ -146,7 +144,7 @@ def test_among_replicas_without_work_of_the_client_the_least_loaded_in_tokens_wi
     assert send(policy, request(), to=[0, 1, 2], outstanding=[1, 5, 1]) == 1
 
 
-def test_among_equal_replicas_the_one_with_the_fewest_requests_wins_then_the_lowest() -> None:
+def test_among_equal_replicas_the_fewest_requests_win_then_the_lowest_slot() -> None:
     policy = fleet([0, 1, 2])
     assert policy.select(request(), replica_set([0, 1, 2]), [3, 2, 2]) == 1
 

@@ -42,7 +42,7 @@ def test_a_second_call_returns_the_same_seed():
     assert promise(here, ALICE, "new", live=["new"]) == first
 
 
-def test_a_replica_takes_at_most_its_largest_debt_and_the_next_takes_the_rest():
+def test_a_replica_takes_at_most_its_largest_debt_and_the_next_the_rest():
     here = left_behind(-300)
     left_behind(-300, to=here)
     assert promise(here, ALICE, "new", live=["new"]).client == -500

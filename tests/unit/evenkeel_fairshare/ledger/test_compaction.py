@@ -119,7 +119,7 @@ def test_a_new_router_without_answers_of_members_does_not_write():
         assert not compactor.compact(["a", "b"], live=["alive"], now_s=at)
 
 
-def test_a_new_router_with_an_old_snapshot_writes_only_after_all_members_list_it():
+def test_a_new_router_with_an_old_snapshot_writes_once_all_members_list_it():
     """According to its old snapshot all members have its version."""
     first, second = ledger("b"), ledger("c")
     report(first, "gone", 1, row(ALICE, 5))
@@ -184,7 +184,7 @@ def test_a_competing_version_loses_no_service():
         assert here.served(ALICE) == 7
 
 
-def test_an_account_is_kept_until_the_closed_totals_of_every_member_contain_it():
+def test_an_account_is_kept_until_every_member_s_closed_totals_contain_it():
     here, there = ledger("a"), ledger("b")
     report(here, "gone", 1, row(ALICE, 1))
     exchange(here, there)
@@ -264,7 +264,7 @@ def test_a_report_between_two_steps_goes_into_the_next_version():
     assert not here.touched
 
 
-def test_another_version_between_two_steps_wins_and_nothing_counts_twice_or_is_lost():
+def test_another_version_between_two_steps_wins_and_counts_all_once():
     here, there = ledger("a"), ledger("b")
     for one in (here, there):
         report(one, "gone", 1, row(ALICE, 70, deficit=-40))

@@ -100,7 +100,7 @@ def test_facts_and_expectations_share_one_bound() -> None:
     assert len(index) == 4
 
 
-def test_who_lost_facts_to_make_room_for_others_is_not_exact_until_it_is_cleared() -> None:
+def test_a_replica_that_lost_blocks_for_room_is_exact_again_once_cleared() -> None:
     index = ExactIndex(max_blocks=4)  # two of them facts
     for slot in (0, 2, 3):
         index.set_synced(slot, complete=True)

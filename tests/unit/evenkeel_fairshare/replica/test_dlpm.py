@@ -61,7 +61,7 @@ def test_a_refill_goes_back_to_the_longest_match_of_those_it_makes_positive():
     assert admit(policy) == ["a0", "b0", "c0", "a1", "b1", "c1"]
 
 
-def test_as_printed_a_refill_does_not_go_back_to_requests_that_the_walk_has_passed_over():
+def test_as_printed_a_refill_does_not_go_back_to_requests_passed_over():
     policy = PrintedDlpm(rules=DeficitRules(quantum=100))
     arrive(policy, *between_two_refills())
     # c1 refills a and b. b1 is still ahead in this walk; a1 was passed over and waits for the next.
@@ -182,7 +182,7 @@ def test_a_new_weight_counts_from_the_next_refill_on():
     assert deficit(policy, "a") == 100 - 100 + 700 - 100
 
 
-def test_a_raised_weight_of_a_waiting_client_makes_it_the_first_to_be_positive():
+def test_a_waiting_client_whose_weight_rises_becomes_positive_first():
     policy = dlpm()
     arrive(policy, request("a0", "a", seed=-1000), request("b0", "b", seed=-500))
     arrive(policy, request("a1", "a", client_weight=50))
@@ -190,7 +190,7 @@ def test_a_raised_weight_of_a_waiting_client_makes_it_the_first_to_be_positive()
     assert deficit(policy, "b") == -400
 
 
-def test_a_client_with_nothing_queued_stops_being_refilled_once_it_is_positive():
+def test_a_client_without_queued_requests_is_refilled_until_it_is_positive():
     policy = dlpm()
     running = request("a0", "a", extend=250)
     arrive(policy, running)
@@ -238,7 +238,7 @@ def test_what_a_client_comes_back_with(rejoin, extend, want):
 # Debts fade (R15).
 
 
-def test_a_client_that_used_an_idle_engine_owes_less_than_a_quantum_when_the_next_request_comes():
+def test_a_client_that_used_an_idle_engine_has_less_debt_than_a_quantum():
     policy = dlpm()
     running, gone = request("running", extend=1250), request("gone", "b", extend=350)
     arrive(policy, running, gone)
@@ -262,7 +262,7 @@ def test_a_debt_at_either_level_ends_when_nothing_of_that_level_waits():
     assert (state.deficit, state.tenant_deficit) == (-50, -50)
 
 
-def test_while_a_new_replica_warms_up_seeds_are_not_worked_off_by_an_empty_queue():
+def test_an_empty_queue_does_not_pay_off_seeds_while_a_new_replica_warms_up():
     policy = dlpm(warmup_s=10)
     arrive(policy, request("a", "a", seed=-350))
     assert admit(policy) == ["a"]
@@ -285,7 +285,7 @@ def test_refills_of_others_reduce_the_debt_of_a_client_that_left():
     assert deficit(policy, "a") == -50, "less than a quantum is never worked off while it is away"
 
 
-def test_a_client_whose_only_request_is_retracted_and_aborted_leaves_with_its_tenant():
+def test_a_client_with_one_retracted_aborted_request_leaves_with_its_tenant():
     policy = dlpm(quantum=1000)
     one = request("one", "a")
     arrive(policy, one)
@@ -341,7 +341,7 @@ def leave_in_debt(policy: Dlpm, client: str, debt: int) -> None:
     policy.leave(one, 0.0)
 
 
-def test_who_left_is_remembered_up_to_a_bound_and_the_smallest_debts_are_forgiven():
+def test_debts_of_clients_that_left_are_kept_up_to_a_bound_largest_first():
     policy = Dlpm(rules=DeficitRules(quantum=100, remembered=4))
     for client, debt in zip("abcd", (50, 10, 70, 30), strict=True):
         leave_in_debt(policy, client, debt)

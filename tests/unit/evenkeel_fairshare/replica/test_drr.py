@@ -29,7 +29,7 @@ def test_clients_take_turns_in_order_of_joining():
     assert admit(policy) == ["b0", "a0", "c0", "b1", "a1", "c1"]
 
 
-def test_a_turn_lasts_until_the_quantum_is_spent_and_the_last_request_may_overshoot():
+def test_a_turn_lasts_until_the_last_request_has_spent_the_quantum():
     policy = drr(quantum=250)
     arrive(policy, *requests("a", 5), *requests("b", 4))
     assert admit(policy) == ["a0", "a1", "a2", "b0", "b1", "b2", "a3", "a4", "b3"]
@@ -103,7 +103,7 @@ def test_a_newcomer_sits_down_last_and_has_its_turn_in_the_same_round():
     assert admit(policy) == ["b0", "c0", "a1", "b1", "c1", "a2", "b2"]
 
 
-def test_without_anything_waiting_turns_give_until_the_debt_is_gone_and_no_longer():
+def test_turns_pay_off_the_debt_of_a_client_without_waiting_requests():
     policy = drr()
     running = request("a0", "a")
     arrive(policy, running, *requests("b", 9))

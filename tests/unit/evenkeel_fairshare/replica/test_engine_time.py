@@ -158,7 +158,7 @@ def test_clients_of_one_tenant_divide_its_share():
     assert not time.must_wait(rival)
 
 
-def test_a_lag_outlives_the_time_between_two_requests_and_does_not_grow_in_it():
+def test_a_lag_stays_the_same_between_two_requests():
     time = EngineTime()
     victim, rival = request("victim"), request("rival")
     decoding(time, victim)

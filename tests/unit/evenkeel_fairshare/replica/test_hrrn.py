@@ -22,7 +22,7 @@ def test_before_any_work_requests_go_by_arrival():
     assert admit(policy) == ["long", "short"]
 
 
-def test_among_requests_that_waited_equally_the_least_uncached_input_goes_first():
+def test_among_requests_of_equal_wait_the_least_uncached_input_goes_first():
     policy = Hrrn()
     arrive(policy, request("cold", extend=900), request("warm", extend=100, matched=800))
     after_work(policy, 50)

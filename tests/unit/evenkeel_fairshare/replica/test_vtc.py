@@ -207,7 +207,7 @@ def test_a_client_with_one_of_two_requests_still_running_is_not_forgotten():
     assert counters(policy) == {"a": 200, "b": 200}
 
 
-def test_a_client_whose_retracted_request_is_aborted_has_left_and_may_be_forgotten():
+def test_a_client_whose_retracted_request_is_aborted_may_be_forgotten():
     policy = Vtc(sweep_above=2)
     one = request("a0", "a", charge_input=False)
     arrive(policy, one)
@@ -299,7 +299,7 @@ def test_the_artifact_takes_a_general_cost_token_by_token():
     assert counters(policy) == {"a": 113 + (1 + 30) + (1 + 50)}
 
 
-def test_the_artifact_s_prediction_is_paid_first_then_what_is_beyond_it_and_the_rest_comes_back():
+def test_the_artifact_charges_its_prediction_first_and_corrects_it_later():
     policy = policies(printed=False, artifact=True)["VTCPredict"](LaboratoryConfig())
     paid = []
     for length in (3, 5, 1):
@@ -354,7 +354,7 @@ def test_the_artifact_lifts_to_others_that_wait():
     assert counters(policy) == {"a": 502, "b": 502}
 
 
-def test_a_client_that_arrives_during_a_pass_of_the_artifact_does_not_pay_for_it_after_the_lift():
+def test_a_client_that_arrives_in_a_pass_of_the_artifact_pays_the_lift_only():
     policy = artifact()
     small, big = request("small", "a"), request("big", "b", extend=500)
     arrive(policy, small, big)

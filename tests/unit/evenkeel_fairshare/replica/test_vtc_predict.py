@@ -48,7 +48,7 @@ def test_the_mean_of_the_last_five_is_prepaid():
     assert counter(policy) - before == 100 + 30 * 2  # the mean is 30.2
 
 
-def test_predicted_output_costs_no_more_and_output_beyond_is_charged_as_it_comes():
+def test_predicted_output_costs_no_more_and_further_output_as_it_comes():
     policy = PredictedVtc()
     serve(policy, 10)
     one = admitted(policy)
@@ -110,7 +110,7 @@ def test_each_client_is_predicted_by_its_own_requests():
     assert counter(policy, "b") - counter(policy, "a") == 100
 
 
-def test_a_retraction_gives_back_and_the_next_admission_prepays_what_is_still_to_come():
+def test_a_retraction_refunds_and_the_next_admission_prepays_the_rest():
     policy = PredictedVtc()
     serve(policy, 10)
     before = counter(policy)

@@ -48,7 +48,7 @@ def test_the_fleet_policy_chooses_the_replica(fleet: str, want: list[int]) -> No
     assert [records[str(n)].replica for n in range(4)] == want
 
 
-def test_children_are_sent_when_their_last_parent_ended_and_extend_its_output() -> None:
+def test_children_start_when_their_last_parent_ended_and_extend_its_output() -> None:
     root = (Segment("root", 50),)
     parents = [
         Call(input_tokens=50, output_tokens=n, max_output_tokens=n, prompt=root, output_key=n)
@@ -141,7 +141,7 @@ def test_a_run_makes_no_reference_cycles_and_leaves_the_collector_as_it_was() ->
     assert gc.isenabled()
 
 
-def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_the_index() -> None:
+def test_a_prefix_computed_again_while_a_request_waits_is_back_in_the_index() -> None:
     seen: list[Record] = []
     fleet = Fleet(Setup(profile=PROFILE, engine=engine_config(kv_tokens=450)).fleet(), seen.append)
     early, late = (Segment("a", 200),), (Segment("b", 200),)

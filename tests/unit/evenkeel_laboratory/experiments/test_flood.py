@@ -95,7 +95,7 @@ def play(policy: str, seed: int, *, flooded: bool = True, printed: bool = False)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_beside_a_flood_replicas_keep_a_modest_client_near_its_share_and_the_cache_warm(seed):
+def test_beside_a_flood_a_modest_client_keeps_its_share_and_a_warm_cache(seed):
     ideal_steps = 2 * play("DLPM", seed, flooded=False).worst_steps
     lpm, printed = play("LPM", seed), play("DLPM", seed, printed=True)
     ours = play("DLPM", seed)

@@ -155,7 +155,7 @@ def test_the_operator_grows_by_demand_up_to_the_cap_of_a_client(tmp_path: Path) 
     assert decide({"ns/a/x": 99_000.0, "ns/b/y": 99_000.0}) == 6
 
 
-def test_the_operator_learns_capacity_and_grows_within_two_intervals_of_waiting(
+def test_the_operator_learns_capacity_and_grows_within_two_intervals(
     tmp_path: Path,
 ) -> None:
     text = SERVICE.replace("servicePerReplica: 1000, ", "")

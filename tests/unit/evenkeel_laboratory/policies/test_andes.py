@@ -162,7 +162,7 @@ def run(policy: str) -> tuple[Summary, float]:
     return summarise(records, makespan_s), makespan_s
 
 
-def test_users_are_served_better_than_first_come_first_served_at_a_tenth_of_throughput():
+def test_users_are_better_served_than_by_fcfs_at_a_tenth_of_throughput():
     andes, andes_s = run("Andes")
     fcfs, fcfs_s = run("FCFS")
     assert andes.finished == fcfs.finished == andes.requests

@@ -35,7 +35,7 @@ def end(policy: PrebleE2, request: Dispatch, slot: int, *, ttft_s: float = 0.1) 
     policy.finished(request, slot, Usage(request.input_tokens, 0, 10))
 
 
-def test_a_prompt_that_is_mostly_known_goes_where_it_is_and_others_to_the_least_load():
+def test_mostly_cached_prompts_go_to_their_cache_and_others_to_least_load():
     policy = policy_of()
     article = prompt((1, 3000), (2, 50))
     assert send(policy, article, among=[0, 1]) == 0

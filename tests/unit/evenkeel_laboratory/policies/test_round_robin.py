@@ -70,7 +70,7 @@ def test_without_a_refused_request_none_is_preempted():
     assert preempt(policy, running) == []
 
 
-def test_a_request_that_lost_its_memory_before_the_end_of_its_turn_goes_first():
+def test_a_request_that_lost_its_memory_during_its_turn_goes_first():
     policy, running = full()
     policy.requeue(running[1], 1.0)
     assert [one.id for one in policy.waiting()] == ["r1", "waits"]

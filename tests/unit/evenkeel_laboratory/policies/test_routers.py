@@ -81,7 +81,7 @@ def fleet() -> CacheAware:
     return policy
 
 
-def test_a_request_goes_where_its_prefix_is_until_the_backlog_there_exceeds_the_overlap() -> None:
+def test_a_request_follows_its_prefix_until_the_backlog_exceeds_the_overlap() -> None:
     policy, chosen = fleet(), []
     for _ in range(9):
         request = question(700)

@@ -62,7 +62,7 @@ def test_a_minute_of_silence_leaves_no_memory() -> None:
     assert len(policy._accepted) == len(policy._counts) == 1
 
 
-def test_deferred_requests_are_admitted_in_the_next_minutes_in_order_of_arrival() -> None:
+def test_deferred_requests_are_admitted_in_later_minutes_in_order_of_arrival() -> None:
     policy = DeferredRpm(limit=2)
     for number in range(5):
         policy.arrive(request(f"a{number}", "a"), 50.0)
@@ -110,7 +110,7 @@ def test_no_client_has_more_accepted_arrivals_than_the_limit_in_any_minute(
 
 
 @given(gaps=arrivals, limit=st.integers(1, 4))
-def test_deferral_loses_no_request_and_admits_at_most_the_limit_in_each_minute(
+def test_deferral_loses_no_request_and_admits_at_most_the_limit_per_minute(
     gaps: list[tuple[float, str]], limit: int
 ) -> None:
     policy = DeferredRpm(limit=limit)

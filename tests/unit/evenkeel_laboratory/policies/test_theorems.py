@@ -25,7 +25,7 @@ def test_vtcs_overshoot_is_the_larger_of_one_input_and_a_memory_of_output(weight
     assert bounds.vtc_overshoot(**SIZES, **weights) == want
 
 
-def test_vtcs_overshoot_is_one_input_where_that_is_more_than_a_memory_of_output():
+def test_vtcs_overshoot_is_one_input_if_larger_than_a_memory_of_output():
     assert bounds.vtc_overshoot(max_input_tokens=3000, memory_tokens=1000) == 3000
 
 

@@ -55,7 +55,7 @@ def test_errors_depend_on_seed_and_request_alone():
 
 
 @pytest.mark.parametrize("length", [1, 40, 90])
-def test_a_request_that_has_ended_has_paid_for_its_output_whatever_was_predicted(length):
+def test_an_ended_request_has_paid_for_its_output_whatever_was_predicted(length):
     policy = OracleVtc(error=1.0)
     one = request("one", expected_output_tokens=40)
     arrive(policy, one)

@@ -60,7 +60,7 @@ def test_none_is_preempted_while_memory_refuses_none():
     assert preempted(policy, running) == []
 
 
-def test_a_preempted_request_waits_first_of_its_client_and_pays_for_what_is_computed_again():
+def test_a_preempted_request_is_its_client_s_first_and_pays_recomputation():
     policy, running = full()
     arrive(policy, request("f3", "flood"))
     for one in running:
@@ -86,7 +86,7 @@ def test_an_invalid_lead_is_refused(lead):
         PreemptiveVtc(lead=lead)
 
 
-def test_a_client_that_comes_late_to_a_full_engine_waits_for_the_lead_and_no_longer():
+def test_a_late_client_of_a_full_engine_waits_only_for_the_lead():
     """In the engine model: with two requests of 2000 tokens each, memory for one at a time."""
     call = Call(input_tokens=100, output_tokens=2000, max_output_tokens=2000)
     programs = [

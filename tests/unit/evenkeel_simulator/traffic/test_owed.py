@@ -72,7 +72,7 @@ def test_a_client_is_owed_no_more_than_its_waiting_requests_cost() -> None:
     assert owed["a"] == pytest.approx(LAST + 300 - 4 * 5)
 
 
-def test_what_a_light_client_cannot_take_is_owed_to_its_tenants_other_clients() -> None:
+def test_service_that_a_light_client_leaves_is_owed_to_its_tenant_s_others() -> None:
     clients = {"c": Client("c", "c", tenant_weight=2)}
     records = [*backlog("a", 30), *backlog("c", 30), served("b", 0.0, 1.0, 3)]
     owed = owed_service(records, clients, 11.0)

@@ -78,7 +78,7 @@ def test_a_program_lasts_from_its_first_arrival_to_its_last_end() -> None:
     assert program_latencies(calls) == [8.5, 2.0]
 
 
-def test_inter_token_latency_is_the_mean_between_tokens_of_requests_with_two_or_more() -> None:
+def test_inter_token_latency_is_a_mean_over_requests_with_two_tokens_or_more() -> None:
     calls = [
         record("long", first_token_s=1.0, finished_s=5.0, output_tokens=5),
         record("quick", first_token_s=1.0, finished_s=1.5, output_tokens=2),
@@ -105,7 +105,7 @@ def test_what_was_never_served_is_counted_and_spoils_nothing(tmp_path: Path) -> 
     assert rows[0]["finished_s"] == ""
 
 
-def test_a_client_counts_in_jain_s_index_if_it_was_rejected_and_not_if_it_fits_nowhere() -> None:
+def test_a_rejected_client_counts_in_jain_s_index_unless_it_fits_nowhere() -> None:
     for status, want in (("rejected", 0.5), ("refused", 1.0)):
         records = [record("r1"), ended("r2", status)._replace(client="b")]
         summary = summarise(records, 10.0)

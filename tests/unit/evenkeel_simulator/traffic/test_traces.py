@@ -118,7 +118,7 @@ def test_a_trace_without_clients_is_refused_with_the_option_that_makes_some(tmp_
         programs(read_trace(path), named_clients(path))
 
 
-def test_a_hash_gives_a_session_always_the_same_client_and_another_seed_another_deal(
+def test_a_hash_gives_a_session_the_same_client_unless_the_seed_differs(
     tmp_path: Path,
 ) -> None:
     lines = [
