@@ -211,8 +211,8 @@ chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minute
 	$(BIN)/python -m pytest chaos --durations 0 $(ARGS)
 
 .PHONY: chaos-core
-chaos-core: env tools  ## The chaos tests for every change (5 minutes)
-	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
+chaos-core: env tools  ## The chaos tests for every change, three at a time (a few minutes)
+	$(BIN)/python -m pytest chaos -m core -n 3 --dist worksteal --durations 0 $(ARGS)
 
 .PHONY: chaos-cluster
 chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an hour), and docs/explanation/failure-modes.md from what was measured

@@ -32,9 +32,8 @@ async def test_two_routers_with_nearly_everything_at_one_of_them(
 
 async def test_two_routers_with_a_tenant_each(tmp_path: Path, note: Notes) -> None:
     async with stage(tmp_path) as on:
-        for _ in range(2):
-            await on.fleet.add_replica()
-            await on.fleet.add_router()
+        await on.fleet.add_replicas(2)
+        await on.fleet.add_routers(2)
         clients = [
             Client(name="gold/a", open=100, ingress=MOSTLY_ONE),
             Client(name="bronze/a", open=40, ingress=MOSTLY_OTHER),

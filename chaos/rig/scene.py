@@ -175,10 +175,8 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """The default scene: gold and bronze, 4 to 1, both backlogged everywhere."""
     async with stage(folder, state=state) as on:
-        for _ in range(replicas):
-            await on.fleet.add_replica()
-        for _ in range(routers):
-            await on.fleet.add_router()
+        await on.fleet.add_replicas(replicas)
+        await on.fleet.add_routers(routers)
         clients = everybody(ingress)
         async with under_load(on, clients, may_fail=may_fail, past_is_lost=past_is_lost):
             yield on
