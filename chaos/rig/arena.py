@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +50,9 @@ POOL_TOKENS: Final = 4000
 """KV pool of a replica: about 24 requests of the load run together, the others queue."""
 REQUEST_TOKENS: Final = 256
 OVERSHOOT: Final = dlpm_overshoot(max_input_tokens=REQUEST_TOKENS, memory_tokens=POOL_TOKENS)
+_WORKERS: Final = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Ports are this number modulo the number of workers: no other worker takes that of a process that is down for a while."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -293,7 +298,7 @@ async def arena(
 
 
 def _ports(place: Place, count: int) -> list[int]:
-    # In a namespace of its own, every port is free.
-    return [20_000 + i for i in range(count)] if place.prefix else [
-        free_port(place.host) for _ in range(count)
-    ]  # fmt: skip
+    if place.prefix:  # in a namespace of its own, every port is free
+        return [20_000 + i for i in range(count)]
+    mine = (port for port in iter(lambda: free_port(place.host), 0) if port % _WORKERS == _WORKER)
+    return list(islice(mine, count))

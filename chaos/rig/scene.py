@@ -72,10 +72,11 @@ class Scene:
     reader: Reader
     shares: Shares
 
-    async def ratio_over(self, seconds: float) -> float:
-        """Gold's service over bronze's during the next seconds."""
+    async def ratio_over(self, hundreds: int) -> float:
+        """Gold's service over bronze's during the next requests: a slow machine needs as many as a fast one."""
         before = self.shares.served()
-        await asyncio.sleep(seconds)
+        for _ in range(hundreds):
+            await self.load.until_done(100)
         after = self.shares.served()
         return (after[GOLD] - before[GOLD]) / (after[BRONZE] - before[BRONZE])
 
