@@ -211,8 +211,8 @@ chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minute
 	$(BIN)/python -m pytest chaos --durations 0 $(ARGS)
 
 .PHONY: chaos-core
-chaos-core: env tools  ## The chaos tests for every change (5 minutes)
-	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
+chaos-core: env tools  ## The chaos tests for every change, three at a time (a few minutes)
+	$(BIN)/python -m pytest chaos -m core -n 3 --dist worksteal --durations 0 $(ARGS)
 
 .PHONY: chaos-cluster
 chaos-cluster: env tools cluster  ## Every fault on the cluster under load (an hour), and docs/explanation/failure-modes.md from what was measured
@@ -288,7 +288,7 @@ e2e-core: env  ## The cluster tests for every change; skipped with a message if 
 	@status=0; $(PYTHON) -m e2e.rig prepare || status=$$?; \
 	if [ $$status -eq 77 ]; then echo "e2e-core: SKIPPED, this machine cannot have a cluster (see above)"; exit 0; fi; \
 	[ $$status -eq 0 ] || exit $$status; \
-	$(PYTHON) -m e2e.rig up && $(PYTHON) -m e2e.rig images && $(BIN)/python -m pytest e2e -m core --durations 10 $(ARGS) || status=$$?; \
+	$(PYTHON) -m e2e.rig up && $(PYTHON) -m e2e.rig images && $(BIN)/python -m pytest e2e -m core -n 3 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS) || status=$$?; \
 	$(PYTHON) -m e2e.rig down; exit $$status
 
 .PHONY: cluster-down

@@ -7,7 +7,7 @@ import pytest
 from chaos.rig.notes import Notes
 
 SCENE_TIMEOUT_S = 1200
-FIGURES = pytest.StashKey[list[str]]()
+FIGURE = "figure"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,11 +18,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Notes:
     """The notes of a scene."""
-    return Notes(request.node.name, request.config.stash.setdefault(FIGURES, []))
+    return Notes(
+        request.node.name, lambda text: request.node.user_properties.append((FIGURE, text))
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    figures = terminalreporter.config.stash.get(FIGURES, [])
+    # Reports have them, also those of other workers.
+    reports = [one for kind in ("passed", "failed") for one in terminalreporter.getreports(kind)]
+    figures = [text for one in reports for name, text in one.user_properties if name == FIGURE]
     if figures:
         terminalreporter.section("figures")
         for line in figures:

@@ -17,8 +17,7 @@ DAY_S = 24 * 3600
 async def test_two_routers_whose_clocks_jump_apart(tmp_path: Path, note: Notes) -> None:
     clocks = [WallClock(tmp_path / f"clock-{number}") for number in range(2)]
     async with stage(tmp_path) as on:
-        for _ in range(2):
-            await on.fleet.add_replica()
+        await on.fleet.add_replicas(2)
         for clock in clocks:
             await on.fleet.add_router(environment=clock.environment)
         async with under_load(on, everybody(), may_fail={"connection", "stream"}):

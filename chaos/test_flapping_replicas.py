@@ -16,20 +16,13 @@ DRAINS = int(os.environ.get("EVENKEEL_DRAINS", "12"))
 SKEWED = {"router-0": 95.0, "router-1": 5.0}
 
 
-async def scale_down(on: Scene, name: str) -> None:
-    """Like the operator: routers stop sending requests, the replica finishes its requests and ends."""
-    replica = on.fleet.forget_replica(name)
-    await asyncio.sleep(2)  # for routers to read their configuration
-    await replica.end()
-
-
 @pytest.mark.core
 async def test_a_scale_event_every_few_seconds(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, replicas=2, ingress=SKEWED) as on:
         for _ in range(2):
             added = await on.fleet.add_replica()
             await on.load.until_done(60)
-            await scale_down(on, added.name)
+            await on.fleet.scale_down(added.name)
             await on.load.until_done(60)
     on.assert_bounded(note)
 
@@ -41,7 +34,7 @@ async def replace_all(on: Scene, *, times: int, between_s: float) -> float:
         oldest = next(iter(on.fleet.replicas))
         await on.fleet.add_replica()
         await asyncio.sleep(between_s)
-        await scale_down(on, oldest)
+        await on.fleet.scale_down(oldest)
         await asyncio.sleep(between_s)
     after = on.shares.served()
     return (after[GOLD] - before[GOLD]) / (after[BRONZE] - before[BRONZE])

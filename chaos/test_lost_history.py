@@ -11,7 +11,6 @@ import pytest
 from chaos.rig.arena import Replica
 from chaos.rig.notes import Notes
 from chaos.rig.scene import BRONZE, GOLD, Scene, scene
-from chaos.test_flapping_replicas import scale_down
 
 REFUSED = {"connection", "stream"}
 TENANTS = (f"ns/{GOLD}", f"ns/{BRONZE}")
@@ -36,7 +35,7 @@ async def kill_all_routers(on: Scene) -> None:
 
 async def replace_oldest(on: Scene) -> tuple[float, ...]:
     """Scale down, then up; the seeds at the new replica."""
-    await scale_down(on, next(iter(on.fleet.replicas)))
+    await on.fleet.scale_down(next(iter(on.fleet.replicas)))
     return await seeds(on, await on.fleet.add_replica())
 
 
@@ -54,7 +53,7 @@ async def test_seeds_from_before_are_no_debts_after_all_routers_were_killed(
             before.append(await replace_oldest(on))
             await kill_all_routers(on)
             after.append(await seeds(on, await on.fleet.add_replica()))
-            await scale_down(on, next(iter(on.fleet.replicas)))
+            await on.fleet.scale_down(next(iter(on.fleet.replicas)))
         note(f"seeds of gold and bronze before each kill {before}, after it {after}")
         note(f"gap {on.shares.gap():,.0f}, bound {on.bound():,.0f}")
     assert any(any(each) for each in before), "nothing was ever taken over"

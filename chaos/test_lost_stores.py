@@ -18,12 +18,6 @@ SAVED_S = 4.0
 """Several saves, one per second here, with the pause after a failure."""
 
 
-async def scale_down(on: Scene, name: str) -> None:
-    replica = on.fleet.forget_replica(name)
-    await asyncio.sleep(2)
-    await replica.end()
-
-
 async def all_routers_die_and_come_back(on: Scene) -> None:
     for router in on.fleet.routers.values():
         await router.kill()
@@ -40,7 +34,7 @@ async def test_redis_loses_everything_and_falls_silent_and_then_every_router_die
     async with redis_server(tmp_path, append=False) as server:
         state = StateConfig(store=StateStore.REDIS, redis_url=server.url, save_interval_s=1.0)
         async with scene(tmp_path, replicas=3, state=state, may_fail=REFUSED) as on:
-            await scale_down(on, "r0")  # from now on only ledgers have its service
+            await on.fleet.scale_down("r0")  # from now on only ledgers have its service
             await server.kill()
             await on.load.until_done(60)
             await server.start()
@@ -60,7 +54,7 @@ async def test_the_only_router_dies_again_and_again_and_its_file_knows_what_was(
         store=StateStore.FILE, file=str(tmp_path / "ledger"), save_interval_s=0.2
     )  # fmt: skip
     async with scene(tmp_path, replicas=3, routers=1, state=state, may_fail=REFUSED) as on:
-        await scale_down(on, "r0")
+        await on.fleet.scale_down("r0")
         for _ in range(5):
             await asyncio.sleep(SAVED_S)
             await all_routers_die_and_come_back(on)
@@ -69,7 +63,7 @@ async def test_the_only_router_dies_again_and_again_and_its_file_knows_what_was(
 
 async def test_without_any_store_the_peers_know(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, replicas=3, may_fail=REFUSED) as on:
-        await scale_down(on, "r0")
+        await on.fleet.scale_down("r0")
         for name in ("router-0", "router-1") * 3:
             await asyncio.sleep(SAVED_S)
             await on.fleet.routers[name].kill()

@@ -42,9 +42,7 @@ async def scheme(on: Scene, rounds: int) -> None:
         await on.load.drop(keyed)
         oldest = next(iter(on.fleet.replicas))
         await on.fleet.add_replica()
-        replica = on.fleet.forget_replica(oldest)
-        await asyncio.sleep(2)
-        await replica.end()
+        await on.fleet.scale_down(oldest)
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.core), 8])
@@ -53,9 +51,8 @@ async def test_a_strategic_tenant_gains_less_than_one_bound(
 ) -> None:
     tenants = (tenant(HONEST, a=1), tenant(SLY, keyed=1, keys={"keyed": KEYS}))
     async with stage(tmp_path, *tenants, pair=(SLY, HONEST)) as on:
-        for _ in range(2):
-            await on.fleet.add_replica()
-            await on.fleet.add_router()
+        await on.fleet.add_replicas(2)
+        await on.fleet.add_routers(2)
         async with under_load(on, [Client(name=f"{HONEST}/a", open=80)]):
             await scheme(on, rounds)
     gained, bound = gain(on.shares.leads), churn_gap(on.fleet.churn)

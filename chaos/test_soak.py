@@ -23,9 +23,7 @@ async def churn_for(on: Scene, seconds: float) -> None:
     while time.monotonic() < until_s:
         oldest = next(iter(on.fleet.replicas))
         await on.fleet.add_replica()
-        replica = on.fleet.forget_replica(oldest)
-        await asyncio.sleep(2)
-        await replica.end()
+        await on.fleet.scale_down(oldest)
         await asyncio.sleep(3)
 
 

@@ -3,16 +3,57 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
 
-from e2e.installed import Namespace, installed
+from e2e.installed import Namespace
 from e2e.installed import namespace as namespace_of
 from e2e.kubectl import Kubectl, find_cluster
 from e2e.operators import ROOT, Operator, account, alone, operator
+from e2e.sharing import Turn, share
+
+LONG: Final = ("fields_at_work", "fields", "rotation", "scaling", "from_zero", "faults", "keys")
+"""Files whose tests take minutes, from the longest: they come first, so that no worker begins one last."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run alone come last."""
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        name = item.path.stem.removeprefix("test_")
+        long = LONG.index(name) if name in LONG else len(LONG)
+        return item.get_closest_marker("alone") is not None, long
+
+    items.sort(key=place)
+
+
+@cache
+def turn() -> Turn | None:
+    """The turn of this worker; None without a cluster."""
+    found = find_cluster()
+    return None if found is None else Turn(found)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for the turn of a test, outside its time limit."""
+    mine = turn()
+    if mine is not None:
+        mine.take(alone=item.get_closest_marker("alone") is not None)
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """After the end of all fixtures."""
+    mine = turn()
+    if mine is not None:
+        mine.leave()
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +65,10 @@ def kubectl() -> Kubectl:
     return found
 
 
-@pytest.fixture(scope="module")
-def evenkeel(kubectl: Kubectl) -> Iterator[None]:
-    """The chart, installed for the tests of one file."""
-    with installed(kubectl):
-        yield
+@pytest.fixture(scope="session")
+def evenkeel(kubectl: Kubectl) -> None:
+    """The chart that all files share: their tests leave it as it is."""
+    share(kubectl)
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +108,22 @@ def crds(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 
 
-@pytest.fixture(scope="module")
-def kubeconfig(
-    kubectl: Kubectl, crds: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    with alone(kubectl), account(kubectl, tmp_path_factory.mktemp("operators")) as path:
+@pytest.fixture(scope="session")
+def operators_account(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with account(kubectl, tmp_path_factory.mktemp("operators")) as path:
         yield path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def kubeconfig(kubectl: Kubectl, crds: None, operators_account: Path) -> Iterator[Path]:
+    """The operators' kubeconfig, where no other operator acts."""
+    with alone(kubectl):
+        yield operators_account
+
+
+@pytest.fixture(scope="module")
 def one(kubeconfig: Path) -> Iterator[Operator]:
-    """One operator process."""
+    """One operator process for all tests of a file."""
     with operator(kubeconfig, identity="one") as found:
         yield found
         assert found.stop() == 0

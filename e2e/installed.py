@@ -36,6 +36,14 @@ MODEL: Final = "llama-3.1-8b"
 DEFINITIONS: Final = ("fairinferenceservices.evenkeel.dev", "inferencetenants.evenkeel.dev")
 
 
+ASLEEP: Final = {
+    "minReplicas": 0,
+    "maxReplicas": 2,
+    "prometheus": {"url": "http://prometheus.nowhere:9090"},
+}
+"""`spec.autoscaling` of a service that starts at zero, and grows by its requests alone."""
+
+
 @cache
 def registry() -> str:
     """Where the images are; builds them and loads them into the rig's own cluster, once."""
@@ -74,16 +82,21 @@ def forget(kubectl: Kubectl) -> None:
     kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
 
+def install(kubectl: Kubectl, *values: str, chart: Path = CHART) -> None:
+    """Install the chart, and wait until its operator runs."""
+    options = [f"--set=images.registry={registry()}", *values]
+    if chart == CHART:  # the Prometheus of a test is beside the cluster
+        options.append("--set=allowPrometheus={*}")
+    helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(chart),
+         "--create-namespace", "--wait", "--timeout=120s", *options)  # fmt: skip
+
+
 @contextmanager
 def installed(kubectl: Kubectl, *values: str, chart: Path = CHART) -> Iterator[None]:
     """The chart, installed for the time of the context."""
     forget(kubectl)
-    options = [f"--set=images.registry={registry()}", *values]
-    if chart == CHART:  # the Prometheus of a test is beside the cluster
-        options.append("--set=allowPrometheus={*}")
     try:
-        helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(chart),
-             "--create-namespace", "--wait", "--timeout=120s", *options)  # fmt: skip
+        install(kubectl, *values, chart=chart)
         yield
     finally:
         forget(kubectl)
@@ -189,6 +202,14 @@ class Namespace:
             return all(self.status(service, key) == status for _ in range(2 * routers))
 
         wait_until(all_say_so, f"{status} from {service}", timeout_s=within_s)
+
+    def reached(self, service: str, key: str) -> None:
+        """Wait until both routers answer, and know the key: for this they need no replica."""
+        with self.client(service, key) as client:
+            wait_until(
+                lambda: all(client.get("/v1/models").is_success for _ in range(4)),
+                f"the way to {service} through the ingress",
+            )
 
     def python(self, pod: str, code: str) -> str:
         """The output of a program in a pod."""

@@ -5,7 +5,7 @@ Their controllers do not run. So objects are accepted, found and restored, but n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,15 +19,26 @@ def are_there(kubectl: Kubectl) -> bool:
     return any(name in there for name in FILES)
 
 
+def create(kubectl: Kubectl, files: Mapping[str, Path]) -> None:
+    """Create the APIs, and wait until they can be used."""
+    for path in files.values():
+        kubectl("apply", "--server-side", "-f", path)
+    if files:
+        names = (f"crd/{name}" for name in files)
+        kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+
+
+def delete(kubectl: Kubectl, names: Iterable[str]) -> None:
+    """Delete APIs by the names of their definitions, and wait until they are gone."""
+    for name in names:
+        kubectl("delete", "crd", "--ignore-not-found", name)
+
+
 @contextmanager
-def optional_apis(kubectl: Kubectl, files: dict[str, Path]) -> Iterator[None]:
+def optional_apis(kubectl: Kubectl, files: Mapping[str, Path]) -> Iterator[None]:
     """The APIs, for the time of the context."""
     try:
-        for path in files.values():
-            kubectl("apply", "--server-side", "-f", path)
-        kubectl(
-            "wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{n}" for n in files)
-        )
+        create(kubectl, files)
         yield
     finally:
-        kubectl("delete", "crd", "--ignore-not-found", *files)
+        delete(kubectl, files)

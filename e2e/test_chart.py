@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from evenkeel_contract.names import RULES_LABEL
 
-from e2e.installed import DEFINITIONS, ROOT, SYSTEM, Namespace, helm, registry
+from e2e.installed import (
+    ASLEEP,
+    DEFINITIONS,
+    ROOT,
+    SYSTEM,
+    Namespace,
+    Stream,
+    helm,
+    install,
+    installed,
+    registry,
+    service,
+)
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
 from tests.golden.test_golden_chart import VALUES
 from tests.support.helm import rendered
 from tests.support.promtool import promtool
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.alone]
 OPTIONAL = "monitoring.coreos.com/"  # not on every cluster
+
+
+@pytest.fixture(scope="module")
+def evenkeel(kubectl: Kubectl) -> Iterator[None]:
+    """A chart of its own, which these tests change."""
+    with installed(kubectl):
+        yield
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -42,7 +63,7 @@ def test_an_upgrade_brings_the_api_along_and_restarts_no_pod_of_a_service(
     )
     helm(kubectl, "--namespace", SYSTEM, "upgrade", "evenkeel", str(ROOT / "charts/evenkeel"),
          f"--set=images.registry={registry()}", "--set=workers=2", "--set=replicas=1",
-         "--set=metrics.plain.enabled=true", "--wait", "--timeout=120s")  # fmt: skip
+         "--set=metrics.plain.enabled=true", "--set=allowPrometheus={*}", "--wait", "--timeout=120s")  # fmt: skip
     labels = kubectl.get("crd", DEFINITIONS[0])["metadata"]["labels"]
     assert labels["app.kubernetes.io/part-of"] == "evenkeel"
     team("annotate", "fis", "steady", "seen-by=the-new-operator")
@@ -64,11 +85,19 @@ def test_uninstalling_leaves_services_that_the_next_installation_takes_over(
 ) -> None:
     team.tenant("ads", "sk-ads")
     team.answers("steady", "sk-ads", 200)
+    asleep = service("asleep", host=team.host("asleep"), replicas=None, autoscaling=ASLEEP)
+    team.apply(asleep)
+    team.ready("asleep")
+    team.reached("asleep", "sk-ads")
     engines = set(team.pods("steady", "engine"))
     helm(kubectl, "--namespace", SYSTEM, "uninstall", "evenkeel", "--wait")
     assert team.status("steady", "sk-ads") == 200
-    helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(ROOT / "charts/evenkeel"),
-         f"--set=images.registry={registry()}", "--wait", "--timeout=120s")  # fmt: skip
+    install(kubectl)
     team("scale", "fis/steady", "--replicas=2")
     team.ready("steady", replicas=2)
     assert engines < set(team.pods("steady", "engine"))
+    with team.client("asleep", "sk-ads") as client:  # it has no replica until a request comes
+        client.timeout = httpx.Timeout(240)
+        stream = Stream(client, tokens=32)
+        stream.start()
+        stream.finish()

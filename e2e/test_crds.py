@@ -53,6 +53,10 @@ TEXTS: Final = {
 }
 
 
+# No operator writes the status of what is stored here.
+pytestmark = pytest.mark.alone
+
+
 @pytest.fixture(scope="module", autouse=True)
 def installed(kubectl: Kubectl) -> Iterator[None]:
     """Both definitions and a namespace; what was not there before is gone afterwards."""

@@ -1,8 +1,9 @@
 """Every field of both specs on a real cluster: what another value of it changes among the objects that the API server holds.
 
 The fields are those of the schema, and what each is to change is in `tests/golden/effects.yaml`, where a cluster in memory
-has said the same. Fields by which the scaler decides are given figures with which they make a difference at once. No pod
-starts here; what fields do in pods is in `test_fields_at_work.py`.
+has said the same. The core changes many fields at once, since their effects add up; the rest changes one after another.
+Fields by which the scaler decides are given figures with which they make a difference at once. No pod starts here; what
+fields do in pods is in `test_fields_at_work.py`.
 """
 
 from __future__ import annotations
@@ -20,26 +21,32 @@ import yaml
 from evenkeel_operator.core.recommendation import Sample
 
 from e2e.figures import Question, figures, samples_of
-from e2e.installed import Namespace, installed
+from e2e.installed import Namespace
 from e2e.installed import namespace as namespace_of
 from e2e.kubectl import Kubectl
 from e2e.objects import Objects, prepare, settled
 from e2e.operators import wait_until
-from e2e.optionalapis import are_there, optional_apis
-from e2e.rig.definitions import definitions
-from e2e.rig.errors import NotHereError
+from e2e.optionalapis import are_there
 from tests.support.crd_documents import SCALED, SERVICE, TENANT, Changes, Document, changed
 from tests.support.effects import CASES, TABLE, Case, Place, fields_of, summary
+from tests.support.effects_together import Together, together
 from tests.support.fake_prometheus import answers
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 WANT: Final[Mapping[str, Mapping[str, list[str]]]] = yaml.safe_load(TABLE.read_text())
+IN_OBJECTS: Final = {
+    kind: {
+        name: [line for line in lines if not line.startswith("Scaler ")]
+        for name, lines in of_kind.items()
+    }
+    for kind, of_kind in WANT.items()
+}
+"""Expected changes, except decisions that follow measurements."""
 
 
 def in_objects(case: Case) -> list[str]:
-    """Expected changes, except decisions that follow measurements."""
-    return [line for line in WANT[case.kind][case.field] if not line.startswith("Scaler ")]
+    return IN_OBJECTS[case.kind][case.field]
 
 
 def is_decided(case: Case) -> bool:
@@ -48,18 +55,10 @@ def is_decided(case: Case) -> bool:
 
 
 @pytest.fixture(scope="module")
-def evenkeel(kubectl: Kubectl) -> Iterator[None]:
-    """The chart, on a cluster that has all the APIs that are made use of."""
-    if are_there(kubectl):
-        with installed(kubectl):
-            yield
-        return
-    try:
-        files = definitions()
-    except NotHereError as error:
-        pytest.skip(str(error))
-    with optional_apis(kubectl, files), installed(kubectl):
-        yield
+def optional(evenkeel: None, kubectl: Kubectl) -> None:
+    """All the APIs that are made use of."""
+    if not are_there(kubectl):
+        pytest.skip("the optional APIs are not there, and their definitions cannot be had")
 
 
 @dataclass(slots=True)
@@ -69,13 +68,27 @@ class Stage:
     objects: Objects
     known: dict[str, dict[Place, Any]] = field(default_factory=dict)
 
-    def before(self, case: Case) -> dict[Place, Any]:
-        """All values before the field is changed, which many fields have in common."""
-        key = json.dumps(case.before)
+    def before(self, documents: tuple[Document, Document]) -> dict[Place, Any]:
+        """All values before a change, which many fields have in common."""
+        key = json.dumps(documents)
         if key not in self.known:
-            self.become(case.before)
+            self.become(documents)
             self.known[key] = self.objects.at_rest("llama")
         return self.known[key]
+
+    def assert_changes(self, one: Together) -> None:
+        """The fields change what the table says of each, and nothing else."""
+        names = [case.field for case in one.cases]
+        before = self.before(one.before)
+        if not set(SIZES).isdisjoint(names):
+            self.objects.without_volumes(one.before[0])
+        self.become(one.after)
+        want = one.effects(IN_OBJECTS)
+        try:
+            assert settled(lambda: self.changes(before), want) == want
+        finally:
+            if any(name.startswith(REMAKES_ENGINES) for name in names):
+                self.known.clear()
 
     def become(self, documents: tuple[Document, Document]) -> None:
         service, tenant = documents
@@ -87,11 +100,12 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(team: Namespace, api: httpx.Client) -> Stage:
+def stage(optional: None, team: Namespace, api: httpx.Client) -> Stage:
     prepare(team)
     return Stage(Objects(api, team.name))
 
 
+@pytest.mark.core
 def test_every_field_of_the_schema_has_a_case() -> None:
     for kind in WANT:
         assert [case.field for case in CASES if case.kind == kind] == fields_of(kind)
@@ -103,27 +117,29 @@ NEEDS_A_POOL: Final = "engine.external.inferencePool"
 """An API that no other test needs: `test_external.py`."""
 REMAKES_ENGINES: Final = ("engine.runtime", "engine.external.")
 """The Deployment of the engines goes and comes: the API server's defaults in a new one depend on its first image."""
-BY_OBJECTS: Final = {
-    f"{case.kind}:{case.field}": case
-    for case in CASES
-    if not is_decided(case) and case.field != NEEDS_A_POOL
-}
+BY_OBJECTS: Final = [case for case in CASES if not is_decided(case) and case.field != NEEDS_A_POOL]
 
 
-@pytest.mark.parametrize("case", BY_OBJECTS.values(), ids=BY_OBJECTS.keys())
-def test_another_value_changes_what_the_table_says_and_nothing_else(
-    stage: Stage, case: Case
+SETS: Final = [
+    Together(kept)
+    for one in together(CASES, IN_OBJECTS)
+    if (kept := tuple(case for case in one.cases if case in BY_OBJECTS))
+]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("fields", SETS, ids=str)
+def test_other_values_change_what_the_table_says_and_nothing_else(
+    stage: Stage, fields: Together
 ) -> None:
-    before = stage.before(case)
-    if case.field in SIZES:
-        stage.objects.without_volumes(case.before[0])
-    stage.become(case.after)
-    want = in_objects(case)
-    try:
-        assert settled(lambda: stage.changes(before), want) == want
-    finally:
-        if case.field.startswith(REMAKES_ENGINES):
-            stage.known.clear()
+    stage.assert_changes(fields)
+
+
+@pytest.mark.parametrize(
+    "case", BY_OBJECTS, ids=[f"{case.kind}:{case.field}" for case in BY_OBJECTS]
+)
+def test_another_value_of_one_field_changes_nothing_else(stage: Stage, case: Case) -> None:
+    stage.assert_changes(Together((case,)))
 
 
 CLASS: Final = "evenkeel-e2e"
@@ -151,6 +167,7 @@ def growing(kubectl: Kubectl) -> Iterator[None]:
     kubectl("delete", f"storageclass/{CLASS}", f"pv/{CLASS}", "--wait=false")
 
 
+@pytest.mark.core
 def test_a_volume_that_can_grow_does(stage: Stage, team: Namespace, growing: None) -> None:
     cache = {"storageClassName": CLASS, "size": "1Gi", "accessModes": ["ReadWriteMany"]}
     base = {"metadata.name": "grows", "spec": {"model": {"source": "hf://a/b", "cache": cache}}}
@@ -252,6 +269,7 @@ BY_TARGET: Final = tuple(
 NAMES: Final = {name: f"turn-{number}" for number, name in enumerate(TURNS)}
 
 
+@pytest.mark.core
 def test_every_field_of_the_scaler_has_a_turn() -> None:
     decided = {case.field.removeprefix("autoscaling.") for case in CASES if is_decided(case)}
     assert {*TURNS, *BY_LATENCY, *BY_TARGET} == decided
@@ -271,7 +289,7 @@ TURNS_PLACE: Final = "fields-scaled"
 
 
 @pytest.fixture(scope="module")
-def scaled(evenkeel: None, kubectl: Kubectl, api: httpx.Client) -> Iterator[Objects]:
+def scaled(optional: None, kubectl: Kubectl, api: httpx.Client) -> Iterator[Objects]:
     with namespace_of(kubectl, TURNS_PLACE) as team:
         prepare(team)
         objects = Objects(api, team.name)
@@ -279,6 +297,7 @@ def scaled(evenkeel: None, kubectl: Kubectl, api: httpx.Client) -> Iterator[Obje
         yield objects
 
 
+@pytest.mark.core
 def test_every_field_of_the_scaler_changes_the_number_of_replicas(scaled: Objects) -> None:
     with figures(says) as url:
         documents = {name: made(name, turn, url) for name, turn in TURNS.items()}

@@ -15,7 +15,7 @@ from openai import AuthenticationError, OpenAI
 from e2e.installed import ROOT, SYSTEM, forget, helm, ingress, namespace, program, registry
 from e2e.kubectl import Kubectl
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.alone]
 HOST = "llm.example.com"
 
 

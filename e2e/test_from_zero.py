@@ -9,17 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from e2e.installed import SYSTEM, Namespace, Stream, request, service
-from e2e.kubectl import Kubectl
+from e2e.installed import ASLEEP, Namespace, Stream, request, service
 from e2e.operators import wait_until
 
 pytestmark = pytest.mark.core
 KEY = "sk-early"
-ASLEEP = {
-    "minReplicas": 0,
-    "maxReplicas": 2,
-    "prometheus": {"url": "http://prometheus.nowhere:9090"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +21,11 @@ def quiet(team: Namespace) -> Namespace:
     """A tenant, and services `one` and `two` without any request yet."""
     team.tenant("ads", KEY)
     for name in ("one", "two"):
-        plain = service(name, host=team.host(name), autoscaling=ASLEEP)
-        del plain["spec"]["engine"]["replicas"]
-        team.apply(plain)
+        team.apply(service(name, host=team.host(name), replicas=None, autoscaling=ASLEEP))
     for name in ("one", "two"):
         team.ready(name)
-        wait_until(lambda: knows_models(team, name), "the way through the ingress")  # noqa: B023
+        team.reached(name, KEY)
     return team
-
-
-def knows_models(team: Namespace, name: str) -> bool:
-    """Whether both routers answer, and know the tenant's key: for this they need no replica."""
-    with team.client(name, KEY) as client:
-        return all(client.get("/v1/models").status_code == 200 for _ in range(4))
 
 
 def reason(team: Namespace, name: str, condition: str) -> str:
@@ -74,12 +60,7 @@ def test_requests_are_held_and_answered_by_the_replica_that_they_bring(quiet: Na
     assert quiet.pods("two", "engine") == {}  # the other service stays at zero
 
 
-def test_so_is_a_stream_though_the_operator_is_another_one_by_then(
-    quiet: Namespace, kubectl: Kubectl
-) -> None:
-    system = ("-n", SYSTEM)
-    kubectl(*system, "rollout", "restart", "deployment", "evenkeel")
-    kubectl(*system, "rollout", "status", "deployment", "evenkeel", "--timeout=120s")
+def test_so_is_a_stream(quiet: Namespace) -> None:
     with quiet.client("two", KEY) as client:
         client.timeout = httpx.Timeout(240)
         stream = Stream(client, tokens=32)

@@ -29,6 +29,8 @@ from e2e.operators import (
 )
 from e2e.rig.layout import AUDIT_LOG
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.timeout(600)  # two dozen operators, one after another
 def test_the_next_pass_completes_a_pass_that_was_killed_after_any_write(

@@ -21,7 +21,7 @@ from e2e.rig.errors import NotHereError
 from tests.support.helm import rendered
 from tests.support.promtool import promtool
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 
 NAMESPACE = "optional-apis"
 MINE = {

@@ -25,7 +25,8 @@ from e2e.rig.layout import HOST_IP, NODES
 from images.recipe import ARCHITECTURE
 from release.names import CHART_ARCHIVE, VERSION
 
-pytestmark = pytest.mark.timeout(1800)  # the first test builds the release: minutes without a cache
+# The first test builds the release: minutes without a cache.
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]
 CONFINED: Final = """\
 import os
 try:

@@ -27,7 +27,7 @@ from e2e.previous import NoHistoryError, Previous, find_previous
 from e2e.rig import cluster
 from e2e.rig.images import TAG, product_archives
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 KEY = "sk-upgrade"
 TOKENS = 6000
 """Of a stream: longer than an upgrade takes, routers included."""

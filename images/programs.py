@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from images.cache import CACHE, one_at_a_time
 from images.errors import BuildError, NotHereError
 
 _GIB_EACH: Final = 3
 """Memory of the largest build."""
 _SAY_EVERY_S: Final = 10.0
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "evenkeel" / "e2e"
-"""Where built programs and images stay."""
 MODULES: Final = Path(__file__).parents[1] / "e2e" / "rig" / "programs"
 """A folder for each Go module."""
 
@@ -47,6 +46,7 @@ def build_program(component: Component) -> Path:
     return folder / component.name
 
 
+@one_at_a_time("programs")
 def build(components: Sequence[Component], folder: Path) -> None:
     """Build what is missing, several at a time where processors and memory allow it. Raises `BuildError`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,14 +8,19 @@ failure.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import httpx
 from evenkeel_cli.up.ports import free_port
+from evenkeel_contract.adminstate import REPLICAS_PATH
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     ClientConfig,
@@ -33,7 +38,7 @@ from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_fairshare.bounds import Churn, dlpm_overshoot
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
-from chaos.rig.children import Child, Place
+from chaos.rig.children import PATIENCE_S, Child, Place
 from chaos.rig.witness import Testimony, testimony
 
 MODEL: Final = "chaos"
@@ -45,6 +50,9 @@ POOL_TOKENS: Final = 4000
 """KV pool of a replica: about 24 requests of the load run together, the others queue."""
 REQUEST_TOKENS: Final = 256
 OVERSHOOT: Final = dlpm_overshoot(max_input_tokens=REQUEST_TOKENS, memory_tokens=POOL_TOKENS)
+_WORKERS: Final = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Ports are this number modulo the number of workers: no other worker takes that of a process that is down for a while."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -53,7 +61,6 @@ class Replica(Child):
 
     port: int
     reports_port: int
-    speed: float
     folder: Path
 
     def command(self) -> Sequence[str]:
@@ -61,7 +68,7 @@ class Replica(Child):
             "-m", "chaos.rig.witness", str(self.truth(self.starts)),
             f"--model={MODEL}", f"--host={self.place.host}", f"--port={self.port}",
             f"--reports-port={self.reports_port}", "--profile=a100-llama3.1-8b",
-            f"--kv-tokens={POOL_TOKENS}", f"--speed={self.speed}", "--admission=reservation",
+            f"--kv-tokens={POOL_TOKENS}", "--admission=reservation",
             f"--client-quantum={QUANTUM}", "--replica-policy=DLPM",
         )  # fmt: skip
 
@@ -131,49 +138,70 @@ class Arena:
             deferred_refills=DEFERRED_REFILLS,
         )
 
-    async def add_replica(
-        self, name: str = "", *, place: Place | None = None, speed: float = 1.0
-    ) -> Replica:
+    async def add_replica(self, *, place: Place | None = None) -> Replica:
         """Start a replica, and add it to the routers' configuration."""
-        place = place or Place()
-        name = name or f"r{sum(isinstance(child, Replica) for child in self.ever)}"
+        replica = self._replica(place or Place())
+        await self._join([replica])
+        return replica
+
+    async def add_replicas(self, count: int) -> None:
+        """The same of many, which start side by side."""
+        await self._join([self._replica(Place()) for _ in range(count)])
+
+    def _replica(self, place: Place) -> Replica:
+        name = f"r{sum(isinstance(child, Replica) for child in self.ever)}"
         port, reports_port = _ports(place, 2)
         replica = Replica(
             name=name, log=self.folder / f"{name}.log", place=place, port=port,
-            reports_port=reports_port, speed=speed, folder=self.folder,
+            reports_port=reports_port, folder=self.folder,
             ready_url=f"http://{place.host}:{port}/ready",
         )  # fmt: skip
         self.ever.append(replica)
-        await replica.start()
-        self.replicas[name] = replica
+        return replica
+
+    async def _join(self, replicas: Sequence[Replica]) -> None:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        self.replicas |= {replica.name: replica for replica in replicas}
         self.most_replicas = max(self.most_replicas, len(self.replicas))
         self.configure()
-        return replica
 
-    def forget_replica(self, name: str) -> Replica:
-        """Remove a replica from the routers' configuration; it runs until it is ended."""
+    async def scale_down(self, name: str) -> None:
+        """Like the operator: routers stop sending requests, then the replica finishes its requests and ends."""
         replica = self.replicas.pop(name)
         self.configure()
-        return replica
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(trust_env=False, timeout=5, headers=headers) as client:
+            for router in self.routers.values():
+                await _until_forgotten(client, router, name)
+        await replica.end()
 
     async def add_router(
-        self, *, place: Place | None = None, environment: dict[str, str] | None = None, **state: Any
+        self, *, place: Place | None = None, environment: dict[str, str] | None = None
     ) -> Router:
-        """Start a router. `state` has the router's own fields of `StateConfig`."""
-        place, name = place or Place(), f"router-{len(self.routers)}"
+        """Start a router."""
+        router = self._router(place or Place(), environment or {})
+        await router.start()
+        return router
+
+    async def add_routers(self, count: int) -> None:
+        """Start many, side by side."""
+        routers = [self._router(Place(), {}) for _ in range(count)]
+        await asyncio.gather(*(router.start() for router in routers))
+
+    def _router(self, place: Place, environment: Mapping[str, str]) -> Router:
+        name = f"router-{len(self.routers)}"
         traffic, probe, admin = _ports(place, 3)
         listen = ListenConfig(
             host=place.host, traffic_port=traffic, probe_port=probe, admin_port=admin
         )
         router = Router(
             name=name, log=self.folder / f"{name}.log", place=place, listen=listen,
-            config_file=self.folder / f"{name}.json", environment=environment or {},
+            config_file=self.folder / f"{name}.json", environment=environment,
             ready_url=f"http://{place.host}:{probe}/readyz",
         )  # fmt: skip
         self.ever.append(router)
         self.routers[name] = router
         self.configure()
-        await router.start()
         return router
 
     def configure(self) -> None:
@@ -224,6 +252,17 @@ class Arena:
         )
 
 
+async def _until_forgotten(client: httpx.AsyncClient, router: Router, replica: str) -> None:
+    """Wait until the router has read a configuration without the replica."""
+    async with asyncio.timeout(PATIENCE_S):
+        while router.alive:
+            answer = await client.get(router.admin_url + REPLICAS_PATH)
+            known = answer.raise_for_status().json()["replicas"]
+            if replica not in {one["name"] for one in known}:
+                return
+            await asyncio.sleep(0.1)
+
+
 def tenant(
     name: str, weight: int = 1, *, keys: Mapping[str, Sequence[str]] | None = None, **clients: int
 ) -> TenantConfig:
@@ -259,7 +298,7 @@ async def arena(
 
 
 def _ports(place: Place, count: int) -> list[int]:
-    # In a namespace of its own, every port is free.
-    return [20_000 + i for i in range(count)] if place.prefix else [
-        free_port(place.host) for _ in range(count)
-    ]  # fmt: skip
+    if place.prefix:  # in a namespace of its own, every port is free
+        return [20_000 + i for i in range(count)]
+    mine = (port for port in iter(lambda: free_port(place.host), 0) if port % _WORKERS == _WORKER)
+    return list(islice(mine, count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,13 +25,13 @@ class Curve(msgspec.Struct):
 class Notes:
     """Takes the notes of one scene."""
 
-    def __init__(self, scene: str, sentences: list[str]) -> None:
+    def __init__(self, scene: str, write: Callable[[str], None]) -> None:
         self._scene = scene
-        self._sentences = sentences
+        self._write = write
 
     def __call__(self, sentence: str) -> None:
         """A sentence for the summary."""
-        self._sentences.append(f"{self._scene}: {sentence}")
+        self._write(f"{self._scene}: {sentence}")
 
     def keep(self, times_s: Sequence[float], leads: Sequence[float], *, bound: float) -> None:
         """Save a curve for plots."""

@@ -72,10 +72,11 @@ class Scene:
     reader: Reader
     shares: Shares
 
-    async def ratio_over(self, seconds: float) -> float:
-        """Gold's service over bronze's during the next seconds."""
+    async def ratio_over(self, hundreds: int) -> float:
+        """Gold's service over bronze's during the next requests: a slow machine needs as many as a fast one."""
         before = self.shares.served()
-        await asyncio.sleep(seconds)
+        for _ in range(hundreds):
+            await self.load.until_done(100)
         after = self.shares.served()
         return (after[GOLD] - before[GOLD]) / (after[BRONZE] - before[BRONZE])
 
@@ -175,10 +176,8 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """The default scene: gold and bronze, 4 to 1, both backlogged everywhere."""
     async with stage(folder, state=state) as on:
-        for _ in range(replicas):
-            await on.fleet.add_replica()
-        for _ in range(routers):
-            await on.fleet.add_router()
+        await on.fleet.add_replicas(replicas)
+        await on.fleet.add_routers(routers)
         clients = everybody(ingress)
         async with under_load(on, clients, may_fail=may_fail, past_is_lost=past_is_lost):
             yield on

@@ -34,7 +34,7 @@ from e2e.faults.stage import (
 )
 from e2e.operators import wait_until
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1200)]
 _log = logging.getLogger(__name__)
 NAMED_WITHIN_S = 120.0
 

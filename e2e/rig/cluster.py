@@ -83,14 +83,18 @@ def is_up() -> bool:
 
 
 def load_images(archives: Sequence[Path], *, nodes: Sequence[Node] = NODES) -> None:
-    """Import image archives into nodes."""
+    """Import image archives into nodes that lack them."""
     pid = _init_pid()
     if pid is None:
         raise RigError("the cluster is not up; run `make cluster`")
     for node in nodes:
         socket = f"/proc/{_containerd_pid(node.name)}/root/run/containerd/containerd.sock"
         for path in archives:
-            run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", path)
+            loaded = node.folder / "loaded" / path.name
+            if not loaded.exists():
+                run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", path)
+                loaded.parent.mkdir(exist_ok=True)
+                loaded.touch()
 
 
 def _containerd_pid(node: str) -> int:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from e2e.rig.errors import NotHereError
-from e2e.rig.images import REGISTRY, TAG, archive, digest
+from e2e.rig.images import BUILDING, REGISTRY, TAG, archive, digest
 from e2e.rig.layout import REPOSITORY
 from e2e.rig.processes import succeeds
 from images import base
+from images.cache import one_at_a_time
 from images.commands import run
 
 IMAGE: Final = f"{REGISTRY}/sglang:{TAG}"
@@ -45,6 +46,7 @@ COPY --chmod=755 model {MODEL_PATH}
 """
 
 
+@one_at_a_time(BUILDING)
 def engine_archive(environment: Path) -> Path:
     """An archive of `IMAGE`, from the folder that `make sglang` fills. Raises `NotHereError`."""
     if (environment / "shared").exists():  # the packages that checkouts share

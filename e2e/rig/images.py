@@ -18,8 +18,12 @@ from typing import Final
 from e2e.rig.layout import CACHE, REPOSITORY
 from e2e.rig.settings import COREDNS_IMAGE, PAUSE_IMAGE, TRAEFIK_IMAGE
 from images import base
+from images.cache import one_at_a_time, use
 from images.commands import run
 from images.recipe import PRODUCTS, RECIPE, build_arguments
+
+BUILDING: Final = "images"
+"""Images are built one at a time: they share buildah's store, and the names of the bases in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ SYSTEM_IMAGES: Final = (
 )
 
 
+@one_at_a_time(BUILDING)
 def system_archives(binaries: Path) -> list[Path]:
     """An image archive for each system image, built where the cache lacks it."""
     return [_of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
@@ -46,6 +51,7 @@ REGISTRY: Final = "evenkeel.dev/e2e"
 TAG: Final[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 
 
+@one_at_a_time(BUILDING)
 def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]:
     """An archive for each of the product's images, as `REGISTRY/<target>:<tag>`, from the tree `source`."""
     key = base.build(base.RUNTIME) + base.build(base.BUILDER) + digest(source, RECIPE)
@@ -90,10 +96,7 @@ def archive(
         partial.unlink(missing_ok=True)
         run("buildah", "push", name, f"docker-archive:{partial}:{name}")
         partial.rename(target)
-        for old in folder.glob(f"{stem}-*.tar"):
-            if old != target:
-                old.unlink()
-    return target
+    return use(target, others=f"{stem}-*.tar")
 
 
 def _of_binary(image: BinaryImage, binary: Path) -> Path:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images import programs
+from images import cache
 
 KUBERNETES_VERSION: Final = "v1.35.4"
 
 SOURCE: Final = Path(__file__).parent
 REPOSITORY: Final = SOURCE.parents[1]
-CACHE: Final = programs.CACHE
+CACHE: Final = cache.CACHE
 STATE: Final = Path(os.environ.get("E2E_STATE", "/var/tmp/evenkeel-e2e"))
 """Everything that one cluster leaves on disk; `down` removes it."""
 

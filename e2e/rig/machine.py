@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from e2e.rig.components import binaries, fetch_modules
+from e2e.rig.definitions import definitions
 from e2e.rig.errors import NotHereError
 from e2e.rig.processes import succeeds
 
@@ -42,6 +44,8 @@ def prepare() -> None:
     check()
     fetch_modules()
     binaries()
+    with suppress(NotHereError):  # tests that need them are skipped
+        definitions()
 
 
 def _missing() -> list[str]:

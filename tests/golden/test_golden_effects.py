@@ -42,6 +42,7 @@ from tests.support.effects import (
     summary,
     values,
 )
+from tests.support.effects_together import together
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import Operator
 from tests.support.scaling_scenes import live_through
@@ -104,6 +105,20 @@ async def test_every_field_changes_what_the_table_lists() -> None:
     if "EVENKEEL_WRITE_GOLDEN" in os.environ:
         TABLE.write_text(text)
     assert yaml.safe_load(TABLE.read_text()) == found
+
+
+async def test_fields_changed_together_change_what_each_changes_alone() -> None:
+    table = {
+        kind: {field: _in_objects(lines) for field, lines in fields.items()}
+        for kind, fields in yaml.safe_load(TABLE.read_text()).items()
+    }
+    for one in together(CASES, table):
+        changes = summary(await outcome(*one.before), await outcome(*one.after))
+        assert _in_objects(changes) == one.effects(table), str(one)
+
+
+def _in_objects(lines: list[str]) -> list[str]:
+    return [line for line in lines if not line.startswith("Scaler ")]
 
 
 def test_there_is_no_field_that_changes_nothing() -> None:
