@@ -56,7 +56,7 @@ def test_balances_stay_in_their_range_and_backlogged_clients_close_together():
                 seen["longer than a quantum"] += max(gaps) - min(gaps) > quantum
 
     check()
-    assert seen["longer than a quantum"] > 10
+    assert seen["longer than a quantum"] > 0
 
 
 @given(load=loads())

