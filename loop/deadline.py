@@ -23,7 +23,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(LATE)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run in which no test had time to start is no success."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and _late(reporter) and not reporter.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    late = [one for one in terminalreporter.stats.get("skipped", []) if LATE in str(one.longrepr)]
-    if late:
+    if late := _late(terminalreporter):
         terminalreporter.write_line(f"{len(late)} tests did not run: {LATE}")
+
+
+def _late(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
+    return [one for one in reporter.stats.get("skipped", []) if LATE in str(one.longrepr)]
