@@ -78,7 +78,8 @@ def test_who_has_scaled_to_zero_by_hand_gets_503_at_once(quiet: Namespace) -> No
         answer = client.post("/v1/completions", json=request(tokens=2))
     error: dict[str, Any] = answer.json()["error"]
     assert (error["code"], answer.headers["retry-after"]) == ("scaled_to_zero", "10")
-    assert reason(quiet, "three", "Ready") == "NoReplicas"
+    # Routers know it before the operator's next pass does.
+    wait_until(lambda: reason(quiet, "three", "Ready") == "NoReplicas", "the condition to say so")
     quiet("scale", "fis/three", "--replicas=1")
     quiet.ready("three", replicas=1)
     quiet.answers("three", KEY, 200)
