@@ -99,7 +99,8 @@ async def test_two_recordings_share_no_hash_unless_they_share_the_salt(tmp_path:
                 await client.put(RECORDING_PATH, content=body)
             await ask(router, SECRET * 40)
             _, lines = await fetched(router)
-            (request,) = [line for line in lines if isinstance(line, RequestLine)]
+            _, fleet_line, request = lines  # each recording begins with the fleet
+            assert isinstance(fleet_line, FleetLine)
             assert request.blocks
             seen.append((lines[0].salt_id, request.blocks))
     assert seen[2] == seen[3]

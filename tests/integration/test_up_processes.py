@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -136,6 +137,40 @@ async def test_a_process_that_does_not_answer_is_restarted(folder: StateFolder) 
         "replica-0: did not answer 15 probes in a row; killed",
         "replica-0: ended by SIGKILL; restarts in 0.25 s",
     ]
+
+
+async def test_a_process_that_misses_single_probes_is_not_killed(folder: StateFolder) -> None:
+    reports: list[str] = []
+    launcher = Launcher(folder)
+    port = ports.free_port("127.0.0.1")
+    answers = itertools.cycle((200, None))
+    probes = 0
+    enough = asyncio.Event()
+
+    async def probe(url: str) -> int | None:
+        nonlocal probes
+        probes += 1
+        if probes > 100:
+            enough.set()
+        return next(answers)
+
+    supervisor = ProcessSupervisor(
+        "replica-0",
+        lambda: simulator(port),
+        launcher=launcher,
+        probe=probe,
+        report=reports.append,
+        probe_every_s=0.001,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await enough.wait()
+        assert supervisor.restarts == 0
+        assert reports == [f"replica-0: started (process {supervisor.pid})"]
+    finally:
+        supervisor.kill()
+        await supervisor.stop(DEADLINE_S)
+        launcher.close()
 
 
 async def test_a_stopped_process_does_not_restart(folder: StateFolder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_routers import FakeRouters, answer, replica
@@ -63,6 +64,21 @@ async def test_a_pass_lists_pods_that_do_not_start_once(
     await operator.make_pass(KEY)
     assert condition(cluster, "EnginesReady")["reason"] == reason
     assert await asked(operator, cluster) == lists
+
+
+async def test_the_next_rollout_is_looked_at_as_soon_as_the_first_one() -> None:
+    cluster = cluster_with_the_sample()
+    operator = Operator(cluster)
+    assert await operator.make_pass(KEY) == UNSETTLED_S
+    operator.now_s += 600  # a long rollout
+    assert await operator.make_pass(KEY) == 600
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    assert await operator.make_pass(KEY) == RESYNC_S
+    deployment = cluster.objects["Deployment", "team-ml", "simulated-engine"]
+    status = {**deployment["status"], "updatedReplicas": 0}
+    await operator.sees(cluster.put({**deployment, "status": status}))
+    assert await operator.make_pass(KEY) == UNSETTLED_S
 
 
 async def asked(operator: Operator, cluster: FakeCluster) -> list[str]:

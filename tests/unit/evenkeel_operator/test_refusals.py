@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from evenkeel_operator.cluster.apply import FIRST_RETRY_S, LAST_RETRY_S, Refusals
+from evenkeel_operator.cluster.apply import FIRST_RETRY_S, LAST_RETRY_S, ApplyResult, Refusals
 from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.core.objects import Ref
 
@@ -42,6 +42,14 @@ def test_other_manifests_objects_and_services_are_not_delayed() -> None:
     assert refusals.refused(KEY, REF, "change 2", message="no").attempts == 1
     refusals.keep(KEY, ())
     assert refusals.pending(KEY, REF, "change 2") is None
+
+
+def test_the_first_of_several_refused_writes_says_when_to_try_again() -> None:
+    result = ApplyResult()
+    for again_s, want in ((8.0, 8.0), (2.0, 2.0), (5.0, 2.0)):
+        result.refused(REF, "no", again_s=again_s)
+        assert result.again_s == want
+    assert len(result.notes) == 3
 
 
 async def test_a_refused_rollout_is_reported_and_backs_off_despite_events() -> None:

@@ -119,3 +119,9 @@ def test_peers_are_the_other_routers_ready_or_not() -> None:
         Peer("r1", "http://10.0.0.1:8082"),
         Peer("r2", "http://10.0.0.1:8082"),
     )
+
+
+def test_a_router_in_two_slices_is_one_peer_at_its_ipv4_address() -> None:
+    six = slice_of("peers", "r1", host="fd00::1", addressType="IPv6")
+    slices = msgspec.convert((slice_of("peers", "r1"), six), tuple[EndpointSlice, ...])
+    assert peers(slices, service="peers", own_name="me") == (Peer("r1", "http://10.0.0.1:8082"),)

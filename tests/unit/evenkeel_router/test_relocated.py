@@ -84,6 +84,13 @@ def test_a_request_that_finished_before_the_notice_has_paid_all_its_output() -> 
     assert told == RelocationVerdict({7: Paid(True, WHOLE), 8: Paid(True, 11)}, frozenset({9}))
 
 
+def test_what_began_where_others_have_some_too_is_not_known_to_be_finished() -> None:
+    """One of two that were admitted is ours. It may be the one of the two that goes on, for the other router."""
+    taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 0.5, (7, 8, 9))
+    told = taken.verdict(HeldWork(6, 4, 0, 1, 100))
+    assert told == RelocationVerdict({7: Paid(True, 0)}, frozenset({8, 9}))
+
+
 def test_one_that_ran_unseen_in_the_place_of_another_began_too() -> None:
     """Taken for waiting, since an older one that waits was taken for running: that one still waits."""
     taken = TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9))

@@ -125,6 +125,13 @@ def test_the_input_may_come_with_the_output() -> None:
     assert scanner.usage == Usage(6, 0, 2)
 
 
+def test_the_input_that_is_reported_last_counts() -> None:
+    scanner = scan(Dialect.ANTHROPIC)
+    last = {"input_tokens": 20, "cache_read_input_tokens": 5, "output_tokens": 2}
+    scanner.feed(STARTED + TEXT + event("message_delta", usage=last))
+    assert scanner.usage == Usage(25, 5, 2)
+
+
 @pytest.mark.parametrize("usage", ["many", {"input_tokens": "many"}, None])
 def test_usage_that_cannot_be_read_is_left_to_the_client(usage: Any) -> None:
     for dialect, given in (

@@ -125,6 +125,7 @@ def test_pip_takes_the_wheels_of_another_architecture_and_builds_none() -> None:
     options = platform_options(other).split()
     assert options[0] == "--only-binary=:all:"
     assert f"--platform=manylinux_2_28_{machine}" in options
+    assert options[-1] == f"--platform=manylinux_2_36_{machine}"  # Debian 12's own glibc
     assert all(option.endswith(f"_{machine}") for option in options[1:])
 
 

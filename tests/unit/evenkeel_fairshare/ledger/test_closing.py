@@ -73,6 +73,12 @@ def test_a_client_without_a_queue_got_no_quanta():
     assert balances(account) == {ALICE: 500, BOB: 350}
 
 
+def test_a_client_that_was_served_after_its_last_report_got_quanta():
+    account = reported(row(ALICE, 10, 90)._replace(waiting=0), row(BOB, 10, -350))
+    at(account, "a").received("x", ALICE, 1000)
+    assert balances(account) == {ALICE: 500, BOB: -50}
+
+
 def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
     at(account, "a").received("x", ALICE, 1000)

@@ -36,3 +36,11 @@ def test_amounts_that_are_not_finite_are_refused(amount: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
         table.add("a", 1.0, 2, amount)
     assert "a" not in table
+
+
+def test_a_copy_has_the_same_changes_though_rows_came_out_of_order() -> None:
+    table = MergeTable(totals=TOTALS, state=STATE)
+    table.add("late", 2.0, 1, 5.0)
+    table.add("early", 1.0, 1, 7.0)
+    copy = table.copy()
+    assert copy.since(1.0).names == table.since(1.0).names == ("late",)

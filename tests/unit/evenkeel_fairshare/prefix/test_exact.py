@@ -133,3 +133,13 @@ def test_a_block_is_held_until_its_last_copy_is_removed() -> None:
     index.stored([2], 0, copies=True)
     index.removed([2], 0)
     assert index.match([2], ALL).blocks == 0, "copies ended with the cache"
+
+
+def test_copies_end_with_their_replica() -> None:
+    index = ExactIndex()
+    for _ in range(2):
+        index.stored([1], 0, copies=True)
+    index.drop(0)
+    index.stored([1], 0, copies=True)  # the next replica in the slot
+    index.removed([1], 0)
+    assert index.match([1], ALL) == NO_MATCH

@@ -15,9 +15,10 @@ from evenkeel_laboratory.commands.scalers import (
     StaticScaler,
 )
 from evenkeel_laboratory.experiments.fleet_watch import Observation, within_share
-from evenkeel_laboratory.experiments.scaling import ScalingFigures, run_scaled
+from evenkeel_laboratory.experiments.scaling import ScaledFleet, ScalingFigures, run_scaled
 from evenkeel_laboratory.experiments.setup import Setup
 from evenkeel_router.ledger.totals import DemandMeter
+from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.workload import Call, Client, Program, Workload
@@ -94,6 +95,27 @@ def test_a_new_replica_in_an_old_place_has_an_empty_cache() -> None:
     _, records = run(Planned((0, 2), (60, 1), (100, 2)), steady(8, 200), replicas=2, startup_s=0.0)
     assert {one.status for one in records} == {"finished"}
     assert any(one.replica == 1 and one.arrival_s > 100 for one in records)
+
+
+def test_nothing_is_expected_in_the_cache_of_a_replica_that_ended() -> None:
+    calls = [
+        Call(
+            input_tokens=100,
+            output_tokens=50,
+            max_output_tokens=50,
+            prompt=(Segment(f"system {n}", 90),),
+        )
+        for n in range(8)
+    ]
+    programs = [Program(str(n), "ns/team/a", n / 8, (calls[n % 8],)) for n in range(800)]
+    records: list[Record] = []
+    fleet = ScaledFleet(
+        Setup(profile=PROFILE, replicas=2).fleet(), records.append,
+        scaler=Planned((0, 2), (60, 1)), meter=DemandMeter(), startup_s=0.0,
+    )  # fmt: skip
+    fleet.run(Workload("shared", programs))
+    assert {one.replica for one in records} == {0, 1}
+    assert [fleet.index.held(slot) for slot in (0, 1)] == [8, 0]
 
 
 def test_what_starts_and_ends_again_soon_is_a_flap() -> None:
