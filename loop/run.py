@@ -109,10 +109,14 @@ class Run:
         """Returns the exit status, and pytest's report if it wrote one."""
         report = self.root / REPORTS / f"{targets.replace(' ', '-')}.xml"
         report.unlink(missing_ok=True)
-        arguments = f"--junitxml={report.relative_to(self.root)} {arguments}".strip()
+        # Each commit draws other examples of properties, and a run of the same commit the same ones.
+        seed = int(commit_of(self.root), 16)
+        arguments = (
+            f"--junitxml={report.relative_to(self.root)} --hypothesis-seed={seed} {arguments}"
+        )
         environment = os.environ | ({"HYPOTHESIS_PROFILE": "nightly"} if self.is_nightly else {})
         done = subprocess.run(
-            ["make", *targets.split(), f"ARGS={arguments}"],
+            ["make", *targets.split(), f"ARGS={arguments.strip()}"],
             cwd=self.root, env=environment, check=False,
         )  # fmt: skip
         return done.returncode, read_report(report)

@@ -25,7 +25,7 @@ SUITE = """\
 report=${2#--junitxml=}
 mkdir -p "$(dirname "$report")"
 broken=$(cat "$1.broken" 2>/dev/null)
-[ "$3" = --last-failed ] || broken="$broken $(cat "$1.unsteady" 2>/dev/null)"
+[ "$4" = --last-failed ] || broken="$broken $(cat "$1.unsteady" 2>/dev/null)"
 {
   echo '<testsuites><testsuite>'
   for name in $broken; do echo "<testcase classname=\\"c\\" name=\\"$name\\"><failure/></testcase>"; done
@@ -147,6 +147,20 @@ def test_a_broken_test_fails_the_run_and_ends_it(clone: Path) -> None:
     assert status == 1
     assert list(_outcomes(run)) == ["fast"]
     assert "failed: 1 tests; the second time: failed: 1 tests" in run.summary()
+
+
+def test_a_run_of_the_same_commit_draws_the_same_examples(clone: Path) -> None:
+    (clone / "suite.sh").write_text('echo "$3" >> ../seeds; exec sh ./really.sh "$@"\n')
+    (clone / "really.sh").write_text(SUITE)
+    _commit(clone)
+    for _ in range(2):
+        _run(clone)
+    (clone / "new.py").touch()
+    _commit(clone)
+    _run(clone)
+    seeds = set((clone.parent / "seeds").read_text().split())
+    assert len(seeds) == 2
+    assert all(seed.startswith("--hypothesis-seed=") for seed in seeds)
 
 
 def test_a_night_runs_everything_and_goes_on_after_a_failure(clone: Path) -> None:
