@@ -22,7 +22,7 @@ _KEPT_S: Final = 7 * 24 * 3600.0
 
 @contextmanager
 def one_at_a_time(name: str) -> Iterator[None]:
-    """Of all processes that make results of this name, one works."""
+    """Let one of all processes that make results of this name work at a time."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f".{name}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

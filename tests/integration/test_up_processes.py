@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -271,6 +272,14 @@ def test_a_port_in_use_is_refused_with_its_process() -> None:
 def test_port_zero_becomes_three_different_free_ports() -> None:
     listen = ports.claim(ListenConfig(traffic_port=0, probe_port=0, admin_port=0))
     assert len({listen.traffic_port, listen.probe_port, listen.admin_port}) == 3
+
+
+def test_a_port_that_was_chosen_is_not_chosen_again() -> None:
+    """Its process may not listen yet."""
+    state = random.getstate()
+    first = ports.free_port("127.0.0.1")
+    random.setstate(state)  # the same candidates
+    assert ports.free_port("127.0.0.1") != first
 
 
 async def test_a_change_is_noticed_once_the_file_stays_the_same(tmp_path: Path) -> None:

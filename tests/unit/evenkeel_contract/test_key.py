@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def test_what_no_key_can_hold_is_refused_when_it_is_written(
     with pytest.raises(ClientKeyError) as caught:
         key.encode()
     assert str(caught.value) == want
+
+
+def test_a_key_may_be_as_long_as_its_limit_and_no_longer() -> None:
+    longest = ClientKey(namespace="n" * 253, tenant="t" * 253, client="c")
+    room = MAX_KEY_BYTES - len(longest.encode())
+    longest = replace(longest, client="%" * (room // 3) + "c" * (room % 3 + 1))
+    assert len(longest.encode()) == MAX_KEY_BYTES
+    assert decode(longest.encode()) == longest
+    with pytest.raises(ClientKeyError, match="longer than"):
+        replace(longest, client=longest.client + "c").encode()
 
 
 def test_a_key_longer_than_its_limit_is_not_even_read() -> None:

@@ -63,3 +63,10 @@ def test_no_more_is_divided_than_all_can_take() -> None:
     most = {"ml/search/chat": 1.0, "ml/ads/any": 2.0}
     assert divided(60.0, most, CLIENTS.__getitem__, TENANTS.__getitem__) == most
     assert divided(60.0, {}, CLIENTS.__getitem__, TENANTS.__getitem__) == {}
+
+
+def test_members_are_filled_in_the_order_of_limit_over_weight() -> None:
+    weights = {"ml/ads/heavy": 4.0, "ml/ads/light": 1.0}
+    most = {"ml/ads/heavy": 40.0, "ml/ads/light": 20.0}
+    found = divided(55.0, most, weights.__getitem__, lambda _: 1.0)
+    assert found == pytest.approx({"ml/ads/heavy": 40.0, "ml/ads/light": 15.0})

@@ -87,3 +87,17 @@ async def test_a_failing_store_shows_and_routers_are_asked_each_minute() -> None
     await operator.make_pass(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"
     assert {"StoreFails", "Healthy"} <= {event["reason"] for event in cluster.events}
+
+
+async def test_what_was_reported_of_engines_ends_with_their_deployment() -> None:
+    cluster = await ready_cluster()
+    routers = FakeRouters(DOES_NOT)
+    operator = Operator(cluster, routers=routers)
+    await operator.make_pass(KEY)
+    assert condition(cluster, "PluginInactive")["status"] == "True"
+    await operator.sees(
+        cluster.objects.pop(("Deployment", "team-ml", "simulated-engine")), "DELETED"
+    )
+    routers.answers = [None]
+    await operator.make_pass(KEY)
+    assert condition(cluster, "PluginInactive")["status"] == "False"

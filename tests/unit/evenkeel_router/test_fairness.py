@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import CarryRules, CompactionRules, Compactor, Ledger, ReplicaRow
-from evenkeel_router.ledger.fairness import Fairness, FleetFigures
+from evenkeel_router.ledger.fairness import WINDOW_S, Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
@@ -319,3 +319,14 @@ def test_the_routers_of_a_replica_without_reports_add_up_to_one_replica() -> Non
         world.tick({B: 300.0 * n}, waiting=0, replica=1)
     now = world.truth.now
     assert now.saturated_service / now.saturated_s == 600 / 20
+
+
+def test_a_client_that_waited_in_less_than_half_of_a_window_is_not_judged() -> None:
+    world, ticks = World(), int(WINDOW_S / 10)
+    for n in range(ticks + 1):
+        now = world.tick({A: 75 * n, B: 25 * n})
+    assert set(now.given_over_owed) == {A, B}
+    world.tick({A: 75 * ticks}, waiting=0)
+    for n in range(ticks + 2, ticks + 2 + int(0.7 * ticks)):
+        now = world.tick({B: 25 * n})
+    assert set(now.given_over_owed) == {B}

@@ -47,6 +47,16 @@ async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() ->
         assert member.lives == 2
 
 
+async def test_the_totals_of_a_replica_end_with_its_configuration() -> None:
+    async with watched(FakeProber({"r0": ProbeVerdict.READY})) as router:
+        await routable(router, 1)
+        found = router.rooms.replicas
+        found.totals["r0"].requests = 5
+        found.remove("r0")
+        assert "r0" not in found.totals
+        found.configured["r0"] = replicas(1)[0]  # the end of the router removes it, too
+
+
 async def test_it_is_said_once_that_nothing_is_routable_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
