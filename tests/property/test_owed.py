@@ -92,6 +92,8 @@ def assert_equal_but_for_rounding(one: object, other: object) -> None:
         assert one.keys() == other.keys()
         for name in one:
             assert_equal_but_for_rounding(one[name], other[name])
+    elif isinstance(one, list):  # a set has no order
+        assert sorted(one) == sorted(other)
     else:
         assert one == (pytest.approx(other) if isinstance(other, float) else other)
 
