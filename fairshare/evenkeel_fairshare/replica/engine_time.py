@@ -313,7 +313,7 @@ def _context_tokens(request: Request) -> int:
 
 
 class PassTurns:
-    """Which prefills wait in a pass of admissions. Without an `EngineTime` no request waits."""
+    """Turns of prefills in a pass of admissions: some wait for decode steps (R13). Without an `EngineTime` none does."""
 
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time

@@ -31,8 +31,10 @@ LONGEST_S: Final = 0.5
 """CPU time that no conversation may exceed: the time in which the longest prompt is tokenised."""
 BUSY_S: Final = 0.1
 """Longest wait for the conversations before; one that would wait longer is matched by its text."""
-SILENT_S: Final = 10.0
-"""Silence after which a process is killed: its machine is far too busy, or something else is wrong."""
+SILENT_S: Final = 2.0
+"""Silence after which a process is killed: several times the CPU time of the longest rendering."""
+START_S: Final = 10.0
+"""Silence after which a new process is killed: it imports jinja2 and compiles the templates, and the machine may be busy."""
 TOO_LONG: Final = "the chat template takes too long"
 TOO_MUCH: Final = "the chat template makes too much text"
 _DETAILS: Final = {template_worker.TOO_LONG: TOO_LONG, template_worker.TOO_MUCH: TOO_MUCH}
@@ -50,6 +52,7 @@ class ChatTemplates:
         self._first_frame = pickle.dumps((dict(sources), dict(special_tokens)))
         self._keeps_parts: frozenset[str] = frozenset()
         self._process: Process | None = None
+        self._is_closed = False
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
@@ -59,7 +62,11 @@ class ChatTemplates:
                 await self._started()
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process, and start no other one: conversations may still wait for their turn."""
+        self._is_closed = True
+        await self._end()
+
+    async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -81,15 +88,7 @@ class ChatTemplates:
             raise UntokenisedError(Reason.BUSY) from error
         try:
             process = await self._started()
-            variables: dict[str, Any] = {
-                "messages": for_template(chat, keeps_parts=name in self._keeps_parts),
-                "tools": chat.tools,
-                "documents": None,
-                "add_generation_prompt": True,
-            }
-            allowed_s = min(LONGEST_S, SMALL_S + PER_BYTE_S * chat.size_bytes)
-            frame = pickle.dumps((name, variables | chat.options, allowed_s))
-            status, text = await self._exchange(process, frame)
+            status, text = await self._exchange(process, self._frame(name, chat), SILENT_S)
         except TemplateError as error:
             raise UntokenisedError(Reason.TEMPLATE, str(error)) from error
         finally:
@@ -98,34 +97,58 @@ class ChatTemplates:
             raise UntokenisedError(Reason.TEMPLATE, _DETAILS.get(status, ""))
         return text
 
-    async def _started(self) -> Process:
-        if self._process is None:
-            # By its path and isolated: it needs jinja2, and imports no package of the router.
-            program = str(Path(template_worker.__file__))
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", program, stdin=PIPE, stdout=PIPE
-            )
-            status, text = await self._exchange(self._process, self._first_frame)
-            if status != DONE:
-                await self.close()
-                raise TemplateError(_DETAILS.get(status, text))
-            self._keeps_parts = frozenset(json.loads(text))
-        return self._process
+    def _frame(self, name: str, chat: Chat) -> bytes:
+        variables: dict[str, Any] = {
+            "messages": for_template(chat, keeps_parts=name in self._keeps_parts),
+            "tools": chat.tools,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        allowed_s = min(LONGEST_S, SMALL_S + PER_BYTE_S * chat.size_bytes)
+        try:
+            return pickle.dumps((name, variables | chat.options, allowed_s))
+        except RecursionError as error:  # a client nests tools or options hundreds of levels deep
+            raise TemplateError("the conversation is nested too deeply") from error
 
-    async def _exchange(self, process: Process, frame: bytes) -> tuple[bytes, str]:
-        """Status and text of the answer."""
+    async def _started(self) -> Process:
+        """The process, a new one if the last one ended. Raises `TemplateError`."""
+        if self._is_closed:
+            raise TemplateError("another model's templates are in use")
+        if self._process is not None:
+            return self._process
+        # By its path and isolated: it needs jinja2, and imports no package of the router.
+        command = (sys.executable, "-I", str(Path(template_worker.__file__)))
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        except OSError as error:  # a limit of processes or of memory
+            raise TemplateError(f"no process can be started: {error.strerror}") from error
+        self._process = process
+        try:
+            status, text = await self._exchange(process, self._first_frame, START_S)
+            if status != DONE:
+                raise TemplateError(_DETAILS.get(status, text))
+        except BaseException:  # a start that is cancelled leaves no process either
+            await self._end()
+            raise
+        self._keeps_parts = frozenset(json.loads(text))
+        return process
+
+    async def _exchange(self, process: Process, frame: bytes, silent_s: float) -> tuple[bytes, str]:
+        """Status and text of the answer. Raises `TemplateError` if none comes within `silent_s`."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(SILENT_S):
+            async with asyncio.timeout(silent_s):
                 process.stdin.write(len(frame).to_bytes(SIZE_BYTES) + frame)
                 await process.stdin.drain()
                 size = int.from_bytes(await process.stdout.readexactly(SIZE_BYTES))
                 answer = await process.stdout.readexactly(size)
         except (OSError, EOFError, TimeoutError) as error:  # most likely the kernel ended it
-            await self.close()
-            _log.warning("the process that renders chat templates ended; the next one starts")
+            await self._end()
+            _log.info(
+                "the process that renders chat templates ended; the next conversation starts one"
+            )
             raise TemplateError(TOO_LONG) from error
-        if answer[:1] == template_worker.TOO_MUCH:
-            await self.close()
+        if answer[:1] == template_worker.TOO_MUCH:  # it ends by itself
+            await self._end()
         return answer[:1], answer[1:].decode(errors="surrogatepass")

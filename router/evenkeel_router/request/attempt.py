@@ -73,7 +73,7 @@ class PendingVerdict:
         self._noticed.set()
 
     async def verdict(self) -> RelocationVerdict | None:
-        """Which requests had begun; None if no report showed it."""
+        """The verdict on the requests that were taken back; None if no report showed which had begun."""
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 await self._noticed.wait()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +14,7 @@ import msgspec
 import psutil
 import pytest
 from evenkeel_router.api.endpoints import Endpoint
-from evenkeel_router.prefix import chat_template
+from evenkeel_router.prefix import chat_template, template_worker
 from evenkeel_router.prefix.chat_template import (
     LONGEST_S,
     TOO_LONG,
@@ -20,7 +23,7 @@ from evenkeel_router.prefix.chat_template import (
     TemplateError,
 )
 from evenkeel_router.prefix.prompts import Chat, read
-from evenkeel_router.prefix.template_worker import MEMORY_BYTES
+from evenkeel_router.prefix.template_worker import MEMORY_BYTES, SIZE_BYTES
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 HI = [{"role": "user", "content": "hi"}]
@@ -210,6 +213,66 @@ async def test_a_conversation_does_not_wait_long_for_others(
         assert caught.value.reason is Reason.BUSY
         with pytest.raises(UntokenisedError):
             await first
+
+
+async def test_closed_templates_start_no_process_for_those_that_wait() -> None:
+    async with templates(ENDLESS | {"usual": "{{ messages[0].content }}"}) as made:
+        running = asyncio.create_task(made.render("ranges within ranges", chat()))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(made.render("usual", chat()))
+        await asyncio.sleep(0)
+        await made.close()
+        for one in (running, waiting):
+            with pytest.raises(UntokenisedError) as caught:
+                await one
+            assert caught.value.reason is Reason.TEMPLATE
+        assert workers() == []
+
+
+async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
+    made = ChatTemplates({"default": "hi"}, {})
+    starting = asyncio.create_task(made.start())
+    while not workers():  # noqa: ASYNC110 (nothing could set an event)
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert workers() == []
+
+
+async def test_a_machine_without_room_for_a_process_is_no_fault_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with templates({"default": "{{ messages[0].content }}"}) as made:
+        (process,) = workers()
+        process.kill()
+        process.wait()
+        await refused(made, "default", chat())
+        monkeypatch.setattr(chat_template.sys, "executable", "/no/such/program")
+        assert "no process can be started" in await refused(made, "default", chat())
+        monkeypatch.undo()
+        assert await made.render("default", chat()) == "hi"
+
+
+async def test_a_conversation_that_nests_too_deeply_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(900):
+        nested = [nested]
+    async with templates({"default": "{{ messages[0].content }}"}) as made:
+        process = workers()
+        await refused(made, "default", chat(chat_template_kwargs={"n": nested}))
+        assert await made.render("default", chat()) == "hi"
+        assert workers() == process
+
+
+def test_the_process_ends_with_the_router_however_that_ends() -> None:
+    program = [sys.executable, "-I", template_worker.__file__]
+    frame = pickle.dumps(({"default": "hi"}, {}))
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(len(frame).to_bytes(SIZE_BYTES) + frame)
+        process.stdin.close()  # as the kernel does for a router that was killed
+        assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ 'x' ", "{{ 9 ** (9 ** 9) }}"])
