@@ -148,6 +148,38 @@ async def test_what_the_cluster_refuses_is_a_fault_of_the_spec_and_changes_nothi
     assert condition(cluster, "SpecValid")["status"] == "True"
 
 
+def _refuses_engines(item: Object) -> str | None:
+    return "no" if item["kind"] == "Deployment" and "engine" in item["metadata"]["name"] else None
+
+
+async def test_a_refused_spec_that_was_withdrawn_is_tried_out_anew(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    good = cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["engine"]
+    cluster.refuses = _refuses_engines
+    await operator.edit(SERVICE, "simulated", engine=good | {"replicas": 5})
+    assert condition(cluster, "SpecValid")["status"] == "False"
+    await operator.edit(SERVICE, "simulated", engine=good)
+    cluster.refuses = lambda _: None
+    await operator.edit(SERVICE, "simulated", engine=good | {"replicas": 5})
+    assert condition(cluster, "SpecValid")["status"] == "True"
+
+
+async def test_a_new_service_of_the_same_name_is_tried_out_anew(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    good = cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["engine"]
+    cluster.refuses = _refuses_engines
+    await operator.edit(SERVICE, "simulated", engine=good | {"replicas": 5})
+    assert condition(cluster, "SpecValid")["status"] == "False"
+    gone = cluster.objects.pop((SERVICE, "team-ml", "simulated"))
+    await operator.sees(gone, "DELETED")
+    cluster.refuses = lambda _: None
+    del gone["status"]
+    await operator.sees(cluster.put(gone), "ADDED")
+    assert condition(cluster, "SpecValid")["status"] == "True"
+
+
 async def test_a_service_whose_first_spec_is_bad_makes_nothing(cluster: FakeCluster) -> None:
     plain = document("simulator.yaml")
     plain["spec"]["engine"]["args"] = ["--tp=2"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -46,8 +47,10 @@ ENDLESS = {
 IN_ONE_EXPRESSION = {
     "a power": "{{ (9 ** n) % 10 }}",
     "a precision": "{{ 1.5|round(n, 'ceil') }}",
-    "a text in a text of the same letters": "{% set a = 'a' * 1000000 %}"
-    "{% for i in range(99) %}{{ a.count(('a' * 500000) ~ 'b') }}{% endfor %}",
+    # Lists of lists are compared in C, which looks for no signal: 2 to the power of 60 pairs.
+    "a comparison": "{% set a = [1] %}{% set b = [1] %}"
+    + "{% set a = [a, a] %}{% set b = [b, b] %}" * 60
+    + "{{ a == b }}",
 }
 IMMENSE = {
     "a text times a number": "{{ 'x' * 1000000000 }}",
@@ -126,7 +129,7 @@ async def test_a_template_without_an_end_is_given_up(tools: list[dict[str, Any]]
         assert workers() == process  # loops end by themselves; the process goes on
 
 
-async def test_the_kernel_ends_a_process_that_no_loop_ends() -> None:
+async def test_an_expression_without_an_end_is_given_up() -> None:
     asked = chat(chat_template_kwargs={"n": 10**9})
     async with templates(IN_ONE_EXPRESSION | {"usual": "{{ messages[0].content }}"}) as made:
         for name in IN_ONE_EXPRESSION:
@@ -178,16 +181,18 @@ async def test_loops_macros_and_calls_render_whole() -> None:
         assert (await made.render("default", chat(messages[:1]))).startswith("nobody")
 
 
-async def test_a_client_that_leaves_ends_no_rendering_of_others() -> None:
-    async with templates({"default": "{{ messages[0].content }}"}) as made:
+async def test_a_client_that_leaves_takes_no_answer_of_another() -> None:
+    """The exchange with the process goes on to its end: the next conversation would read its answer."""
+    async with templates(ENDLESS | {"usual": "{{ messages[0].content }}"}) as made:
         process = workers()
-        leaving = asyncio.create_task(made.render("default", chat()))
-        staying = asyncio.create_task(
-            made.render("default", chat([{"role": "user", "content": "ho"}]))
-        )
-        await asyncio.sleep(0)
+        leaving = asyncio.create_task(made.render("ranges within ranges", chat()))
+        while not made._turn.locked():  # noqa: ASYNC110 (nothing could set an event)
+            await asyncio.sleep(0)
+        for _ in range(5):  # until the frame is sent
+            await asyncio.sleep(0)
         leaving.cancel()
-        assert await staying == "ho"
+        assert await made.render("usual", chat([{"role": "user", "content": "ho"}])) == "ho"
+        assert await made.render("usual", chat()) == "hi"
         assert workers() == process
 
 
@@ -265,14 +270,45 @@ async def test_a_conversation_that_nests_too_deeply_is_refused() -> None:
         assert workers() == process
 
 
+@contextmanager
+def program(sources: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The program of the process, with its templates."""
+    command = [sys.executable, "-I", template_worker.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            send(process, (sources, {}))
+            yield process
+        finally:
+            process.kill()
+
+
+def send(process: subprocess.Popen[bytes], content: object) -> None:
+    assert process.stdin is not None
+    frame = pickle.dumps(content)
+    process.stdin.write(len(frame).to_bytes(SIZE_BYTES) + frame)
+    process.stdin.flush()
+
+
 def test_the_process_ends_with_the_router_however_that_ends() -> None:
-    program = [sys.executable, "-I", template_worker.__file__]
-    frame = pickle.dumps(({"default": "hi"}, {}))
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with program({"default": "hi"}) as process:
         assert process.stdin is not None
-        process.stdin.write(len(frame).to_bytes(SIZE_BYTES) + frame)
         process.stdin.close()  # as the kernel does for a router that was killed
         assert process.wait(30) == 0
+
+
+def test_the_kernel_ends_what_python_cannot_stop() -> None:
+    with program(IN_ONE_EXPRESSION) as process:
+        send(process, ("a comparison", {"tools": None}, LONGEST_S))
+        assert process.wait(20) == -signal.SIGPROF
+
+
+def test_ctrl_c_in_a_terminal_does_not_end_the_process() -> None:
+    with program({"default": "hi"}) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(SIZE_BYTES)  # the templates are compiled
+        process.send_signal(signal.SIGINT)
+        send(process, ("default", {"tools": None}, LONGEST_S))
+        assert process.stdout.read(3 + SIZE_BYTES + 3)[-2:] == b"hi"
 
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ 'x' ", "{{ 9 ** (9 ** 9) }}"])

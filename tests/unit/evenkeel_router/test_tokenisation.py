@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.index import sglang_blocks
@@ -112,6 +113,15 @@ async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
         assert of.untokenised.counts == {Reason.TEMPLATE: 2}
         assert of.busy_bytes == 0
     assert any(TOO_LONG in line for line in caplog.messages)
+
+
+async def test_another_tokenizer_ends_the_process_of_the_former_templates(tmp_path: Path) -> None:
+    async with await loaded(tmp_path) as of:
+        (before,) = psutil.Process().children()
+        await of.load()
+        (after,) = psutil.Process().children()
+        assert after != before
+    assert psutil.Process().children() == []
 
 
 async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
