@@ -110,6 +110,8 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of this router at the replica, those that wait at its gate included (s_w)."""
     requests: int = 0
     failures: int = 0
+    suspicion: str = ""
+    """Why this router sends the replica few requests or none, although it is ready; empty: it trusts it."""
     policy: str = ""
     quantum: float = 0.0
     """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""

@@ -12,8 +12,12 @@ class Timing:
     """Durations that no configuration sets; tests do."""
 
     probe_interval_s: float = 1.0
-    backoff_s: float = 1.0
-    """The first backoff of a replica that fails requests which another replica answers."""
+    first_rest_s: float = 1.0
+    """Rest of a suspect replica before its first probe (`fleet.suspicion`)."""
+    overdue_s: float = 10.0
+    """Least time after which a replica that sends nothing to any client counts as silent."""
+    avoid_s: float = 5.0
+    """Time in which the requests of a client avoid a replica that failed one of them."""
     report_interval_s: float = 1.0
     gate_interval_s: float = 0.5
     """Time between two readings of an engine's queue that this router orders. SGLang needs some milliseconds for a

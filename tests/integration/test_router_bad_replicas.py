@@ -18,8 +18,10 @@ import httpx
 import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig
+from evenkeel_router.api import openai
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router
+from evenkeel_router.transport import replica_connection
 
 from tests.support import nasty as bad
 from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty
@@ -216,9 +218,9 @@ async def test_a_refused_connection_is_tried_elsewhere_and_uses_no_attempt() -> 
             await settled(router)
 
 
-async def test_silence_is_504_and_no_other_replica_is_asked() -> None:
+async def test_silence_of_the_last_replica_is_504() -> None:
     limits = LimitsConfig(first_token_timeout_s=0.1, idle_timeout_s=0.1)
-    async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
+    async with behind(Asked.hang, limits=limits) as (client, router, _):
         for changes in ({}, {"stream": True}):
             response = await client.post("/v1/completions", json=BODY | changes)
             await settled(router)
@@ -226,7 +228,51 @@ async def test_silence_is_504_and_no_other_replica_is_asked() -> None:
             error = error_of(response.content)
             assert (error["type"], error["code"]) == ("timeout_error", "replica_timeout")
         assert outcomes(router) == {Outcome.TIMEOUT: 2}
+
+
+async def test_another_replica_is_asked_within_the_time_of_a_silent_one() -> None:
+    limits = LimitsConfig(first_token_timeout_s=1.0, idle_timeout_s=1.0)
+    async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
+        for changes in ({}, {"stream": True}):
+            response = await client.post("/v1/completions", json=BODY | changes)
+            await settled(router)
+            assert response.status_code == 200
+        # Its client avoids the silent one, which is suspect, too.
+        assert [len(replica.asked) for replica in replicas] == [1, 2]
+        assert not outcomes(router)
+
+
+async def test_a_busy_replica_is_no_silent_one() -> None:
+    """What it sends to another client shows that it works: the request only waits there."""
+    let = asyncio.Event()
+
+    async def serves_one_at_a_time(asked: Asked) -> None:
+        if b'"user": "first"' in asked.body or b'"user":"first"' in asked.body:
+            await asked.begin_stream(EVENT, EVENT)
+            while not let.is_set():
+                await asked.chunk(EVENT)
+                await asyncio.sleep(0.02)
+            await asked.chunk(bad.USAGE + DONE)
+            await asked.send(b"0\r\n\r\n")
+        else:
+            await let.wait()
+            await fine(asked)
+
+    limits = LimitsConfig(first_token_timeout_s=1.0)
+    async with behind(serves_one_at_a_time, fine, limits=limits) as (client, router, replicas):
+        first = asyncio.create_task(stream_of(client, user="first"))
+        await until(lambda: len(replicas[0].asked) == 1, "the first one to be asked")
+        (member, other) = router.rooms.replicas.fleet
+        router.rooms.replicas.fleet.unready(other)
+        second = asyncio.create_task(stream_of(client))
+        await until(lambda: len(replicas[0].asked) == 2, "the second one to wait")
+        router.rooms.replicas.fleet.ready(other)
+        await asyncio.sleep(0.8)
+        assert not second.done()
+        let.set()
+        assert (await second)[0] == (await first)[0] == 200
         assert not replicas[1].asked
+        assert member.standing.allowed is None
 
 
 TOO_LONG = "The input (300 tokens) is longer than the model's context length (200 tokens)."
@@ -255,7 +301,7 @@ async def test_a_replicas_4xx_reaches_the_client_in_the_format_of_openai(
     async def refuses(asked: Asked) -> None:
         await asked.answer(json.dumps(sent).encode(), status="400 Bad Request")
 
-    async with behind(refuses, fine) as (client, router, replicas):
+    async with behind(refuses, refuses) as (client, router, replicas):
         for changes in ({}, {"stream": True}):
             response = await client.post("/v1/completions", json=BODY | changes)
             assert response.status_code == 400
@@ -268,7 +314,10 @@ async def test_a_replicas_4xx_reaches_the_client_in_the_format_of_openai(
                 }
             }
         assert outcomes(router) == {Outcome.INVALID_REQUEST: 2}
-        assert not replicas[1].asked
+        # What the engine names as the request's own fault is asked of no other replica.
+        others = 0 if code == "context_length_exceeded" else 2
+        assert len(replicas[0].asked) + len(replicas[1].asked) == 2 + others
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
         await settled(router)
 
 
@@ -354,15 +403,133 @@ async def test_a_stream_that_falls_silent_ends_with_an_error_event() -> None:
 
 async def test_an_error_event_of_the_replica_is_passed_on_and_counted() -> None:
     own = b'data: {"error":{"message":"out of memory"}}\n\n'
+    came = asyncio.Event()
 
     async def behaves(asked: Asked) -> None:
-        await asked.begin_stream(EVENT, own, DONE)
+        await asked.begin_stream(EVENT)
+        await came.wait()
+        await asked.chunk(own + DONE)
+        await asked.send(b"0\r\n\r\n")
+
+    async with (
+        behind(behaves) as (client, router, _),
+        client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response,
+    ):
+        pieces = response.aiter_bytes()
+        assert await anext(pieces) == EVENT
+        came.set()
+        assert b"".join([piece async for piece in pieces]) == own + DONE
+        await settled(router)
+        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+
+
+ERRORS_IN_A_200 = [
+    ({"error": {"message": "no room", "code": 503}}, 503, "overloaded", "no room"),
+    ({"error": "CUDA error", "error_type": "generation"}, 502, "replica_failed", "CUDA error"),
+    ({"object": "error", "message": "bad regex", "type": "BadRequestError", "code": 400},
+     400, "rejected_by_engine", "bad regex"),
+    ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, 503, "overloaded", "busy"),
+    ({"detail": "Not Found"}, 502, "replica_failed", "Not Found"),
+    ({"message": "aborted", "code": 500}, 502, "replica_failed", "aborted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("sent", "status", "code", "message"), ERRORS_IN_A_200)
+async def test_an_error_inside_a_200_is_an_error_for_the_client_and_costs_nothing(
+    sent: dict[str, Any], status: int, code: str, message: str, stream: bool
+) -> None:
+    async def behaves(asked: Asked) -> None:
+        if stream:
+            await asked.begin_stream(b"data: " + json.dumps(sent).encode() + b"\n\n")
+            await asked.send(b"0\r\n\r\n")
+        else:
+            await asked.answer(json.dumps(sent).encode())
+
+    async with behind(behaves) as (client, router, _):
+        response = await client.post("/v1/completions", json=BODY | {"stream": stream})
+        assert response.status_code == status
+        error = error_of(response.content)
+        assert (error["code"], error["message"]) == (code, message)
+        await settled(router)
+        (totals,) = router.rooms.totals.clients()
+        assert (totals.errors.total(), totals.input_tokens, totals.output_tokens) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+async def test_what_all_engines_say_about_load_reaches_the_client(status: str) -> None:
+    async def is_full(asked: Asked) -> None:
+        body = b'{"error":{"message":"queue full"}}'
+        head = f"HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-length: {len(body)}\r\n\r\n"
+        await asked.send(head.encode() + body)
+
+    async with behind(is_full, is_full) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY)
+        assert f"{response.status_code}" == status[:3]
+        assert response.headers["retry-after"] == "7"
+        assert error_of(response.content)["message"] == "queue full"
+        assert [len(replica.asked) for replica in replicas] == [1, 1]
+        await settled(router)
+
+
+async def test_an_answer_that_cannot_be_read_is_computed_twice_at_most() -> None:
+    behaviours = [says_200_and_no_json] * 3
+    async with behind(*behaviours) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY)
+        assert response.status_code == 502
+        assert sum(len(replica.asked) for replica in replicas) == 2
+        await settled(router)
+
+
+async def test_an_answer_of_an_unknown_shape_reaches_the_client() -> None:
+    odd = b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":1.5}}'
+
+    async def answers(asked: Asked) -> None:
+        await asked.answer(odd)
+
+    async with behind(answers, answers) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY)
+        assert (response.status_code, response.content) == (200, odd)
+        assert sum(len(replica.asked) for replica in replicas) == 1
+        await settled(router)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_is_too_large_is_computed_once(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_connection, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(openai, "MAX_ANSWER_BYTES", 1000)
+
+    async def answers(asked: Asked) -> None:
+        if stream:
+            await asked.begin_stream(b'data: {"choices":[{"text":"' + b"x" * 2000)
+            await asked.hang()
+        else:
+            await asked.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n" + b"x" * 2000)
+            await asked.hang()
+
+    async with behind(answers, answers) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY | {"stream": stream})
+        assert response.status_code == 502
+        assert sum(len(replica.asked) for replica in replicas) == 1
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
+        await settled(router)
+
+
+async def test_a_stream_with_its_reason_and_usage_needs_no_last_event() -> None:
+    finish = b'data: {"choices":[{"text":"","finish_reason":"stop"}],"usage":null}\n\n'
+
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT, finish, bad.USAGE)
         await asked.send(b"0\r\n\r\n")
 
     async with behind(behaves) as (client, router, _):
-        assert await stream_of(client) == (200, EVENT + own + DONE)
+        assert await stream_of(client) == (200, EVENT + finish + DONE)
         await settled(router)
-        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+        assert not outcomes(router)
+        (totals,) = router.rooms.totals.clients()
+        assert (totals.input_tokens, totals.output_tokens) == (5, 2)
 
 
 async def test_a_stream_that_said_it_is_done_is_whole_however_it_ends() -> None:

@@ -11,11 +11,13 @@ from evenkeel_router.fleet.probe import EngineSize, ProbeVerdict
 from evenkeel_router.transport.upstream import (
     Exchange,
     Feed,
+    IsOverdue,
     Outgoing,
     Passes,
     Reply,
     Sink,
     UpstreamError,
+    never_overdue,
 )
 
 
@@ -51,6 +53,7 @@ class FakeReply:
     parts: Sequence[bytes | UpstreamError]
     status: int = 200
     content_type: str = "application/json"
+    retry_after: str = ""
     _position: int = 0
     _held: bool = False
 
@@ -71,6 +74,9 @@ class FakeReply:
         return not self._held
 
     def splice(self, passes: Passes, client: Sink) -> None:
+        return None
+
+    def begun(self) -> None:
         return None
 
     def hold(self) -> None:
@@ -112,7 +118,9 @@ class _FakeExchange:
     upstream: FakeUpstream
     replica: ReplicaConfig
 
-    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
+    async def ask(
+        self, request: Outgoing, *, silence_s: float, is_overdue: IsOverdue = never_overdue
+    ) -> Reply:
         self.upstream.asked.append((self.replica.name, request))
         self.upstream.silences_s.append(silence_s)
         await asyncio.sleep(self.upstream.takes_s)

@@ -13,7 +13,13 @@ from rich.text import Text
 from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.top.view import View
 
-_STATE_STYLE = {"ready": "green", "not ready": "yellow", "gone": "red"}
+_STATE_STYLE = {
+    "ready": "green",
+    "returning": "green",
+    "suspect": "red",
+    "not ready": "yellow",
+    "gone": "red",
+}
 
 
 def render(view: View, *, verbose: bool = False) -> RenderableType:
@@ -65,7 +71,10 @@ def _fairness(view: View, verbose: bool) -> Text:
 
 def _warnings(view: View) -> Iterator[str]:
     """Why no replica takes requests, and which parts of the ledger are missing."""
-    if not any(row.state == "ready" for row in view.replicas):
+    for row in view.replicas:
+        if row.suspicion:
+            yield f"replica {row.name} is {row.suspicion}"
+    if not any(row.state in ("ready", "returning") for row in view.replicas):
         yield (
             f"none of {len(view.replicas)} replicas takes requests: they wait, then get 503"
             if view.replicas

@@ -120,7 +120,7 @@ def _replicas(
         past = earlier.get(replica.name)
         yield ReplicaRow(
             **plain,
-            state="ready" if replica.routable else "not ready" if replica.joined else "gone",
+            state=_state(replica),
             service_per_s=served[replica.name] / window_s,
             hit_rate=_mean(replica, past, "cached_tokens", "input_tokens"),
         )
@@ -184,6 +184,12 @@ def _served_by_replica(now: RouterState, before: RouterState | None) -> Mapping[
             past = earlier.get((client.identity, at.replica))
             served[at.replica] += _grown(at, past, "service")
     return served
+
+
+def _state(replica: ReplicaState) -> str:
+    if replica.suspicion:
+        return replica.suspicion.partition(":")[0]
+    return "ready" if replica.routable else "not ready" if replica.joined else "gone"
 
 
 def _each(state: RouterState | None) -> Iterator[tuple[TenantState, ClientState]]:

@@ -15,7 +15,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.audio import TOKENS_PER_S
 from evenkeel_router.api.endpoints import Endpoint
-from evenkeel_router.api.errors import Dialect
+from evenkeel_router.api.errors import Dialect, Refusal, aborted, failure_in
 from evenkeel_router.api.openai import OPENAI, Details, OpenAIReply, of_openai, within_bounds
 
 JSON: Final = "application/json"
@@ -25,13 +25,30 @@ _LONGEST_S: Final = 1e6
 
 
 class GarbageError(ValueError):
-    """An invalid answer of a replica."""
+    """An answer of a replica that is not JSON."""
+
+
+class ErrorAnswer(Exception):
+    """An answer of a replica that is an error in spite of its status 200."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 class _Meta(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    finish_reason: object = None
+
+
+class _Ended(msgspec.Struct):
+    finish_reason: object = None
+
+
+class _Answered(msgspec.Struct):
+    choices: list[_Ended] | None = None
 
 
 class Generated(msgspec.Struct):
@@ -73,19 +90,55 @@ class _Transcript(msgspec.Struct):
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
 _RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
+_ANSWERED: Final = msgspec.json.Decoder(_Answered)
+_ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _MESSAGE: Final = msgspec.json.Decoder(MessageReply)
 _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
 
 
 def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage | None:
-    """The usage of a whole answer; None if it has none. Raises `GarbageError`."""
+    """The usage of a whole answer; None if it has none that can be read. Raises `GarbageError`, `ErrorAnswer`."""
     api = endpoint.api
     if api.form and not content_type.startswith(JSON):
         return None  # a transcript as text
     try:
-        return _READERS[api.dialect](body)
+        usage = _READERS[api.dialect](body)
     except UNREADABLE as error:
-        raise GarbageError(f"the answer is not valid for {endpoint.value}: {error}") from error
+        try:
+            _ANY.decode(
+                body
+            )  # the client may understand an answer with a shape that is not known here
+        except UNREADABLE:
+            raise GarbageError(f"the answer of {endpoint.value} is not JSON: {error}") from error
+        usage = None
+    # Within a text JSON escapes the quotes, so these are members and values of the answer itself.
+    if usage is None or b'"error"' in body or b'"abort"' in body:
+        _check(body)
+    return usage
+
+
+def _check(body: bytes) -> None:
+    """Raise `ErrorAnswer` for an answer that is an error."""
+    failure = failure_in(body)
+    if failure is None:
+        try:
+            choices = _ANSWERED.decode(body).choices or ()
+        except UNREADABLE:
+            choices = ()
+        reasons = [choice.finish_reason for choice in choices] or [end_of(body)]
+        failure = next(filter(None, map(aborted, reasons)), None)
+    if failure is not None:
+        raise ErrorAnswer(failure)
+
+
+def end_of(body: bytes) -> object:
+    """The reason why an answer of `/generate` ended, of the first one that has one; None: there is none."""
+    try:
+        reply = GENERATED.decode(body)
+    except UNREADABLE:
+        return None
+    metas = [one.meta_info for one in (reply if isinstance(reply, list) else [reply])]
+    return next((meta.finish_reason for meta in metas if meta and meta.finish_reason), None)
 
 
 def _of_ranking(body: bytes) -> Usage | None:

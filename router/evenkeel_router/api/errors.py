@@ -77,10 +77,12 @@ OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TI
 
 
 def of_status(status: int) -> Outcome:
-    """The outcome of a replica's 4xx."""
+    """The outcome of a replica's error."""
     for outcome in Outcome:
         if outcome.status == status:
             return outcome
+    if status >= 500:
+        return Outcome.REPLICA_FAILED
     return Outcome.INVALID_REQUEST  # 422 and the like
 
 
@@ -181,6 +183,10 @@ def _error(refusal: Refusal) -> dict[str, object]:
 
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 """OpenAI's code for a prompt, or a prompt and its `max_tokens`, that the model has no room for."""
+OVERLOADED: Final = "overloaded"
+"""The code of a 503, of the router or of every engine that was asked."""
+FAILED: Final = "replica_failed"
+"""The code of a replica's failure."""
 REJECTED: Final = "rejected_by_engine"
 """The code where the engine names none."""
 
@@ -195,6 +201,7 @@ class _Error(msgspec.Struct):
     message: object = None
     param: object = None
     code: object = None
+    type: object = None
 
 
 class _Reply(_Error):
@@ -209,22 +216,106 @@ _REPLY: Final = msgspec.json.Decoder(_Reply)
 
 
 def rejected_by_replica(status: int, body: bytes) -> Refusal:
-    """The error of a 4xx with this body. Its code is kept if it is a word, not a number."""
-    error: _Error = _Error()
+    """The error of a 4xx, 429 or 503 with this body. Its code is kept if it is a word, not a number."""
     try:
-        reply = _REPLY.decode(body)
+        return _refusal(status, _REPLY.decode(body))
     except UNREADABLE:
-        pass
-    else:
-        if isinstance(reply.error, _Error):
-            error = reply.error
-        else:
-            error = _Error(reply.error or reply.message or reply.detail, reply.param, reply.code)
+        return _refusal(status, _Reply())
+
+
+def _refusal(status: int, reply: _Reply) -> Refusal:
+    error: _Error = reply
+    if isinstance(reply.error, _Error):
+        error = reply.error
+    elif not reply.message:
+        error = _Error(reply.error or reply.detail, reply.param, reply.code)
     message = error.message
     if not isinstance(message, str) or not message:
         message = f"The replica rejected the request with status {status}."
     code = error.code if isinstance(error.code, str) and not error.code.isdigit() else ""
     if not code:
-        code = CONTEXT_LENGTH_EXCEEDED if _TOO_LONG.search(message) else REJECTED
+        code = OVERLOADED if status == 503 else FAILED if status >= 500 else REJECTED
+        if _TOO_LONG.search(message):
+            code = CONTEXT_LENGTH_EXCEEDED
     param = error.param if isinstance(error.param, str) else None
     return Refusal(of_status(status), message, code=code, param=param, status=status)
+
+
+class _Failure(_Reply):
+    """What engines write into a 200 that is an error."""
+
+    kind: object = msgspec.field(name="object", default=None)
+    status: object = None
+    status_code: object = None
+    response: _Reply | None = None
+    """Of `response.failed`."""
+
+
+_FAILURE: Final = msgspec.json.Decoder(_Failure)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OF_ERRORS: Final = frozenset(
+    ("code", "detail", "error_type", "message", "object", "param", "path", "request_id", "status", "status_code", "type")
+)  # fmt: skip
+"""Members of a body that is an error, beside `error`."""
+_STATUSES: Final = {
+    "BadRequestError": 400, "invalid_request_error": 400, "validation": 422, "NotFoundError": 404,
+    "not_found_error": 404, "rate_limit_error": 429, "overloaded": 503, "overloaded_error": 503, "unavailable": 503,
+}  # fmt: skip
+"""Types of errors (vLLM and SGLang, OpenAI, Anthropic, TGI) that have a status of their own."""
+ABORTED: Final = frozenset(("abort", "error"))
+"""Reasons of an end that is a failure: the engine gave the request up."""
+
+
+def failure_in(body: bytes) -> Refusal | None:
+    """The error that a whole answer, or the data of an event, is in spite of its status 200; None if it is none. Never raises.
+
+    | written as                                                         | by                                 |
+    |--------------------------------------------------------------------|------------------------------------|
+    | `error` with an object or a text                                   | SGLang, vLLM, TGI, Triton, Ollama  |
+    | `object: error` or `type: error`                                   | vLLM before 0.10, LMDeploy, Anthropic |
+    | `detail`, or `message` with a code, and nothing else               | FastAPI                            |
+    | `status: failed`, or `response` with an error                      | OpenAI's responses                 |
+    """
+    try:
+        found = _FAILURE.decode(body)
+    except UNREADABLE:
+        return None
+    if found.response is not None and found.response.error:
+        return _refusal(_status_of(found, found.response), found.response)
+    if found.error or "error" in (found.kind, found.type) or found.status == "failed":
+        return _refusal(_status_of(found, found), found)
+    if found.detail is None and found.message is None:
+        return None
+    members = _MEMBERS.decode(body).keys()
+    return _refusal(_status_of(found, found), found) if members <= _OF_ERRORS else None
+
+
+def aborted(reason: object) -> Refusal | None:
+    """The failure that a reason of an answer's end is; None if it is none.
+
+    OpenAI's reasons are words; SGLang's `/generate` has an object with a message and a status.
+    """
+    if isinstance(reason, dict):
+        if reason.get("type") not in ABORTED:
+            return None
+        status = _status(reason.get("status_code"))
+        return _refusal(status or 502, _Reply(message=reason.get("message") or "It was aborted."))
+    if reason not in ABORTED:
+        return None
+    message = f"The replica gave the request up ({reason})."
+    return Refusal(Outcome.REPLICA_FAILED, message, code=FAILED)
+
+
+def _status_of(found: _Failure, reply: _Reply) -> int:
+    error = reply.error if isinstance(reply.error, _Error) else reply
+    for given in (error.code, found.status_code, found.status, found.code):
+        if status := _status(given):
+            return status
+    kinds = [error.type, found.type, error.code]
+    return next((_STATUSES[one] for one in kinds if isinstance(one, str) and one in _STATUSES), 502)
+
+
+def _status(given: object) -> int | None:
+    if isinstance(given, str) and given.isdecimal() and len(given) == 3:
+        given = int(given)
+    return given if isinstance(given, int) and 400 <= given < 600 else None

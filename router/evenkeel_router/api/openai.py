@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api.errors import Refusal, error_event
+from evenkeel_router.api import begun
+from evenkeel_router.api.begun import Progress
+from evenkeel_router.api.errors import Outcome, Refusal, error_event, failure_in
 from evenkeel_router.api.inference import (
     Guarded,
     Inference,
@@ -156,26 +158,8 @@ class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
 
 
-class _Choice(msgspec.Struct):
-    delta: dict[str, object]
-
-
-class _Deltas(msgspec.Struct):
-    choices: list[_Choice]
-
-
 OPENAI: Final = msgspec.json.Decoder(OpenAIReply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
-_DELTAS: Final = msgspec.json.Decoder(_Deltas)
-
-
-def only_opens(data: bytes) -> bool:
-    """Whether an event of a chat has no content, only a role. Never raises."""
-    try:
-        choices = _DELTAS.decode(data).choices
-    except UNREADABLE:
-        return False
-    return not any(value for one in choices for name, value in one.delta.items() if name != "role")
 
 
 def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
@@ -205,16 +189,22 @@ def within_bounds(given: int | None, cached: int | None, output: int | None) -> 
     return Usage(input_tokens, min(cached_tokens, input_tokens), output_tokens)
 
 
-MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every event
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a whole answer, and of one event of a stream, which may carry as much: /generate repeats all text in every event."""
 
+TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES} bytes"
+_UNKNOWN_FAILURE: Final = Refusal(
+    Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
+)
 _DONE: Final = b"[DONE]"
+_LAST_EVENT: Final = b"data: [DONE]\n\n"
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
-_ROLE: Final = b'"role"'  # never within a text, where JSON escapes the quotes
 _NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
 _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server sends it
 _LINE: Final = re.compile(rb"\r?\n")
-_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":", b"error:")
+"""Beginnings of lines. `error:` is llama.cpp's, with the error as its data."""
 _CHUNK_TAIL: Final = _NO_USAGE + b"\n\n\r\n"
 
 
@@ -236,9 +226,12 @@ class EventScan:
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
     __slots__ = (
-        "_drops_usage", "_fresh", "_has_content", "_opening", "_tail", "_usage", "broken", "done", "events",
-        "failed",
+        "_drops_usage", "_ends", "_fresh", "_more", "_opening", "_tail", "_usage", "begun", "broken", "done", "events",
+        "failure",
     )  # fmt: skip
+
+    PAYLOAD: ClassVar = b'"choices"'
+    """Member of every event but errors; never within a text, where JSON escapes the quotes."""
 
     def __init__(self, *, drops_usage: bool) -> None:
         """`drops_usage`: the client did not ask for the usage event."""
@@ -247,16 +240,21 @@ class EventScan:
             True  # no bytes are kept, the stream has not ended, and the last event had content
         )
         self._tail = b""
+        self._more: list[bytes] = []
+        """What follows `_tail` of a long event; joined at its end."""
         self._usage: Usage | None = None
         self.events = 0
         """Events so far, without those of usage alone."""
         self._opening = 0
         """Events before the first content: a role, as chats begin."""
-        self._has_content = False
+        self._ends = False
+        """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
+        self.begun = False
+        """The answer has begun: with its first content (R19), or with its end if it has no content."""
         self.done = False
-        """The replica sent its last event."""
-        self.failed = False
-        """The replica sent an error event of its own."""
+        """The replica sent its last event. A stream that is done and has not begun was empty."""
+        self.failure: Refusal | None = None
+        """The error event that the replica sent; None: it sent none."""
         self.broken: str | None = None
         """Why the stream is invalid, once that is known."""
 
@@ -264,6 +262,16 @@ class EventScan:
     def usage(self) -> Usage | None:
         """The usage that the replica has reported so far."""
         return self._usage
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is whole, with or without its last event."""
+        return self.done or self._ends
+
+    @property
+    def failed(self) -> bool:
+        """Whether the replica sent an error event of its own."""
+        return self.failure is not None
 
     @property
     def output_tokens(self) -> int:
@@ -300,8 +308,10 @@ class EventScan:
         return self._slowly(data)
 
     def close(self) -> None:
-        """The connection ended. Sets `broken` if that was too early."""
-        if self.broken is None and not self.done and not self.failed:
+        """The connection ended, perhaps without the last event. Sets `broken` if that was too early."""
+        if self._ends:
+            self.begun = True
+        elif self.broken is None and not self.done and not self.failed:
             where = "in the middle of an event" if self._tail else "before its last event"
             self.broken = f"the replica's stream ended {where}"
 
@@ -309,7 +319,18 @@ class EventScan:
         """The event that ends a stream which failed after its first byte."""
         return error_event(refusal)
 
+    def last_event(self) -> bytes:
+        """The event that ends a whole stream whose replica left it out."""
+        return _LAST_EVENT
+
     def _slowly(self, data: bytes) -> bytes:
+        if self._tail and b"\n" not in data:
+            self._more.append(data)
+            self._check_size(len(self._tail) + sum(map(len, self._more)))
+            return b""
+        if self._more:
+            data = b"".join((*self._more, data))
+            self._more.clear()
         events, tail = _cut(self._tail + data)
         passed = []
         for event in events:
@@ -319,12 +340,16 @@ class EventScan:
                 self._tail = b""
                 return b"".join(passed)
         self._tail = tail
-        self._fresh = not tail and not self.done and (self._has_content or not self._opening)
-        if len(tail) > MAX_EVENT_BYTES:
-            self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
+        self._fresh = not tail and not self.done and (self.begun or not self._opening)
+        if len(tail) > MAX_ANSWER_BYTES:
+            self._check_size(len(tail))
         elif tail and not _begins_event(tail):
             self._break("the replica's stream contains no events")
         return b"".join(passed)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > MAX_ANSWER_BYTES:
+            self._break(TOO_LARGE)
 
     def _event(self, event: bytes) -> bool:
         """Note one whole event; returns whether to pass it on."""
@@ -337,23 +362,31 @@ class EventScan:
         if not all(line.startswith(_FIELDS) for line in lines):
             self._break("the replica's stream contains no events")
             return False
+        if any(line.startswith(b"error:") for line in lines):
+            return self._fails(b"\n".join(line[6:].strip() for line in lines))
         data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
         # Without data it is a comment, passed on too: it may keep a connection alive.
         return not data or self._named(_name(lines), data)
 
     def _named(self, name: bytes, data: bytes) -> bool:
-        """Note an event with its name, which OpenAI's completions and `/generate` do not use."""
-        return self._data(data)
+        """Note an event with its name, which OpenAI's completions and `/generate` use for errors at most."""
+        return self._fails(data) if name == b"error" else self._data(data)
+
+    def _fails(self, data: bytes) -> bool:
+        """Note an error of the replica."""
+        self.failure = failure_in(data) or _UNKNOWN_FAILURE
+        return True
 
     def _data(self, data: bytes) -> bool:
         """Note the data of an event; returns whether to pass the event on."""
         if data == _DONE:
             self.done = True
+            self.begun = self.begun or self._ends
         elif not (data.startswith(b"{") and data.endswith(b"}")):
             self._break("an event of the replica's stream is not JSON")
             return False
-        elif data.startswith(b'{"error"'):
-            self.failed = True
+        elif self.PAYLOAD not in data and failure_in(data) is not None:
+            return self._fails(data)
         else:
             return self._content(data)
         return True
@@ -362,16 +395,22 @@ class EventScan:
         if not data.endswith(_NO_USAGE) and _USAGE in data:
             usage, alone = of_chunk(data)
             self._usage = usage or self._usage
+            self._ends = alone or (usage is not None and begun.has_ended(data))
             if alone:
                 return not self._drops_usage
-        if not self._has_content:
-            if _ROLE in data and only_opens(data):
-                self._opening += 1
-                self._fresh = False
-            else:
-                self._has_content = True
+        if not self.begun:
+            self._begin(begun.of_chunk(data))
         self.events += 1
         return True
+
+    def _begin(self, progress: Progress) -> None:
+        """Note what an event brings, before the first content."""
+        if progress is Progress.CONTENT:
+            self.begun = True
+            return
+        self._opening += 1
+        self._fresh = False
+        self._ends = self._ends or progress is Progress.END
 
     def _break(self, why: str) -> bytes:
         self.broken = why

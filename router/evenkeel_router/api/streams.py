@@ -9,21 +9,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 
+from evenkeel_router.api import begun
 from evenkeel_router.api.answers import (
     GENERATED,
     MessageReply,
     Response,
+    end_of,
     of_generated,
     of_message,
     of_response,
 )
-from evenkeel_router.api.errors import Dialect, Refusal, anthropic_error_event, response_error_event
+from evenkeel_router.api.begun import Progress
+from evenkeel_router.api.errors import (
+    Dialect,
+    Refusal,
+    aborted,
+    anthropic_error_event,
+    failure_in,
+    response_error_event,
+)
 from evenkeel_router.api.openai import EventScan
 
 
@@ -44,12 +54,14 @@ _RESPONSE_EVENT: Final = msgspec.json.Decoder(_ResponseEvent)
 _MESSAGE_EVENT: Final = msgspec.json.Decoder(_MessageEvent)
 _PREFIX: Final = b"event: "
 _DATA: Final = b"data: "
+_MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all and counts up."""
 
     __slots__ = ("_last",)
+    PAYLOAD: ClassVar = b'"meta_info"'
 
     def __init__(self, *, drops_usage: bool) -> None:
         super().__init__(drops_usage=drops_usage)
@@ -67,8 +79,26 @@ class GeneratedScan(EventScan):
 
     def _content(self, data: bytes) -> bool:
         self._last = data
+        if not self.begun:
+            self._begin(begun.of_generated(data))
         self.events += 1
         return True
+
+    def close(self) -> None:
+        self._note_end()
+        super().close()
+
+    def _data(self, data: bytes) -> bool:
+        if data == b"[DONE]":
+            self._note_end()
+        return super()._data(data)
+
+    def _note_end(self) -> None:
+        """The last event has the reason of the end."""
+        reason = end_of(self._last) if self._last else None
+        self._ends = bool(reason)
+        if (failure := aborted(reason)) is not None:
+            self.failure = failure
 
 
 class _NamedScan(EventScan, ABC):
@@ -106,7 +136,10 @@ class _NamedScan(EventScan, ABC):
             self._break("an event of the replica's stream is not JSON")
             return False
         self.passed += 1
-        self._note(name or _type_of(data), data)
+        name = name or _type_of(data)
+        if name == b"error" or (not name and failure_in(data) is not None):
+            return self._fails(data)
+        self._note(name, data)
         return True
 
     @abstractmethod
@@ -120,17 +153,22 @@ class ResponsesScan(_NamedScan):
     __slots__ = ()
 
     def _note(self, name: bytes, data: bytes) -> None:
-        if name.endswith(b".delta"):
-            self.events += 1
-        elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
+        if name in (b"response.completed", b"response.incomplete"):
             self._usage = _of_response(data)
-            self.done = True
-            self.failed = name == b"response.failed"
-        elif name == b"error":
-            self.failed = True
+            self.done = self.begun = True
+        elif name == b"response.failed":
+            self._usage = _of_response(data)
+            self.done = self._fails(data)
+        else:
+            if not self.begun:
+                self.begun = begun.of_response(name, data) is Progress.CONTENT
+            self.events += self.begun and name.endswith(b".delta")
 
     def error_event(self, refusal: Refusal) -> bytes:
         return response_error_event(refusal, self.passed)
+
+    def last_event(self) -> bytes:
+        return b""
 
 
 class MessagesScan(_NamedScan):
@@ -152,9 +190,7 @@ class MessagesScan(_NamedScan):
         return self._input._replace(output_tokens=output)
 
     def _note(self, name: bytes, data: bytes) -> None:
-        if name == b"content_block_delta":
-            self.events += 1
-        elif name in (b"message_start", b"message_delta"):
+        if name in (b"message_start", b"message_delta"):
             usage = _of_message(data)
             if usage is None:
                 return
@@ -162,13 +198,20 @@ class MessagesScan(_NamedScan):
                 self._input = usage
             if name == b"message_delta":
                 self._output_tokens = usage.output_tokens
+                self._ends = begun.has_stopped(data)
         elif name == b"message_stop":
             self.done = True
-        elif name == b"error":
-            self.failed = True
+            self.begun = self.begun or self._ends
+        else:
+            if not self.begun:
+                self.begun = begun.of_message(name, data) is Progress.CONTENT
+            self.events += self.begun and name == b"content_block_delta"
 
     def error_event(self, refusal: Refusal) -> bytes:
         return anthropic_error_event(refusal)
+
+    def last_event(self) -> bytes:
+        return _MESSAGE_STOP
 
 
 def _type_of(data: bytes) -> bytes:

@@ -7,7 +7,7 @@
 | it times out three times              | the same: one time-out may be a busy moment                           |
 | no connection, by probe or request    | lost: cache and credit are gone with the process (R6)                 |
 | a probe or a request broke off        | not routable until its next good probe, which follows at once         |
-| it fails requests that another answers| not routable for a while (`fleet.backoff`), unless it is the last one |
+| outcomes of requests make it suspect  | not routable but for probes (`fleet.suspicion`), unless too many are  |
 | another incarnation reports           | lost, and joins again at its next good probe                          |
 | `/metrics` has another start time     | the same; read when a replica without reports takes requests again    |
 | discovery marks it unschedulable      | not routable, at once and whatever probes show; its cache counts      |
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,13 +32,17 @@ from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
 from evenkeel_router.fleet.probe import Prober, ProbeVerdict, wait_for
 from evenkeel_router.fleet.replicas import Discovery, Replicas
-from evenkeel_router.fleet.selection import TERMINATING, Backoff, DiscoveredReplica, Member, Ticket
+from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica, Member, Ticket
+from evenkeel_router.fleet.suspicion import Evidence, FirstTokenTimes, Standing, most_suspects
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
 REPORT_PATIENCE_S: Final = 5.0
+KNOWN_TIMES: Final = 8
+"""First tokens from which on a replica's own times count."""
+SILENT: Final = Evidence("silent", "it is silent while other replicas answer")
 FOR_GOOD: Final = (TERMINATING, "draining")
 """Why nothing goes to a replica that will not come back; other reasons (`cluster.endpoints`) pass."""
 
@@ -78,6 +83,10 @@ class HealthMonitor:
         self._now = asyncio.get_running_loop().time
         self._routable: bool | None = None
         """Whether any replica was routable at the last check; None before the first probes."""
+        self.first_tokens = FirstTokenTimes()
+        """Times of all replicas together, for those that have answered few requests."""
+        self._avoided: deque[tuple[float, str, Ticket]] = deque()
+        """Until when a client avoids a replica; the client; the failed request. Oldest first."""
         self.drained = asyncio.Event()
         """A replica began to drain: its next report is wanted at once."""
 
@@ -121,7 +130,7 @@ class HealthMonitor:
     def _add(self, replica: ReplicaConfig) -> None:
         self._replicas.configured[replica.name] = replica
         member = self._replicas.fleet.add(replica.name)
-        member.backoff = Backoff(self._settings.timing.backoff_s)
+        member.standing = Standing(self._settings.timing.first_rest_s)
         watch = self._watches[replica.name] = _Watch(replica)
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
@@ -149,6 +158,9 @@ class HealthMonitor:
                 self._apply(verdict, watch, member)
                 if member.joined and not watch.sized:
                     await self._measure(watch)
+            self._forget_avoided()
+            if member is not None:
+                self.first_tokens.learn(member.standing.learn())
             await wait_for(watch.kick, self._settings.timing.probe_interval_s)
 
     async def _look_for_restart(self, watch: _Watch, member: Member) -> None:
@@ -174,7 +186,7 @@ class HealthMonitor:
         fleet = self._replicas.fleet
         watch.silent = watch.silent + 1 if verdict is ProbeVerdict.SILENT else 0
         if verdict is ProbeVerdict.READY:
-            kept_out = member.routable or member.unschedulable or self._backs_off(member)
+            kept_out = member.routable or member.unschedulable or self._is_kept_suspect(member)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
@@ -221,11 +233,15 @@ class HealthMonitor:
             return f"Requests wait up to {wait_s:g} s for a first replica and then get 503."
         return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
-    def _backs_off(self, member: Member) -> bool:
-        """Whether the replica's backoff is active. The last replica of a fleet gets none."""
+    def _is_kept_suspect(self, member: Member) -> bool:
+        """Whether the replica gets no request but a probe, for which it is offered here. The last replica of a fleet is trusted."""
         if not self._replicas.fleet.routable:
-            member.backoff.end()
-        return member.backoff.is_active(self._now())
+            member.standing.trust()
+        if not member.suspect:
+            return False
+        if member.standing.wants_probe(self._now()):
+            self._replicas.fleet.offer(member)
+        return True
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or cannot be known."""
@@ -252,7 +268,7 @@ class HealthMonitor:
         was_inactive = watch.inactive
         watch.reported = watch.inactive = watch.sized = False
         watch.unknown_since_s = None
-        member.backoff = Backoff(self._settings.timing.backoff_s)
+        member.standing = Standing(self._settings.timing.first_rest_s)
         self._replicas.fleet.lost(member)
         if (
             watch.replica.reports is None or was_inactive
@@ -290,24 +306,93 @@ class HealthMonitor:
             self._notice()
             watch.kick.set()
 
-    def failed(self, failed: Sequence[Ticket], *, answered_by: str) -> None:
-        """One replica answered a request that others failed: the fault is theirs."""
-        for ticket in failed:  # a successor is not at fault for the process before it
-            if ticket.member.name != answered_by and self._replicas.fleet.alive(ticket):
-                self._blame(ticket.member)
+    # What outcomes of requests show (R20). A client's own requests may fail everywhere, so one failure is evidence only if another
+    # replica answered the same request, or if no other replica failed a request of the same client a moment ago.
 
-    def _blame(self, member: Member) -> None:
-        others = any(one.routable for one in self._replicas.fleet if one is not member)
-        backoff_s = member.backoff.failed(self._now()) if others else 0.0
-        if backoff_s:
-            _log.warning(
-                "replica %s gets no requests for %g s: it fails requests that other replicas answer",
-                member.name,
-                backoff_s,
-            )
-            self._replicas.totals[member.name].backoffs += 1
-            self._replicas.fleet.unready(member)
+    def begun(self, ticket: Ticket) -> None:
+        """A replica that is not trusted begins to answer."""
+        if self._replicas.fleet.begins(ticket):
+            _log.info("replica %s answers again and gets some requests", ticket.member.name)
+            self._replicas.fleet.ready(ticket.member)
             self._notice()
+
+    def overdue_s(self, ticket: Ticket, longest_s: float, *, stream: bool) -> float:
+        """Time after which a replica that sends nothing to any client counts as silent, at most `longest_s`."""
+        if not stream:
+            return longest_s  # a whole answer takes as long as its output
+        self.first_tokens.learn(ticket.member.standing.learn())
+        own = ticket.member.standing.first_tokens
+        times = own if own.count >= KNOWN_TIMES else self.first_tokens
+        if times.count < KNOWN_TIMES:
+            return longest_s
+        usual_s = times.overdue_s(ticket.match.dispatch.input_tokens)
+        return min(longest_s, max(self._settings.timing.overdue_s, usual_s))
+
+    def failed(
+        self, failed: Sequence[tuple[Ticket, Evidence]], client: str, *, answered_by: str
+    ) -> None:
+        """One replica answered a request that others failed, each with its evidence: the fault is theirs."""
+        for ticket, evidence in failed:
+            if ticket.member.name != answered_by:
+                self.avoid(client, ticket)
+                self._blame(ticket, evidence)
+
+    def broke_off(self, ticket: Ticket, client: str, evidence: Evidence) -> None:
+        """A replica failed a request that it had begun, so that no other one was asked."""
+        known = client in self._replicas.fleet.avoided
+        self.avoid(client, ticket)
+        if not known:  # else the client's requests may be the cause
+            self._blame(ticket, evidence)
+
+    def silent(self, ticket: Ticket, client: str, since_s: float) -> None:
+        """A replica did not begin a request in time, and no other one was asked."""
+        others = (one for one in self._replicas.fleet if one is not ticket.member)
+        self.avoid(client, ticket)
+        if any(one.standing.begun_s > since_s for one in others):
+            self._blame(ticket, SILENT)
+
+    def avoid(self, client: str, ticket: Ticket) -> None:
+        """The client's requests go elsewhere for a while, if they can."""
+        if self._replicas.fleet.avoid(client, ticket):
+            self._avoided.append((self._now() + self._settings.timing.avoid_s, client, ticket))
+
+    def probe_failed(self, ticket: Ticket, evidence: Evidence) -> None:
+        """A suspect failed its probe: it rests for longer."""
+        if self._replicas.fleet.alive(ticket) and ticket.member.suspect:
+            ticket.member.standing.suspect(evidence, self._now())
+
+    def _forget_avoided(self) -> None:
+        while self._avoided and self._avoided[0][0] <= self._now():
+            _, client, ticket = self._avoided.popleft()
+            self._replicas.fleet.avoid_no_more(client, ticket)
+
+    def _blame(self, ticket: Ticket, evidence: Evidence) -> None:
+        if not self._replicas.fleet.alive(
+            ticket
+        ):  # a successor is not at fault for the process before it
+            return
+        member = ticket.member
+        others = [one.standing for one in self._replicas.fleet if one is not member]
+        failures = sum(one.failures for one in others)
+        outcomes = failures + sum(one.answers for one in others)
+        is_bad = member.standing.failed(failures / outcomes if outcomes else 0.0)
+        if (is_bad or evidence is SILENT) and not member.suspect:
+            self._suspect(member, evidence)
+
+    def _suspect(self, member: Member, evidence: Evidence) -> None:
+        replicas = [one for one in self._replicas.fleet if one.routable or one.suspect]
+        if sum(one.suspect for one in replicas) >= most_suspects(len(replicas)):
+            return
+        rest_s = member.standing.suspect(evidence, self._now())
+        _log.warning(
+            "replica %s is suspect and gets nothing but probes, the first in %g s: %s",
+            member.name,
+            rest_s,
+            evidence.why,
+        )
+        self._replicas.totals[member.name].backoffs += 1
+        self._replicas.fleet.unready(member)
+        self._notice()
 
 
 def _same_place(one: ReplicaConfig, other: ReplicaConfig) -> bool:

@@ -1,6 +1,7 @@
 """Which replica gets a request: filter, match, pick, over one view of the fleet (DESIGN section 5; R2).
 
-Unready and draining replicas are filtered first; the fleet policy chooses among the others.
+Unready, draining and suspect replicas are filtered first; the fleet policy chooses among the others. So no cached prefix attracts a
+request to a suspect (R20, `suspicion`). A suspect that has rested gets the next request that can go elsewhere if it fails.
 
 A replica is *known* while it is configured. It has *joined* while its process, and so its cache, exists: a refused connection
 ends that. A slot belongs to one process, and its successor gets another slot. So requests that end on the old process do not
@@ -20,55 +21,7 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
-FAILURES: Final = 3  # a single failure may be chance, and two may come from a process that ends
-LONGEST_S: Final = 30.0  # bounds how late the router notices that the replica works again
-
-
-@dataclass(slots=True, eq=False)
-class Backoff:
-    """A replica that reports ready, but fails requests that other replicas answer, gets no requests for a while.
-
-    Such a replica attracts requests, because it fails them at once and so always looks idle. After `FAILURES` in a row
-    each backoff is twice as long, up to `LONGEST_S`; one answer resets this.
-
-    A failure counts only once another replica has answered the same request. A request that fails on every replica is itself
-    the cause. So no client can remove replicas from the fleet. Silence never counts: a silent replica keeps its
-    requests, and looks busy.
-    """
-
-    _first_s: float
-    """The first backoff, seconds."""
-    _failures: int = 0
-    _until_s: float = 0.0
-
-    def answered(self) -> None:
-        """The replica answered a request."""
-        self._failures = 0
-
-    def failed(self, now_s: float) -> float:
-        """The replica failed a request that another one answered. Returns the backoff, seconds; 0: none.
-
-        A failure during a backoff is of a request sent before, and counts no more.
-        """
-        if now_s < self._until_s:
-            return 0.0
-        self._failures += 1
-        doublings = self._failures - FAILURES
-        if doublings < 0:
-            return 0.0
-        # The exponent has a bound, because 2.0 ** 1024 overflows.
-        backoff_s = min(LONGEST_S, self._first_s * 2.0 ** min(doublings, 32))
-        self._until_s = now_s + backoff_s
-        return backoff_s
-
-    def is_active(self, now_s: float) -> bool:
-        """Whether the replica gets no requests now."""
-        return now_s < self._until_s
-
-    def end(self) -> None:
-        """The replica is the last one, or its process is new: it gets requests again."""
-        self._until_s = 0.0
-
+from evenkeel_router.fleet.suspicion import Standing
 
 SPARE_SLOTS: Final = 8
 """A slot is used again only while more than this many are free: the index has swept it by then."""
@@ -125,13 +78,18 @@ class Member:
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """Times that the replica joined."""
-    backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
-    """Backoff of the replica's process; `health` replaces it."""
+    standing: Standing = field(default_factory=Standing)
+    """What the outcomes of requests show of the replica's process; `health` replaces it."""
 
     @property
     def joined(self) -> bool:
         """Whether the replica's process is there."""
         return self.slot is not None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the replica gets probes only."""
+        return self.standing.allowed == 0
 
 
 class MatchedRequest(msgspec.Struct, frozen=True):
@@ -165,6 +123,8 @@ class Ticket(msgspec.Struct, frozen=True):
     life: int
     match: MatchedRequest
     prediction: Prediction
+    probe: bool = False
+    """Whether the request shows if a suspect works again."""
 
 
 class Fleet:
@@ -188,6 +148,14 @@ class Fleet:
         self.outstanding: list[int] = []
         """Requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
+        self._is_wary = False
+        """Whether any client avoids a replica, or any replica is not trusted."""
+        self.rested: ReplicaSet = EMPTY
+        """Suspects of which each may get one request as a probe."""
+        self._returning: ReplicaSet = EMPTY
+        """Replicas that may hold few requests at a time."""
+        self.avoided: dict[str, ReplicaSet] = {}
+        """Client → the replicas that failed a request of it a while ago. No empty sets."""
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
 
@@ -218,10 +186,14 @@ class Fleet:
             return "the service has no replicas"
         absent = sum(not member.joined for member in members)
         unschedulable = sum(member.joined and bool(member.unschedulable) for member in members)
+        suspect = sum(
+            member.joined and not member.unschedulable and member.suspect for member in members
+        )
         counts = {
             "unreachable": absent,
             "unschedulable": unschedulable,
-            "not ready": len(members) - absent - unschedulable,
+            "suspect": suspect,
+            "not ready": len(members) - absent - unschedulable - suspect,
         }
         words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         return f"0 of {len(members)} replicas can take requests: {words}"
@@ -246,12 +218,68 @@ class Fleet:
             self.policy.joined(member.slot)
         member.routable = True
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
+        if member.standing.allowed is not None:
+            self._returning = ReplicaSet(self._returning | 1 << member.slot)
+            self._look_out()
+            self._limit(member, member.slot)
+
+    def offer(self, member: Member) -> None:
+        """The next request that fits goes to this suspect, as a probe."""
+        if member.slot is not None:
+            self.rested = ReplicaSet(self.rested | 1 << member.slot)
+            self._look_out()
+
+    def _look_out(self) -> None:
+        """Find out whether every replica is trusted by all."""
+        standings = (member.standing.allowed for member in self._members.values())
+        self._is_wary = bool(self.avoided) or any(allowed is not None for allowed in standings)
+
+    def begins(self, ticket: Ticket) -> bool:
+        """A replica that is not trusted begins to answer. Returns whether it may get more requests than a probe from now on."""
+        member, was_suspect = ticket.member, ticket.member.suspect
+        if not self.alive(ticket) or (was_suspect and not ticket.probe):
+            return False  # an answer to a request from before
+        if member.standing.begun():
+            self._returning = ReplicaSet(self._returning & ~(1 << ticket.slot))
+            self._look_out()
+        if was_suspect:
+            self._avoided_no_more(ticket.slot)
+        if member.routable:
+            self.ready(member)
+        return was_suspect
+
+    def avoid(self, client: str, ticket: Ticket) -> bool:
+        """The replica failed a request of the client, which is not to go there when it comes again. Returns whether that is new."""
+        before = self.avoided.get(client, EMPTY)
+        if not self.alive(ticket) or before >> ticket.slot & 1:
+            return False
+        self.avoided[client] = ReplicaSet(before | 1 << ticket.slot)
+        self._is_wary = True
+        return True
+
+    def avoid_no_more(self, client: str, ticket: Ticket) -> None:
+        """The time of `avoid` is over."""
+        left = ReplicaSet(self.avoided.get(client, EMPTY) & ~(1 << ticket.slot))
+        if left:
+            self.avoided[client] = left
+        else:
+            self.avoided.pop(client, None)
+            self._look_out()
+
+    def _avoided_no_more(self, slot: int) -> None:
+        """No client avoids the replica any more: its process is gone, or answers again."""
+        left = ((client, slots & ~(1 << slot)) for client, slots in self.avoided.items())
+        self.avoided = {client: ReplicaSet(slots) for client, slots in left if slots}
+        self._look_out()
 
     def unready(self, member: Member) -> None:
         """A replica is draining or broken: it gets no more requests, but its cache is still valid."""
         member.routable = False
         if member.slot is not None:
-            self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
+            others = ~(1 << member.slot)
+            self.routable = ReplicaSet(self.routable & others)
+            self.rested = ReplicaSet(self.rested & others)
+            self._returning = ReplicaSet(self._returning & others)
         self.withdrawn(member)
 
     def lost(self, member: Member) -> None:
@@ -261,6 +289,7 @@ class Fleet:
             self.policy.left(member.slot)
             self.adapters.left(member.slot)
             self.index.drop(member.slot)
+            self._avoided_no_more(member.slot)
             self._slots[member.slot] = None
             member.slot = None
 
@@ -326,17 +355,48 @@ class Fleet:
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
             return None
-        slot = self.policy.select(match.dispatch, routable, self.outstanding)
+        probed = None
+        if self._is_wary:
+            routable, probed = self._beware(match, routable, tried)
+        slot = probed
+        if slot is None:
+            slot = self.policy.select(match.dispatch, routable, self.outstanding)
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
-        ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot))
+        prediction = self._predict(match, slot)
+        ticket = Ticket(member, slot, member.lives, match, prediction, probed is not None)
         self.outstanding[slot] += 1
+        if self._is_wary:
+            self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
         self.index.insert(match.dispatch.blocks, slot)
         self.adapters.sent(match.adapter, slot)
         return ticket
+
+    def _beware(
+        self, match: MatchedRequest, routable: ReplicaSet, tried: ReplicaSet
+    ) -> tuple[ReplicaSet, int | None]:
+        """Replicas without those that failed the client, and the suspect whose probe the request becomes."""
+        avoided = self.avoided.get(match.dispatch.client, EMPTY)
+        routable = ReplicaSet(routable & ~avoided) or routable
+        if not self.rested or tried:
+            return routable, None
+        slot = (self.rested & -self.rested).bit_length() - 1
+        self.rested = ReplicaSet(self.rested & ~(1 << slot))
+        member = self._slots[slot]
+        if member is not None:
+            member.standing.probing = True
+        return routable, slot
+
+    def _limit(self, member: Member, slot: int) -> None:
+        """Take a replica that returns out of the choice while it holds as many requests as it may."""
+        if not self._returning >> slot & 1 or not member.routable:
+            return
+        others, allowed = ReplicaSet(self.routable & ~(1 << slot)), member.standing.allowed
+        is_full = allowed is not None and self.outstanding[slot] >= allowed
+        self.routable = others if is_full and others else ReplicaSet(others | 1 << slot)
 
     def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
@@ -360,6 +420,10 @@ class Fleet:
             return
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= 1
+        if self._is_wary:
+            if ticket.probe:
+                ticket.member.standing.probing = False
+            self._limit(ticket.member, slot)
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
             self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)

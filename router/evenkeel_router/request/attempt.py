@@ -12,14 +12,14 @@ attempt takes each in one place, and one of four endings gives all of them back:
 
 Where the router orders a replica's queue, the attempt also has a turn at its gate (R12), until it has ended.
 
-Most chunks of a stream never come to `Relay.feed`: once the client was sent something, chunks that need no look inside
-pass straight through (`Reply.splice`).
+A stream begins with its first content (R19). What comes before is held: until then the attempt may fail without a trace. Most chunks
+of a stream never come to `Relay.feed`: once it has begun, chunks that need no look inside pass straight through (`Reply.splice`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import Enum
 from typing import Final, TypeAlias
@@ -27,9 +27,15 @@ from typing import Final, TypeAlias
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
-from evenkeel_router.api.answers import GarbageError, of_reply
-from evenkeel_router.api.errors import Outcome, Refusal, error_body, rejected_by_replica
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
+from evenkeel_router.api.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    Outcome,
+    Refusal,
+    rejected_by_replica,
+)
 from evenkeel_router.api.identity import Client, Paid
+from evenkeel_router.api.openai import TOO_LARGE
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Ticket
@@ -38,15 +44,23 @@ from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
+from evenkeel_router.transport.client_request import Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
     BrokenError,
     Exchange,
     Passes,
     Reply,
     SilenceError,
+    TooLargeError,
+    UnansweredError,
 )
 
+MAX_OPENING_BYTES: Final = 256 * 1024
+"""Bytes before the first content that a stream may have; usual ones have some hundred."""
+PROBE_TOKENS: Final = 8
+"""Output tokens after which the stream of a probe is sent on: a suspect that breaks off earlier costs no client its answer."""
+NEW_TOKENS: Final = 2
+"""The same for a process that has not ended any answer yet."""
 NOTICE_S: Final = 5.0
 """How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
 
@@ -102,6 +116,8 @@ class Attempt(Struct, eq=False):
     tried: ReplicaSet
     """Slots of the replicas that failed the request before."""
     _state: AttemptState = _SELECTED
+    sent_s: float = 0.0
+    """When the request was sent to the replica."""
     exchange: Exchange | None = None
     booking: Booking | None = None
     turn: Turn | None = None
@@ -115,6 +131,19 @@ class Attempt(Struct, eq=False):
         return self.ticket.member.name
 
     @property
+    def is_unproved(self) -> bool:
+        """Whether the replica's process must show more than a first token, while the request could go elsewhere."""
+        ticket = self.ticket
+        if ticket.member.standing.answers and not ticket.probe:
+            return False
+        return bool(self._fleet.routable & ~self.tried & ~(1 << ticket.slot))
+
+    @property
+    def proof_tokens(self) -> int:
+        """Tokens that it must show."""
+        return PROBE_TOKENS if self.ticket.probe else NEW_TOKENS
+
+    @property
     def open_booking(self) -> Booking | None:
         """The ledger's booking while the request is at the replica."""
         return self.booking if self._state is _DISPATCHED else None
@@ -122,6 +151,7 @@ class Attempt(Struct, eq=False):
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = _DISPATCHED
+        self.sent_s = now_s
         booking = self.booking = self._accounting.sends(
             self.ticket.member.name, client, paid=paid, now_s=now_s
         )
@@ -205,51 +235,152 @@ class Answered(Struct, frozen=True):
     begun: Begun
 
 
+class Cause(Enum):
+    """Why an attempt failed before the client was sent anything, and so whether another replica is asked."""
+
+    LOST = "lost"
+    """A broken connection, or a 5xx: another replica is asked, while attempts are left."""
+    BUSY = "busy"
+    """The replica has no room, by its own words (429, 503): the same."""
+    SILENT = "silent"
+    """The replica sends nothing to any client: once, within the same time limit."""
+    UNREADABLE = "unreadable"
+    """An answer that is none: once, because an answer may be computed for it each time."""
+    REQUEST = "refused"
+    """A 4xx, whose cause may be the request: once. The same from another replica is the answer."""
+    KNOWN = "known"
+    """What would be the same at any replica: a context that is too long, an answer that is too large. No other replica is asked."""
+
+
+_ONCE: Final = frozenset((Cause.SILENT, Cause.UNREADABLE, Cause.REQUEST))
+_NOT_COMPUTED: Final = frozenset((Cause.BUSY, Cause.REQUEST, Cause.KNOWN))
+
+
 class FailedAttempt(Exception):
     """An attempt failed before the client was sent anything."""
 
-    def __init__(self, why: str, *, unanswered: bool = False) -> None:
-        """`unanswered`: nothing of an answer came."""
+    def __init__(
+        self,
+        why: str,
+        *,
+        cause: Cause = Cause.LOST,
+        unanswered: bool = False,
+        refusal: Refusal | None = None,
+    ) -> None:
+        """`unanswered`: nothing of an answer came. `refusal`: what the client gets if no other replica does better."""
         super().__init__(why)
+        self.cause = cause
         self.unanswered = unanswered
+        self.refusal = refusal
+
+    @classmethod
+    def of_refusal(cls, refusal: Refusal) -> FailedAttempt:
+        """The replica refused the request: with a status, or with an error inside a 200."""
+        status = refusal.status
+        if status in _ROOM:
+            cause = Cause.BUSY
+        elif status >= 500 or status in _ROUTERS_KEY:
+            cause, refusal.status = Cause.LOST, Outcome.REPLICA_FAILED.status
+            refusal.outcome = Outcome.REPLICA_FAILED
+        else:
+            known = refusal.code == CONTEXT_LENGTH_EXCEEDED
+            cause = Cause.KNOWN if known else Cause.REQUEST
+        return cls(f"the replica answered {status}", cause=cause, refusal=refusal)
+
+    @classmethod
+    def of_break(cls, error: BrokenError) -> FailedAttempt:
+        """The connection broke before the answer began."""
+        if isinstance(error, TooLargeError):
+            return cls(str(error), cause=Cause.KNOWN)
+        return cls(str(error), unanswered=isinstance(error, UnansweredError))
+
+    @property
+    def computed(self) -> bool:
+        """Whether the replica may have computed something for the request."""
+        return self.cause not in _NOT_COMPUTED
+
+    def may_go_on(self, before: Collection[Cause]) -> bool:
+        """Whether another replica is asked. `before`: the causes of earlier failures."""
+        if self.cause is Cause.KNOWN:
+            return False
+        return self.cause not in _ONCE or self.cause not in before
+
+
+_ROOM: Final = frozenset((429, 503))
+_ROUTERS_KEY: Final = frozenset((401, 403))
+"""Statuses that are about the router's own key."""
 
 
 class Relay:
-    """One request's stream, sent on as it comes."""
+    """One request's stream, sent on as it comes once it has begun."""
 
-    __slots__ = ("_begun", "_match", "passes", "reply", "request_state", "scan", "stream")
+    __slots__ = (
+        "_answered",
+        "_opening",
+        "begun",
+        "passes",
+        "reply",
+        "request_state",
+        "scan",
+        "stream",
+    )
 
     def __init__(self, answered: Answered) -> None:
         admitted = answered.admitted
+        self._answered = answered
         self.request_state = answered.request_state
         self.reply = answered.reply
-        self._match = admitted.match
-        self._begun = answered.begun
+        self._opening = b""
+        """Events before the stream has begun."""
+        self.begun = False
+        """Whether the client was sent something of the answer."""
         scan = SCANS[admitted.endpoint.api.dialect]
         self.scan = scan(drops_usage=not admitted.inference.wants_usage)
         self.passes: Passes = self.scan.passes
-        self.stream = Stream(answered.request, headers=self.request_state.reply_headers())
+        opened = self.request_state.opened
+        self.stream = opened or Stream(answered.request, headers=self.request_state.reply_headers())
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""
         scan = self.scan
         events = scan.feed(data)
         if events:
-            self.stream.send(events, last and scan.done)
-            if self.request_state.first_byte_s is None:
-                self._begun(200)
+            if self.begun:
+                self.stream.send(events, last and scan.done)
+            elif opening := self._opened(events):
+                self.stream.send(opening, last and scan.done)
+                self._answered.begun(200)
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
                     self.reply.splice(self.passes, client)
-        if scan.broken is not None:
+        if scan.broken is not None or (scan.failure is not None and not self.begun):
             self.reply.hold()
+
+    def _opened(self, events: bytes) -> bytes:
+        """All events so far, if the stream has begun with these; none otherwise."""
+        scan = self.scan
+        events = self._opening + events
+        if (
+            not scan.begun
+            or scan.failure is not None
+            or (self._answered.attempt.is_unproved and not self._is_proved())
+        ):
+            self._opening = events
+            if len(events) > MAX_OPENING_BYTES and not scan.begun:
+                scan.broken = "the replica's stream has no content"
+            return b""
+        self._opening = b""
+        self.begun = True
+        self.reply.begun()
+        return events
+
+    def _is_proved(self) -> bool:
+        scan = self.scan
+        return scan.ended or scan.output_tokens >= self._answered.attempt.proof_tokens
 
     def usage(self) -> Usage:
         """The usage that the replica reported, or an estimate."""
-        scan = self.scan
-        if scan.failed and not scan.events:  # an error as the first event: nothing was computed
-            return NOTHING
-        return scan.usage or self._match.estimate(scan.output_tokens)
+        return self.scan.usage or self._answered.admitted.match.estimate(self.scan.output_tokens)
 
     async def room(self, idle_s: float) -> None:
         """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
@@ -270,6 +401,12 @@ class Relay:
     def close(self) -> None:
         """Nothing more is sent."""
 
+    def open_late(self) -> None:
+        """The replica's stream is over: what is held of an answer that has begun goes to the client."""
+        if self.scan.begun and self.scan.broken is None and (opening := self._opened(b"")):
+            self.stream.send(opening)
+            self._answered.begun(200)
+
     def end(self, refusal: Refusal) -> Answer:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
         self.send_now()
@@ -281,29 +418,33 @@ class Relay:
 
 
 async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) -> Answer:
-    """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
+    """Pass a stream on; raises `FailedAttempt` or `SilenceError` until it has begun, `Refusal` if its client does not read."""
     state, scan, stream = relay.request_state, relay.scan, relay.stream
     stream.when_full(relay.reply.hold)
     try:
         error = await _receive(relay, idle_s)
         stream.when_full(None)
+        if not relay.begun:
+            raise _failure(relay, error, health)
         if error is not None:
             return _break_off(relay, error, health)
         if not relay.all_sent:
             await relay.send_rest()
     except asyncio.CancelledError:
         state.complete = scan.done and relay.all_sent
-        if not stream.started or not state.interrupted():
+        if not relay.begun or not state.interrupted():
             raise
         return relay.end(own_answers.shutting_down())
     finally:
         relay.close()
         stream.when_full(None)
-        if stream.started:
+        if relay.begun:
             state.usage_reported = scan.usage is not None
             state.usage = relay.usage()
-    if scan.failed:
+    if scan.failure is not None:
         state.outcome = Outcome.REPLICA_FAILED
+    elif not scan.done and (last := scan.last_event()):
+        stream.send(last)
     stream.finish()
     return stream
 
@@ -313,30 +454,43 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
     scan = relay.scan
     try:
         ended = False
-        while not ended and scan.broken is None:
+        while not ended and scan.broken is None and (relay.begun or scan.failure is None):
             await relay.room(idle_s)
             ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
         scan.close()
+        if not relay.begun:
+            relay.open_late()
     except (BrokenError, SilenceError) as error:
         if not scan.done:
             return error
-    return None if scan.broken is None else BrokenError(scan.broken)
+    if scan.broken is None:
+        return None
+    return (TooLargeError if scan.broken is TOO_LARGE else BrokenError)(scan.broken)
+
+
+def _failure(
+    relay: Relay, error: BrokenError | SilenceError | None, health: HealthMonitor
+) -> FailedAttempt | SilenceError:
+    """Why a stream did not begin."""
+    scan = relay.scan
+    if isinstance(error, SilenceError):
+        return error
+    if scan.failure is not None:
+        return FailedAttempt.of_refusal(scan.failure)
+    if error is None:
+        return FailedAttempt("the replica's stream was empty", cause=Cause.UNREADABLE)
+    if scan.broken is None:
+        health.broken(relay.request_state.replica, str(error))
+    return FailedAttempt.of_break(error)
 
 
 def _break_off(relay: Relay, error: BrokenError | SilenceError, health: HealthMonitor) -> Answer:
     """The replica failed in the middle of a stream."""
-    if isinstance(error, BrokenError):
-        health.broken(relay.request_state.replica, str(error))
-    if not relay.stream.started:
-        if isinstance(error, SilenceError):
-            raise own_answers.silent(
-                "The replica did not finish its first event in time."
-            ) from error
-        raise FailedAttempt(str(error)) from error
     if isinstance(error, SilenceError):
         return relay.end(
             own_answers.silent("The replica sent nothing more within the idle timeout.")
         )
+    health.broken(relay.request_state.replica, str(error))
     return relay.end(own_answers.broken_off(str(error)))
 
 
@@ -362,21 +516,18 @@ def relay_whole(
     status, body, inference = reply.status, reply.body, admitted.inference
     api = admitted.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
-    if 400 <= status < 500 and status not in (401, 403) and body is not None:
-        rejected = rejected_by_replica(status, body)
-        request_state.outcome = rejected.outcome
-        request_state.usage = NOTHING
-        body, content_type = error_body(rejected, api.dialect), JSON
-    elif status == 200 and body is not None and not inference.stream:
-        try:
-            reported = of_reply(admitted.endpoint, body, content_type)
-        except GarbageError as error:
-            raise FailedAttempt(str(error)) from error
-        request_state.usage_reported = reported is not None
-        request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
-    else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
-        content = reply.content_type or "no content type"
-        raise FailedAttempt(f"the replica answered {status} with {content}")
+    if status != 200 or body is None:
+        raise _no_answer(reply)
+    try:
+        reported = of_reply(admitted.endpoint, body, content_type)
+    except ErrorAnswer as error:
+        raise FailedAttempt.of_refusal(error.refusal) from error
+    except GarbageError as error:
+        raise FailedAttempt(str(error), cause=Cause.UNREADABLE) from error
+    if inference.stream:
+        raise FailedAttempt(f"the replica answered 200 with {content_type}", cause=Cause.UNREADABLE)
+    request_state.usage_reported = reported is not None
+    request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
     return CompleteReply(
         request,
         status=status,
@@ -385,3 +536,19 @@ def relay_whole(
         headers=request_state.reply_headers(),
         close=close,
     )
+
+
+def _no_answer(reply: Reply) -> FailedAttempt:
+    """The failure of an answer with another status than 200, or of a stream where none was asked for."""
+    status, body = reply.status, reply.body
+    content = reply.content_type or "no content type"
+    if status in _ROUTERS_KEY or (status >= 500 and status not in _ROOM):
+        return FailedAttempt(f"the replica answered {status} with {content}")
+    if body is None or status < 400:
+        return FailedAttempt(
+            f"the replica answered {status} with {content}", cause=Cause.UNREADABLE
+        )
+    refusal = rejected_by_replica(status, body)
+    if status in _ROOM:
+        refusal.retry_after_s = own_answers.retry_after_s(reply.retry_after)
+    return FailedAttempt.of_refusal(refusal)

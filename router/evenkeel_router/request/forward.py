@@ -3,19 +3,24 @@
 | what happens                                    | what follows                                             |
 |-------------------------------------------------|----------------------------------------------------------|
 | no connection                                   | the replica is lost; another replica; no charge          |
-| broken, garbage or 5xx before the first byte    | another replica, as a retry of the fleet (R11); then 502 |
+| broken or 5xx before the answer began           | another replica, as a retry of the fleet (R11); then 502 |
 | the same, but it had not begun by the report    | another replica; not one of its attempts, up to a limit  |
+| 429 or 503                                      | another replica; then the same status, with Retry-After  |
+| another 4xx, or such an error inside a 200      | another replica, once; its answer counts                 |
+| an answer that is none, an empty stream         | another replica, once; then 502                          |
+| a context too long, an answer too large         | the same at any replica: the client gets the error       |
+| the replica of the request sends nothing at all | another replica, once, within the same time limit        |
+| a probe of a suspect fails (R20)                | another replica; not one of its attempts                 |
 | the replica drains, and it has not begun        | another replica, if there is one; not an attempt         |
 | no replica is routable                          | wait for a replica, up to queueTimeout; then 503         |
-| every routable replica failed it                | 502                                                      |
+| every routable replica failed it                | the last one's error, or 502                             |
 | its turn at the replica's gate does not come    | 503 after queueTimeout                                   |
 | that replica drains or is lost before its turn  | another replica; no charge                               |
 | the service is at zero replicas                 | the same, up to activationTimeout, or 503 at once        |
-| silence before the first byte                   | 504, never a retry: the replica may still work on it     |
-| broken, garbage or silence after the first byte | one error event, and the end of the stream               |
-| 4xx of the replica, or its error as first event | passed on; the charge is taken back                      |
+| the answer does not begin in time               | 504; the client's next request goes to another replica   |
+| broken, garbage or silence after it began       | one error event, and the end of the stream               |
 
-A stream's first whole event commits the request to a replica, not its status line.
+A stream begins with its first content, any other answer with its whole body (R19). That commits the request to a replica.
 """
 
 from __future__ import annotations
@@ -26,19 +31,22 @@ from functools import partial
 from typing import Final
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
 from msgspec import Struct
 
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.health import SILENT, HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
+from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.attempt import (
     Answered,
     Attempt,
+    Cause,
     FailedAttempt,
     Relay,
     relay_stream,
@@ -54,9 +62,9 @@ from evenkeel_router.transport.upstream import (
     ConnectError,
     ConnectionLimitError,
     Exchange,
+    OverdueError,
     RelocatedError,
     SilenceError,
-    UnansweredError,
     Upstream,
 )
 
@@ -65,19 +73,28 @@ EXCUSED_PER_ATTEMPT: Final = 4
 that crashes every replica: until the next report it looks as if it had only waited."""
 
 
+BROKE_OFF: Final = Evidence("broke_off", "it breaks off answers that have begun")
+_MID_STREAM: Final = frozenset((Outcome.REPLICA_FAILED, Outcome.TIMEOUT))
+"""Outcomes of an answer that the replica broke off."""
+
+
 class _History(Struct, eq=False):
     """The attempts of one request so far."""
 
     wait_until_s: float
     """Time until which the request may wait for a replica, or for its turn at one."""
-    failed: tuple[Ticket, ...] = ()
-    """Attempts at replicas that failed the request: 5xx, garbage, or a broken connection before the first byte."""
+    failed: tuple[tuple[Ticket, Evidence], ...] = ()
+    """Attempts at replicas that failed the request before the answer began, and why."""
+    causes: tuple[Cause, ...] = ()
+    """Their causes."""
     tried: ReplicaSet = EMPTY
     """Slots of the replicas that failed the request."""
     invited: ReplicaSet = EMPTY
     """An idle replica, for a request that waited at a gate: the next attempt goes there, if it can."""
     excused: int = 0
-    """Failed attempts that had not begun when their replica was lost."""
+    """Failed attempts that do not count: probes, and those that had not begun when their replica was lost."""
+    begin_by_s: float | None = None
+    """Until when the answer must begin, once a silent replica took a part of that time; None before."""
     paid: Paid = UNPAID
     """What replicas that failed the request, or gave it back, have charged the client already (R11)."""
 
@@ -142,23 +159,57 @@ class Forwarder:
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
-                request_state.attempt_failed("replica_failed")
-                ran, history.paid = attempt.failed(admitted.match.estimate(0))
-                self._replicas.totals[attempt.replica].failures += 1
-                history.failed += (ticket,)
-                if failed.unanswered and not ran:
-                    history.excused += 1
-                    history.wait_until_s = self._wait_until_s(request_state, admitted, history)
-                if self._has_no_attempt_left(history):
-                    raise own_answers.failed(request_state.attempts, str(failed)) from failed
-                admitted.totals.retries += 1
-                history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
+                self._failed(request_state, admitted, attempt, history, failed)
                 continue
             finally:
                 self._unanswered.discard(attempt)
                 attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
             if answer is not None:
+                if request_state.outcome is None:
+                    ticket.member.standing.answers += 1
+                elif request_state.outcome in _MID_STREAM:
+                    self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
                 return answer
+
+    def _failed(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        request_state: RequestState,
+        admitted: AdmittedRequest,
+        attempt: Attempt,
+        history: _History,
+        failed: FailedAttempt,
+    ) -> None:
+        """An attempt failed before the client was sent anything; raises `Refusal` unless another replica is asked."""
+        request_state.attempt_failed("replica_failed")
+        ticket, ran = attempt.ticket, False
+        if failed.computed:
+            ran, history.paid = attempt.failed(admitted.match.estimate(0))
+        else:
+            attempt.finished(NOTHING)
+        evidence = Evidence(failed.cause.value, str(failed))
+        if failed.cause is Cause.SILENT:
+            evidence = SILENT
+        if ticket.probe:
+            self._health.probe_failed(ticket, evidence)
+        if failed.cause is not Cause.KNOWN:
+            history.failed += ((ticket, evidence),)
+            if failed.cause is not Cause.REQUEST:
+                self._replicas.totals[attempt.replica].failures += 1
+        if ticket.probe or (failed.unanswered and not ran):
+            history.excused += 1
+            history.wait_until_s = self._wait_until_s(request_state, admitted, history)
+        goes_on = failed.may_go_on(history.causes) and not self._has_no_attempt_left(history)
+        history.causes += (failed.cause,)
+        history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
+        fleet = self._replicas.fleet
+        if failed.refusal is not None and not fleet.routable & ~history.tried:
+            goes_on = False  # it is known what the client gets: no replica is waited for
+        if not goes_on:
+            request_state.usage = NOTHING
+            refusal = failed.refusal or own_answers.failed(request_state.attempts, str(failed))
+            request_state.outcome = refusal.outcome
+            raise refusal from failed
+        admitted.totals.retries += 1
 
     def _select(self, admitted: AdmittedRequest, history: _History) -> Ticket | None:
         fleet = self._replicas.fleet
@@ -208,27 +259,43 @@ class Forwarder:
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
         if left_s < silence_s:
             silence_s = max(0.0, left_s)
+        is_overdue = partial(self._is_overdue, admitted, attempt, history, silence_s)
         outgoing = admitted.outgoing(request_state, request, key)
         try:
-            reply = await exchange.ask(outgoing, silence_s=silence_s)
-        except SilenceError as error:
-            raise own_answers.silent(
-                f"The replica did not answer within {silence_s:g} s."
-            ) from error
-        except BrokenError as error:
-            self._health.broken(replica, str(error))
-            raise FailedAttempt(
-                str(error), unanswered=isinstance(error, UnansweredError)
-            ) from error
-        if stream and reply.status == 200 and reply.body is None:
-            begun = partial(self._begun, request_state, attempt, history)
-            answered = Answered(request_state, admitted, attempt, request, reply, begun)
-            return await self._relay(answered)
+            reply = await exchange.ask(outgoing, silence_s=silence_s, is_overdue=is_overdue)
+            if stream and reply.status == 200 and reply.body is None:
+                begun = partial(self._begun, request_state, admitted, attempt, history)
+                answered = Answered(request_state, admitted, attempt, request, reply, begun)
+                return await self._relay(answered)
+        except (BrokenError, SilenceError) as error:
+            raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
         answer = relay_whole(
             request_state, admitted, request=request, reply=reply, close=self._is_draining()
         )
-        self._begun(request_state, attempt, history, answer.status)
+        self._begun(request_state, admitted, attempt, history, answer.status)
         return answer
+
+    def _failure(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        admitted: AdmittedRequest,
+        attempt: Attempt,
+        history: _History,
+        error: BrokenError | SilenceError,
+        *,
+        silence_s: float,
+    ) -> Exception:
+        """What follows an answer that did not begin."""
+        if isinstance(error, OverdueError):
+            history.begin_by_s = attempt.sent_s + silence_s
+            return FailedAttempt(SILENT.why, cause=Cause.SILENT)
+        if isinstance(error, SilenceError):
+            client = admitted.client.identity
+            self._health.silent(attempt.ticket, client, attempt.sent_s)
+            return own_answers.silent(f"The replica did not answer within {silence_s:g} s.")
+        failed = FailedAttempt.of_break(error)
+        if failed.cause is not Cause.KNOWN:
+            self._health.broken(attempt.replica, str(error))
+        return failed
 
     async def _connect(
         self, request_state: RequestState, attempt: Attempt, replica: ReplicaConfig
@@ -282,22 +349,53 @@ class Forwarder:
             limits = self._settings.config.limits
             raise own_answers.not_admitted(limits.queue_timeout_s) from error
 
-    def _begun(
-        self, request_state: RequestState, attempt: Attempt, history: _History, status: int
+    def _begun(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        request_state: RequestState,
+        admitted: AdmittedRequest,
+        attempt: Attempt,
+        history: _History,
+        status: int,
     ) -> None:
         """The client is being sent the first of its answer."""
         self._unanswered.discard(attempt)
-        request_state.first_byte_s = self._now()
+        request_state.first_byte_s = now_s = self._now()
         request_state.status = status
         if request_state.trace is not None:
             request_state.trace.answered()
-        if status == 200:
-            if attempt.turn is not None:
-                attempt.turn.begun(request_state.usage)
-            attempt.ticket.member.backoff.answered()
-            if history.failed:
-                # Not before another replica answers: a request that fails everywhere is itself the cause.
-                self._health.failed(history.failed, answered_by=attempt.replica)
+        if attempt.turn is not None:
+            attempt.turn.begun(request_state.usage)
+        standing = attempt.ticket.member.standing
+        standing.begun_s = now_s
+        if admitted.inference.stream:
+            tokens = admitted.match.dispatch.input_tokens
+            standing.seen.append((now_s - attempt.sent_s, tokens))
+        if standing.allowed is not None:
+            self._health.begun(attempt.ticket)
+        if history.failed:
+            # Not before another replica answers: a request that fails everywhere is itself the cause.
+            client = admitted.client.identity
+            self._health.failed(history.failed, client, answered_by=attempt.replica)
+
+    def _is_overdue(  # noqa: PLR0917 - the state of one request, called now and then
+        self,
+        admitted: AdmittedRequest,
+        attempt: Attempt,
+        history: _History,
+        silence_s: float,
+        silent_s: float,
+    ) -> bool:
+        """Whether another replica is to be asked, since this one has sent nothing to any client for `silent_s`."""
+        longest_s = silence_s / 2
+        if silent_s < longest_s and silent_s < self._settings.timing.overdue_s:
+            return False
+        ticket, attempts = attempt.ticket, self._settings.config.limits.max_attempts
+        others = self._replicas.fleet.routable & ~history.tried & ~(1 << ticket.slot)
+        left = ticket.probe or history.spent() + 1 < attempts
+        if not others or not left or history.begin_by_s is not None:
+            return False
+        stream = admitted.inference.stream
+        return silent_s >= self._health.overdue_s(ticket, longest_s, stream=stream)
 
     def _silence_s(self, admitted: AdmittedRequest) -> float:
         """How long a replica may take to begin its answer."""
@@ -311,6 +409,8 @@ class Forwarder:
         self, request_state: RequestState, history: _History, silence_s: float
     ) -> float:
         """When a request must have its first byte, however often it goes to another replica without using an attempt."""
+        if history.begin_by_s is not None:
+            return history.begin_by_s
         once_s = self._settings.config.limits.queue_timeout_s + silence_s
         return request_state.started_s + request_state.activation_s + once_s * (1 + history.spent())
 

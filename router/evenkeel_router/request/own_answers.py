@@ -138,6 +138,12 @@ AT_ZERO_RETRY_AFTER_S: Final = 10.0
 """People, or an autoscaler that looks every 15 s, decide when a service leaves zero."""
 
 
+def retry_after_s(given: str) -> float:
+    """What a replica says about when to come again, seconds; its other format, a date, counts as the router's own."""
+    seconds = given.strip()
+    return float(min(int(seconds), 3600)) if seconds.isdecimal() else RETRY_AFTER_S
+
+
 def shutting_down() -> Refusal:
     """The refusal of a router that drains."""
     message = "The router is shutting down. Send the request again."

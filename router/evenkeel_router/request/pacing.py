@@ -72,12 +72,13 @@ class PacedRelay(MeasuredRelay):
         scan = self.scan
         for piece in _pieces(data):
             events = scan.feed(piece)
-            tokens = scan.output_tokens - self.delivery.tokens
+            if events and not self.begun:
+                events = self._opened(events)
             if events:
-                self._take(events, tokens)
+                self._take(events, scan.output_tokens - self.delivery.tokens)
             if scan.broken is not None:
                 break
-        if scan.broken is not None or self._is_full:
+        if scan.broken is not None or self._is_full or (scan.failed and not self.begun):
             self.reply.hold()
 
     @property
@@ -123,7 +124,7 @@ class PacedRelay(MeasuredRelay):
         if not self._held and due_s <= now_s + TICK_S:
             self.stream.send(events)
             if self.request_state.first_byte_s is None:
-                self._begun(200)
+                self._answered.begun(200)
             return
         self._held.append((due_s, events))
         self._held_bytes += len(events)

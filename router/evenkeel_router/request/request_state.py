@@ -37,7 +37,7 @@ from evenkeel_router.api.inference import Inference, with_cache_salt, with_clien
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
-from evenkeel_router.transport.client_request import Request
+from evenkeel_router.transport.client_request import Request, Stream
 from evenkeel_router.transport.upstream import Outgoing
 
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
@@ -151,8 +151,10 @@ class RequestState(msgspec.Struct, eq=False):
     replica: str = ""
     """Name of the last replica that the request was sent to; empty before."""
     # The answer.
+    opened: Stream | None = None
+    """The answer of a stream whose client gets signs of life while it waits; None: it gets none."""
     first_byte_s: float | None = None
-    """When the client was sent the first event, or the whole answer."""
+    """When the client was sent the first content, or the whole answer (R19)."""
     status: int = 0
     complete: bool = False
     """Whether the client was sent the last event of its stream before it left."""

@@ -75,12 +75,13 @@ _FLEET: Final[_Rows] = (
 )  # fmt: skip
 _MEMBERS: Final[_Rows] = (
     (gauge, "replica_routable", "routable", "1 if the replica can receive requests."),
+    (gauge, "replica_returning", lambda one: bool(one.standing.allowed), "1 if the replica was suspect and gets few requests at a time."),
     (gauge, "replica_draining", lambda one: one.unschedulable in FOR_GOOD, "1 if the replica is leaving and receives no new requests."),
 )  # fmt: skip
 _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
-    (counter, "replica_backoff", "backoffs", "Pauses of new requests after the replica failed requests that another one answered."),
+    (counter, "replica_backoff", "backoffs", "Times that the replica became suspect, so that it received nothing but probes."),
     (counter, "replica_input_tokens", "input_tokens", "Input tokens of requests that the replica served."),
     (counter, "replica_cached_tokens", "cached_tokens", "Input tokens that the replica found in its cache."),
     (counter, "replica_output_tokens", "output_tokens", "Output tokens that the replica generated."),
@@ -223,6 +224,13 @@ def _of_replicas(model: str, rooms: Rooms) -> Lines:
 
     members = [(named(one.name), one) for one in fleet]
     yield from _table(_MEMBERS, members)
+    suspects = [
+        (f"{own},{labels(reason=one.standing.evidence.kind)}", 1)
+        for own, one in members
+        if one.suspect and one.standing.evidence is not None
+    ]
+    help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only."
+    yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
     yield from gauge("replica_requests_in_flight", "Requests of this router at the replica.", loads)
     help_text = "Prompt blocks that this router expects in the replica's cache."

@@ -98,6 +98,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         joined=member.joined,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
+        suspicion=member.standing.suspicion,
         in_flight=rooms.replicas.fleet.load(member),
         gate_waiting=0 if gate is None else len(gate),
         gate_limit=0 if gate is None else gate.limit,

@@ -26,9 +26,11 @@ from evenkeel_router.transport.upstream import (
     ConnectError,
     ConnectionLimitError,
     Exchange,
+    IsOverdue,
     Outgoing,
     Reply,
     UnansweredError,
+    never_overdue,
 )
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -154,7 +156,9 @@ class _HttpExchange(Struct, eq=False):
     _replica: ReplicaConfig
     _connection: ReplicaConnection
 
-    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
+    async def ask(
+        self, request: Outgoing, *, silence_s: float, is_overdue: IsOverdue = never_overdue
+    ) -> Reply:
         replica, body = self._replica, request.body
         data = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             _head(replica.url, replica.api_key, request.path),
@@ -167,7 +171,7 @@ class _HttpExchange(Struct, eq=False):
         while True:
             may_be_closed = connection.reused
             try:
-                await connection.send(data, silence_s)
+                await connection.send(data, silence_s, is_overdue)
                 return connection
             except BrokenError:
                 if not may_be_closed or connection.answered:

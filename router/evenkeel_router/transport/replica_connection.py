@@ -14,18 +14,24 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from evenkeel_router.api.openai import MAX_ANSWER_BYTES
 from evenkeel_router.transport.upstream import (
     BrokenError,
     Feed,
+    IsOverdue,
+    OverdueError,
     Passes,
     RelocatedError,
     SilenceError,
     Sink,
+    TooLargeError,
     UnansweredError,
     UpstreamError,
+    never_overdue,
 )
 
-MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+MAX_REPLY_BYTES: Final = MAX_ANSWER_BYTES
+"""Bytes of a whole answer, and so of the largest event of a stream."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 CHECK_INTERVAL_S: Final = 0.25
 """Time between two checks for silent replicas. A limit may be exceeded by twice this."""
@@ -53,6 +59,8 @@ class SilenceTimer:
     def __init__(self) -> None:
         self._connections: set[ReplicaConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.active_s: dict[str, float] = {}
+        """URL of a replica → when it last sent content to a client, as of the last check."""
 
     def watch(self, connection: ReplicaConnection) -> None:
         """A connection has a request."""
@@ -71,7 +79,11 @@ class SilenceTimer:
             self._timer = loop.call_later(CHECK_INTERVAL_S, self._check)
             now_s = loop.time()
             for connection in self._connections:
+                connection.note_activity(now_s)
+            for connection in self._connections:
                 connection.check_silence(now_s)
+        else:
+            self.active_s.clear()  # addresses of replicas that are gone do not stay
 
 
 class Pool(Protocol):
@@ -92,10 +104,11 @@ class ReplicaConnection(asyncio.Protocol):
 
     # Slots, here and in all classes that a chunk passes, keep the data of each event on few cache lines.
     __slots__ = (
-        "_active", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
-        "_feed", "_framed", "_head_bytes", "_headed", "_held", "_limit_s", "_loop", "_parser",
-        "_passes", "_paused", "_pieces", "_pool", "_size", "_timer", "_transport",
-        "_waiter", "answered", "content_type", "idle_since_s", "on_body", "reused", "status", "url",
+        "_active", "_begun", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
+        "_feed", "_framed", "_head_bytes", "_headed", "_held", "_is_overdue", "_limit_s", "_loop", "_parser",
+        "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_timer", "_transport",
+        "_waiter", "answered", "content_type", "idle_since_s", "on_body", "opened_s", "retry_after", "reused", "status",
+        "url",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, timer: SilenceTimer, url: str) -> None:
@@ -105,6 +118,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._pool = pool
         self._timer = timer
         self._loop = asyncio.get_running_loop()
+        self.opened_s = self._loop.time()
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []  # always this list, because
         self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
@@ -113,6 +127,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[bool] | None = None
         self._deadline_s = 0.0
         self._limit_s = 0.0
+        self._sent_s = 0.0
+        self._is_overdue: IsOverdue = never_overdue
         self._active = False
         self._error: UpstreamError | None = None
         self._closing = False  # it takes no other request
@@ -124,8 +140,10 @@ class ReplicaConnection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.answered = False
+        self._begun = False  # the reader of a stream found its first content
         self.status = 0
         self.content_type = ""
+        self.retry_after = ""
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
@@ -140,15 +158,21 @@ class ReplicaConnection(asyncio.Protocol):
     def body(self) -> bytes | None:
         return None if self._streams() else b"".join(self._pieces)
 
-    def send(self, data: bytes, silence_s: float) -> asyncio.Future[bool]:
-        """Send a request. The future is done once the answer is complete, or a stream has begun; then call `no_longer_awaited`."""
+    def send(
+        self, data: bytes, silence_s: float, is_overdue: IsOverdue = never_overdue
+    ) -> asyncio.Future[bool]:
+        """Send a request. The future is done once the answer is complete, or a stream has a first event; then call
+        `no_longer_awaited`."""
         self._busy = True
         self._begin()
         if self._transport is None:
             raise BrokenError("the replica closed the connection")
         self._transport.write(data)
         self._timer.watch(self)
-        return self._awaited(silence_s)
+        self._is_overdue = is_overdue
+        waiter = self._awaited(silence_s)
+        self._sent_s = self._deadline_s - silence_s
+        return waiter
 
     def no_longer_awaited(self) -> None:
         """The future of `send` is done, or its request was cancelled."""
@@ -166,7 +190,10 @@ class ReplicaConnection(asyncio.Protocol):
                 return False
             if self._complete:
                 return True
-            return await self._awaited(idle_s)
+            if self._begun:
+                return await self._awaited(idle_s)
+            self._limit_s = idle_s  # once the stream has begun
+            return await self._awaited_as_before()
         finally:
             self._feed = self._waiter = None
             self._between = False  # without `relay` no chunk may pass to the client
@@ -175,6 +202,10 @@ class ReplicaConnection(asyncio.Protocol):
         """Let chunks go straight to the client from now on."""
         self._passes = passes
         self._client = client
+
+    def begun(self) -> None:
+        """The stream has begun."""
+        self._begun = self._active = True
 
     def hold(self) -> None:
         """End the running `relay`; the replica is not read until the next one."""
@@ -195,14 +226,14 @@ class ReplicaConnection(asyncio.Protocol):
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
             self._resume()  # a paused connection would not notice that the replica closes it
-            self.idle_since_s = self._loop.time()
+            self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
             self._pool.give_back(self)
         else:
             self.abort()
 
     def break_off(self) -> bool:
-        """Take the request back, unless a part of its answer arrived."""
-        if self._waiter is None or self._waiter.done() or self._has_answered():
+        """Take the request back, unless its answer began."""
+        if self._waiter is None or self._waiter.done() or self._has_begun():
             return False
         self._fail(RelocatedError("the replica drains"))
         return True
@@ -213,13 +244,23 @@ class ReplicaConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def check_silence(self, now_s: float) -> None:
-        """Fail the request if the replica has sent nothing for too long."""
-        if self._active:
+    def note_activity(self, now_s: float) -> None:
+        """Note that the replica has sent content since the last check."""
+        if self._active and self._begun:
             self._active = False
             self._deadline_s = now_s + self._limit_s
-        elif now_s >= self._deadline_s and self._waiter is not None:
+            self._timer.active_s[self.url] = now_s
+
+    def check_silence(self, now_s: float) -> None:
+        """Fail the request if the replica has sent nothing for too long."""
+        if self._waiter is None:
+            return
+        if now_s >= self._deadline_s:
             self._fail(SilenceError("the replica did not answer in time"))
+        elif not self._begun:
+            silent_s = now_s - max(self._sent_s, self._timer.active_s.get(self.url, 0.0))
+            if self._is_overdue(silent_s):
+                self._fail(OverdueError(f"the replica sent nothing for {silent_s:.3g} s"))
 
     # asyncio.Protocol
 
@@ -264,7 +305,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._closing = True
             self._resolve(True)
         elif not self._complete:
-            if self._has_answered():
+            if self._has_begun():
                 self._fail(
                     BrokenError("the replica closed the connection in the middle of its answer")
                 )
@@ -279,6 +320,8 @@ class ReplicaConnection(asyncio.Protocol):
             self.content_type = value.lower().decode("latin-1")
         elif name in (b"content-length", b"transfer-encoding"):
             self._framed = True
+        elif name == b"retry-after":
+            self.retry_after = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -304,11 +347,9 @@ class ReplicaConnection(asyncio.Protocol):
     def _streams(self) -> bool:
         return self.status == 200 and self.content_type.startswith(_EVENT_STREAM)
 
-    def _has_answered(self) -> bool:
-        """Whether more than the head of a stream arrived. The head may arrive before the replica begins the request."""
-        if self._feed is not None or self._pieces:
-            return True
-        return self.answered and not (self._headed and self._streams())
+    def _has_begun(self) -> bool:
+        """Whether the answer has begun: a stream with its first content, any other answer with its first byte."""
+        return self._begun or (self.answered and not (self._headed and self._streams()))
 
     def _gather(self, size_bytes: int) -> None:
         """Bytes arrived while no `relay` runs: decide whether `ask` can return."""
@@ -321,8 +362,10 @@ class ReplicaConnection(asyncio.Protocol):
             if self._waiter is None:
                 self.hold()  # no `relay` runs
             self._resolve(True)
-        elif self._size > MAX_REPLY_BYTES or self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(BrokenError("the replica's answer is too large"))
+        elif self._size > MAX_REPLY_BYTES:
+            self._fail(TooLargeError("the replica's answer is too large"))
+        elif self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(BrokenError("the head of the replica's answer is too large"))
 
     def _hand_over(self, feed: Feed) -> None:
         """Give the body bytes of the last read to the reader."""
@@ -353,6 +396,13 @@ class ReplicaConnection(asyncio.Protocol):
         self._active = False
         self._limit_s = limit_s
         self._deadline_s = self._loop.time() + limit_s
+        return self._waiter
+
+    def _awaited_as_before(self) -> asyncio.Future[bool]:
+        """The same as `_awaited`, until the time that was set before."""
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
         return self._waiter
 
     def _resolve(self, result: bool) -> None:

@@ -5,11 +5,16 @@
       ConnectionLimitError  not sent: this process cannot open another connection
       BrokenError           sent; the connection broke, or the answer was not HTTP
         UnansweredError     the connection broke before any part of an answer
-      SilenceError          sent; no bytes arrived for too long
-      RelocatedError        sent, and taken back before any part of an answer
+        TooLargeError       the answer is larger than the router holds
+      SilenceError          sent; the answer did not begin, or did not go on, in time
+        OverdueError        the answer did not begin, and the replica sent nothing to any client meanwhile
+      RelocatedError        sent, and taken back before the answer began
 
 The errors differ in what follows. A failed connection charges no client. A broken one is tried again as a retry of the
-fleet (R11). Silence is never tried again, because the replica may still be working.
+fleet (R11), and so is an overdue one, within the same time limit. `request.forward` has the table.
+
+A stream begins with its first content (R19): only its reader knows which event that is, and says so with `begun`. Until
+then comments, pings and empty events delay no time limit.
 """
 
 from __future__ import annotations
@@ -38,11 +43,19 @@ class BrokenError(UpstreamError):
 
 
 class UnansweredError(BrokenError):
-    """The connection broke before any part of an answer. The request may only have waited there."""
+    """The connection broke before the answer began. The request may only have waited there."""
+
+
+class TooLargeError(BrokenError):
+    """The answer is larger than the router holds. It would be as large from another replica."""
 
 
 class SilenceError(UpstreamError):
-    """The replica accepted the request and sent nothing."""
+    """The replica accepted the request and did not answer in time."""
+
+
+class OverdueError(SilenceError):
+    """The replica accepted the request, and sent no content to any client for longer than it usually takes."""
 
 
 class RelocatedError(UpstreamError):
@@ -62,8 +75,16 @@ class Outgoing(Struct, frozen=True, gc=False):
 Feed = Callable[[bytes, bool], None]
 """Takes the next bytes of a body as they arrive, and whether they are known to be its last."""
 
+IsOverdue = Callable[[float], bool]
+"""Whether a request is overdue, after so many seconds in which its replica sent nothing to any client."""
+
 Passes = Callable[[bytes], bool]
 """Whether a chunk of a stream, with its framing, may go to the client as it is. It then counts as fed."""
+
+
+def never_overdue(silent_s: float) -> bool:
+    """Never overdue."""
+    return False
 
 
 class Sink(Protocol):
@@ -83,6 +104,10 @@ class Reply(Protocol):
     def content_type(self) -> str: ...
 
     @property
+    def retry_after(self) -> str:
+        """Its header `Retry-After`; empty if it has none."""
+
+    @property
     def body(self) -> bytes | None:
         """The whole body; None for a stream of events, which `relay` hands over."""
 
@@ -95,6 +120,9 @@ class Reply(Protocol):
     def splice(self, passes: Passes, client: Sink) -> None:
         """Chunks that `passes` accepts may go straight to the client from now on. A reply need not do it."""
 
+    def begun(self) -> None:
+        """The stream has begun: from now on only silences between its bytes are limited."""
+
     def hold(self) -> None:
         """End the running `relay`; the replica is not read until the next one."""
 
@@ -102,14 +130,18 @@ class Reply(Protocol):
 class Exchange(Protocol):
     """A connection held for one request."""
 
-    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
+    async def ask(
+        self, request: Outgoing, *, silence_s: float, is_overdue: IsOverdue = never_overdue
+    ) -> Reply:
         """Send it and wait for the whole answer, or for the first bytes of a stream.
 
+        `silence_s`: time in which the answer must begin. `is_overdue` decides on `OverdueError`, now and then. Both go on in
+        `Reply.relay` until the stream has begun.
         Raises `BrokenError`, `SilenceError`, `RelocatedError`.
         """
 
     def break_off(self) -> bool:
-        """Take the request back: `ask` raises `RelocatedError`. Returns False, and does nothing, once an answer began."""
+        """Take the request back: `ask` or `relay` raises `RelocatedError`. Returns False, and does nothing, once the answer began."""
 
     def close(self) -> None:
         """The request is over. A replica that has not finished sees the connection close, and aborts."""

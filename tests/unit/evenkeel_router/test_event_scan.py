@@ -154,13 +154,21 @@ def test_what_follows_the_end_is_dropped() -> None:
 
 
 def test_an_endless_event_is_not_collected_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr(sse, "MAX_ANSWER_BYTES", 100)
+    for pieces in ([b"x" * 50], [b"x" * 25] * 2, [b"\n" + b"x" * 50]):
+        scanner = scan()
+        scanner.feed(b"data: " + b"x" * 50)
+        assert scanner.broken is None
+        for piece in pieces:
+            scanner.feed(piece)
+        assert scanner.broken == sse.TOO_LARGE
+
+
+def test_a_long_event_in_many_pieces_comes_out_whole() -> None:
+    event = b'data: {"choices":[{"text":"%b"}]}\n\n' % (b"x" * 1000)
     scanner = scan()
-    scanner.feed(b"data: " + b"x" * 50)
-    assert scanner.broken is None
-    scanner.feed(b"x" * 50)
-    assert scanner.broken
-    assert "100 bytes" in scanner.broken
+    passed = [scanner.feed(event[at : at + 7]) for at in range(0, len(event), 7)]
+    assert (b"".join(passed), scanner.broken, scanner.begun) == (event, None, True)
 
 
 def framed(data: bytes) -> bytes:

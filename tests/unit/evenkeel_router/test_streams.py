@@ -84,11 +84,19 @@ def test_what_follows_the_last_event_is_dropped(dialect: Dialect, stream: bytes)
 
 @pytest.mark.parametrize(("dialect", "stream"), STREAMS)
 def test_a_stream_without_its_last_event_is_broken(dialect: Dialect, stream: bytes) -> None:
-    last = stream.rindex(b"event:")
+    counted = stream.find(COUNTED)
     scanner = scan(dialect)
-    scanner.feed(stream[:last])
+    scanner.feed(stream[: counted if counted > 0 else stream.rindex(b"event:")])
     scanner.close()
     assert scanner.broken == "the replica's stream ended before its last event"
+
+
+def test_a_message_that_has_a_reason_of_its_end_needs_no_last_event() -> None:
+    scanner = scan(Dialect.ANTHROPIC)
+    scanner.feed(MESSAGES.removesuffix(STOPPED))
+    scanner.close()
+    assert (scanner.ended, scanner.done, scanner.broken) == (True, False, None)
+    assert scanner.last_event() == b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 @pytest.mark.parametrize("dialect", [Dialect.ANTHROPIC, Dialect.RESPONSES])

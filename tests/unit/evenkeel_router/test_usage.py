@@ -1,8 +1,11 @@
 """What replicas say a request used."""
 
+import json
+from typing import Any
+
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.answers import GarbageError, of_reply
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.openai import of_chunk
 
@@ -48,7 +51,7 @@ from evenkeel_router.api.openai import of_chunk
             ),
             Usage(9, 4, 2),
         ),
-        (Endpoint.RESPONSES, b'{"status":"failed","usage":null}', None),
+        (Endpoint.RESPONSES, b'{"status":"completed","error":null,"usage":null}', None),
         (  # Anthropic's input does not contain what came from the cache
             Endpoint.MESSAGES,
             (
@@ -95,13 +98,42 @@ def test_usage_is_read_out_of_a_reply(endpoint: Endpoint, body: bytes, want: Usa
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b'{"usage":', b"[1]", b'{"usage":7}', b"[" * 99999]
-)
+    ("endpoint", "body", "status", "message"),
+    [
+        (Endpoint.RESPONSES, {"status": "failed", "error": {"message": "no"}, "usage": {}}, 502, "no"),
+        (Endpoint.CHAT, {"choices": [{"finish_reason": "abort"}], "usage": {"prompt_tokens": 3}}, 502,
+         "The replica gave the request up (abort)."),
+        (Endpoint.GENERATE, {"text": "", "meta_info": {"prompt_tokens": 3, "finish_reason":
+         {"type": "abort", "message": "too long", "status_code": 400}}}, 400, "too long"),
+        (Endpoint.EMBEDDINGS, {"error": "busy", "error_type": "overloaded"}, 502, "busy"),
+        (Endpoint.MESSAGES, {"type": "error", "error": {"type": "not_found_error", "message": "x"}}, 404, "x"),
+        (Endpoint.TOKENIZE, {"detail": "Not Found"}, 502, "Not Found"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_reply_is_found(
+    endpoint: Endpoint, body: dict[str, Any], status: int, message: str
+) -> None:
+    with pytest.raises(ErrorAnswer) as raised:
+        of_reply(endpoint, json.dumps(body).encode())
+    refusal = raised.value.refusal
+    assert (refusal.status, refusal.message) == (status, message)
+
+
+def test_a_text_that_looks_like_an_error_is_none() -> None:
+    text = json.dumps({"error": {"message": "abort"}, "finish_reason": "abort"})
+    body = {"choices": [{"text": text, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
+    assert of_reply(Endpoint.COMPLETIONS, json.dumps(body).encode()) == Usage(3)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'{"usage":7}'])
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.GENERATE])
+def test_a_reply_of_an_unknown_shape_has_no_usage(endpoint: Endpoint, body: bytes) -> None:
+    assert of_reply(endpoint, body) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"usage":', b"[" * 99999])
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.GENERATE])
 def test_a_reply_that_is_none_is_garbage(endpoint: Endpoint, body: bytes) -> None:
-    if (endpoint, body) == (Endpoint.GENERATE, b'{"usage":7}'):
-        assert of_reply(endpoint, body) is None  # an object, with fields of its own
-        return
     with pytest.raises(GarbageError, match=endpoint.value):
         of_reply(endpoint, body)
 

@@ -13,53 +13,17 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import ProbeVerdict
-from evenkeel_router.fleet.selection import FAILURES, LONGEST_S, Backoff
+from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.transport.upstream import BrokenError, Feed, Outgoing
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, OK
 from tests.support.router_rooms import client, rooms_of, selected
-from tests.support.routers import MODEL, QUICK, config_for, routable, until
+from tests.support.routers import MODEL, PATIENCE_S, QUICK, config_for, routable, until
 
 BODY = {"model": MODEL, "prompt": "x"}
-
-
-def failed(backoff: Backoff, times: int, now_s: float) -> float:
-    return [backoff.failed(now_s) for _ in range(times)][-1]
-
-
-def test_rests_double_up_to_a_bound_and_one_answer_ends_them() -> None:
-    backoff, now_s = Backoff(1.0), 100.0
-    assert failed(backoff, FAILURES - 1, now_s) == 0
-    assert not backoff.is_active(now_s)
-    for want_s in (1, 2, 4, 8, 16, 30, 30):
-        assert backoff.failed(now_s) == want_s
-        assert backoff.is_active(now_s + want_s - 0.1)
-        now_s += want_s
-        assert not backoff.is_active(now_s)
-    backoff.answered()
-    assert failed(backoff, FAILURES - 1, now_s) == 0
-    assert backoff.failed(now_s) == 1
-
-
-def test_what_fails_during_a_rest_does_not_lengthen_it() -> None:
-    backoff = Backoff(1.0)
-    failed(backoff, FAILURES, 100.0)
-    assert failed(backoff, 50, 100.9) == 0
-    assert not backoff.is_active(101.0)
-    assert backoff.failed(101.0) == 2
-
-
-def test_a_replica_that_failed_for_days_rests_no_longer_than_the_bound() -> None:
-    backoff = Backoff(1.0)
-    assert all(backoff.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
-
-
-def test_one_that_is_needed_does_not_rest() -> None:
-    backoff = Backoff(1.0)
-    failed(backoff, FAILURES, 100.0)
-    backoff.end()
-    assert not backoff.is_active(100.0)
+FAILS = Evidence("lost", "it fails")
+FAILURES = 2  # in a row, where other replicas fail hardly ever
 
 
 @dataclass
@@ -96,9 +60,12 @@ class Fleet:
 
     @asynccontextmanager
     async def running(
-        self, count: int, backoff_s: float = 60.0
+        self, count: int, first_rest_s: float = 60.0, avoid_s: float = 0.01
     ) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
-        config, timing = config_for(*replicas(count)), replace(QUICK, backoff_s=backoff_s)
+        config, timing = (
+            config_for(*replicas(count)),
+            replace(QUICK, first_rest_s=first_rest_s, avoid_s=avoid_s),
+        )
         async with (
             running(config, upstream=self.upstream, prober=self.prober, timing=timing) as router,
             httpx.AsyncClient(base_url=router.url) as client,
@@ -107,29 +74,84 @@ class Fleet:
             yield router, client
 
 
-async def test_a_replica_that_fails_what_another_answers_gets_nothing_for_a_while() -> None:
+async def failing(client: httpx.AsyncClient, fleet: Fleet, failures: int) -> None:
+    """Requests that r0 fails and another replica answers; each prompt is new, so that no cache attracts it."""
+    n = 0
+    while fleet.asked("r0") < failures:
+        response = await client.post(
+            "/v1/completions", json=BODY | {"prompt": f"{n}", "stream": n % 2 == 0}
+        )
+        assert response.status_code == 200
+        n += 1
+        await asyncio.sleep(0.02)
+
+
+async def test_a_replica_that_fails_what_another_answers_is_suspect() -> None:
     fleet = Fleet({"r0"})
     async with fleet.running(2) as (router, client):
+        await failing(client, fleet, FAILURES)
         for n in range(10):
-            response = await client.post("/v1/completions", json=BODY | {"stream": n % 2 == 0})
+            response = await client.post("/v1/completions", json=BODY | {"prompt": f"later {n}"})
             assert response.status_code == 200
         assert fleet.asked("r0") == FAILURES
         assert router.rooms.replicas.fleet.routable.bit_count() == 1  # whatever probes say
         url = f"http://127.0.0.1:{router.probe_port}/metrics"
         labels = f'{{model_name="{MODEL}",replica="r0"}}'
-        assert f"evenkeel_router_replica_backoff_total{labels} 1.0" in (await client.get(url)).text
+        metrics = (await client.get(url)).text
+        assert f"evenkeel_router_replica_backoff_total{labels} 1.0" in metrics
+        labels = f'{{model_name="{MODEL}",replica="r0",reason="lost"}}'
+        assert f"evenkeel_router_replica_suspect{labels} 1.0" in metrics
+        member = router.rooms.replicas.fleet.member("r0")
+        assert member is not None
+        why = "the replica answered 500 with application/json"
+        assert member.standing.suspicion == f"suspect: {why}"
 
 
-async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() -> None:
+async def test_a_client_that_a_replica_failed_goes_elsewhere_for_a_while() -> None:
     fleet = Fleet({"r0"})
-    async with fleet.running(2, backoff_s=0.1) as (router, client):
-        for _ in range(FAILURES):
-            await client.post("/v1/completions", json=BODY)
-        fleet.failing.clear()
-        await routable(router, 2)
+    async with fleet.running(3, avoid_s=60.0) as (router, client):
         for n in range(20):
-            await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
-        assert fleet.asked("r0") > FAILURES
+            response = await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
+            assert response.status_code == 200
+        assert fleet.asked("r0") == 1
+        assert router.rooms.replicas.fleet.routable.bit_count() == 3  # one failure is no evidence
+
+
+async def test_a_suspect_gets_one_probe_at_a_time_and_no_client_notices() -> None:
+    fleet = Fleet({"r0"})
+    async with fleet.running(2, first_rest_s=0.05) as (router, client):
+        await failing(client, fleet, FAILURES)
+        member = router.rooms.replicas.fleet.member("r0")
+        assert member is not None
+        await until(lambda: bool(router.rooms.replicas.fleet.rested), "the rest to end")
+        fleet.upstream.takes_s = 0.05
+        asking = [client.post("/v1/completions", json=BODY | {"prompt": f"{n}"}) for n in range(8)]
+        assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
+        assert fleet.asked("r0") == FAILURES + 1
+        assert member.suspect
+
+
+async def test_a_cured_replica_returns_by_its_answers() -> None:
+    fleet = Fleet({"r0"})
+    async with fleet.running(2, first_rest_s=0.05) as (router, client):
+        await failing(client, fleet, FAILURES)
+        fleet.failing.clear()
+        member = router.rooms.replicas.fleet.member("r0")
+        assert member is not None
+
+        async def asks_until_it_is_trusted() -> None:
+            n = 0
+            while member.standing.allowed is not None:
+                n += 1
+                asking = [
+                    client.post("/v1/completions", json=BODY | {"prompt": f"{n} {m}"})
+                    for m in range(4)
+                ]
+                assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
+                await asyncio.sleep(0.02)
+
+        await asyncio.wait_for(asks_until_it_is_trusted(), PATIENCE_S)
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
         assert router.rooms.replicas.totals["r0"].backoffs == 1
 
 
@@ -159,17 +181,16 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
 async def test_a_request_that_fails_everywhere_counts_against_no_replica() -> None:
     fleet = Fleet({"r0", "r1", "r2"})
     async with fleet.running(3) as (router, client):
-        for _ in range(3 * FAILURES):
+        for _ in range(9):
             assert (await client.post("/v1/completions", json=BODY)).status_code == 502
         assert router.rooms.replicas.fleet.routable.bit_count() == 3
         assert not any(totals.backoffs for _, totals in router.rooms.replicas.totals.items())
 
 
-async def test_a_replica_in_backoff_returns_if_it_is_the_only_one() -> None:
+async def test_a_suspect_returns_if_it_is_the_only_one() -> None:
     fleet = Fleet({"r0"})
     async with fleet.running(2) as (router, client):
-        for _ in range(FAILURES):
-            await client.post("/v1/completions", json=BODY)
+        await failing(client, fleet, FAILURES)
         await routable(router, 1)
         fleet.failing.clear()
         fleet.prober.verdicts["r1"] = ProbeVerdict.NOT_READY
@@ -188,7 +209,19 @@ async def test_the_last_replica_that_takes_requests_keeps_them(others: bool) -> 
     (answers,) = (member for member in fleet if member is not ticket.member)
     if not others:
         fleet.unready(answers)
-    for _ in range(FAILURES):
+    for n in range(FAILURES):
         assert ticket.member.routable
-        monitor.failed((ticket,), answered_by=answers.name)
+        monitor.failed([(ticket, FAILS)], f"client {n}", answered_by=answers.name)
     assert ticket.member.routable is not others
+
+
+async def test_one_client_alone_makes_no_replica_suspect_by_streams_that_break_off() -> None:
+    rooms = rooms_of("r0", "r1", "r2")
+    monitor = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
+    tickets = [selected(rooms, client(), gated=False).ticket for _ in range(6)]
+    for ticket in tickets:
+        monitor.broke_off(ticket, "mean", FAILS)
+    assert rooms.replicas.fleet.routable.bit_count() == 3
+    first = tickets[0]
+    monitor.broke_off(first, "another", FAILS)
+    assert first.member.suspect
