@@ -181,6 +181,9 @@ def _limits(service: FairInferenceService) -> LimitsConfig:
         queue_timeout_s=limits.queue_timeout.seconds,
         activation_timeout_s=limits.activation_timeout.seconds,
         first_token_timeout_s=limits.first_token_timeout.seconds,
+        answer_timeout_s=limits.answer_timeout.seconds,
+        heartbeat_s=None if limits.heartbeat is None else limits.heartbeat.seconds,
+        keep_alive_timeout_s=limits.keep_alive_timeout.seconds,
         max_concurrent_per_client=limits.max_concurrent_per_client,
     )
 

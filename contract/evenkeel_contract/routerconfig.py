@@ -173,6 +173,13 @@ class LimitsConfig:
     activation_timeout_s: Seconds = 600.0
     """Longest wait of a request for the first replica of a service at zero, with `atZero: Activate`."""
     first_token_timeout_s: Seconds = 120.0
+    """Longest wait of a stream for its first content (R19)."""
+    answer_timeout_s: Seconds = 420.0
+    """Longest time of an answer that is not streamed. Stock clients send a request again after 600 s."""
+    heartbeat_s: Seconds | None = None
+    """Time after which a waiting stream begins with comments or pings, one in each such time. None: it gets none."""
+    keep_alive_timeout_s: Seconds = 620.0
+    """Longest time that a client's connection stays open without a request; a load balancer in front must close it earlier."""
     idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
     max_concurrent_per_client: Count = 0

@@ -305,7 +305,11 @@ def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
         "limits.queueTimeout": limits.queue_timeout,
         "limits.firstTokenTimeout": limits.first_token_timeout,
         "limits.activationTimeout": limits.activation_timeout,
+        "limits.answerTimeout": limits.answer_timeout,
+        "limits.keepAliveTimeout": limits.keep_alive_timeout,
     }
+    if limits.heartbeat is not None:
+        times["limits.heartbeat"] = limits.heartbeat
     if qoe is not None:
         times |= {"qoe.expectedTtft": qoe.expected_ttft, "qoe.expectedItl": qoe.expected_itl}
     for name, time in times.items():

@@ -48,6 +48,7 @@ from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.peer_watch import watch_peer
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
 
@@ -305,12 +306,15 @@ async def _serve_traffic(
     server = TrafficServer(
         pipeline.handle,
         pipeline.refuse,
-        keep_alive_s=settings.timing.keep_alive_s,
+        keep_alive_s=lambda: settings.config.limits.keep_alive_timeout_s,
+        head_timeout_s=settings.timing.head_timeout_s,
         max_connections=lambda: connections_for(settings.config.limits.max_concurrent),
     )
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG
     )
+    for listening in sockets.sockets:
+        watch_peer(listening.fileno())  # connections inherit it
     stack.push_async_callback(server.shutdown, CUT_OFF_S)
     stack.callback(server.pre_shutdown)  # idle connections end at once
     stack.callback(sockets.close)

@@ -30,7 +30,8 @@ class Timing:
     console_tick_s: float = 2.0
     """Time between two readings for the console; five of them are the window of its figures."""
     body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0  # as in nginx (`keepalive_timeout`)
+    head_timeout_s: float = 60.0  # as in nginx (`client_header_timeout`)
+    """Time for the first head of a connection, and for each head that has begun."""
     kv_check_interval_s: float = 2.0
     """Silence of a replica's KV events after which the router asks for a replay."""
     kv_pages_interval_s: float = 30.0

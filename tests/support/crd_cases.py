@@ -227,6 +227,9 @@ RULES: Final[Mapping[str, Pair]] = {
             "limits.queueTimeout",
             "limits.firstTokenTimeout",
             "limits.activationTimeout",
+            "limits.answerTimeout",
+            "limits.keepAliveTimeout",
+            "limits.heartbeat",
             "qoe.expectedTtft",
             "qoe.expectedItl",
         )

@@ -65,6 +65,9 @@ SERVICE: Final[Document] = {
                 "queueTimeout": "120s",
                 "firstTokenTimeout": "1h30m",
                 "activationTimeout": "1500ms",
+                "answerTimeout": "420s",
+                "heartbeat": "15s",
+                "keepAliveTimeout": "620s",
                 "maxConcurrentPerClient": 0,
             },
             "tracing": {

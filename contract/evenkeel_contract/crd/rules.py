@@ -85,8 +85,10 @@ _SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to
 )
 
 
-def _within_a_week(name: str) -> Rule:
-    rule = f"!self.{name}.matches({_SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
+def _within_a_week(name: str, *, given: bool = True) -> Rule:
+    """`given`: whether the field always has a value."""
+    rule = "" if given else f"!has(self.{name}) || "
+    rule += f"!self.{name}.matches({_SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
     return _on_field(name, "must be at most 168h", mirrors="limits_are_beyond_reason", rule=rule)
 
 
@@ -339,7 +341,17 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
                 "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
             ),
         ),
-        *map(_within_a_week, ("queueTimeout", "firstTokenTimeout", "activationTimeout")),
+        *map(
+            _within_a_week,
+            (
+                "queueTimeout",
+                "firstTokenTimeout",
+                "activationTimeout",
+                "answerTimeout",
+                "keepAliveTimeout",
+            ),
+        ),
+        _within_a_week("heartbeat", given=False),
     ),
     Qoe: tuple(map(_within_a_week, ("expectedTtft", "expectedItl"))),
     Autoscaling: (

@@ -303,7 +303,13 @@ class RouterLimits:
     queue_timeout: Duration = Duration.from_plain("120s")
     """Longest wait of a request while no replica can take it. Then the router answers 503."""
     first_token_timeout: Duration = Duration.from_plain("120s")
-    """Longest wait for a replica's first byte. Then the router answers 504."""
+    """Longest wait for the first content of a streamed answer. Then the router answers 504."""
+    answer_timeout: Duration = Duration.from_plain("420s")
+    """Longest time of an answer that is not streamed. Then the router answers 504. Clients of OpenAI and Anthropic send a request again after 600 s."""
+    heartbeat: Duration | None = None
+    """Time after which a waiting stream begins with comments, or with pings on /v1/messages, one in each such time. Set it behind load balancers that close silent connections. If not set, a client receives nothing before the first content."""
+    keep_alive_timeout: Duration = Duration.from_plain("620s")
+    """Longest time that a client's connection stays open without a request. It must be longer than the same timeout of a load balancer in front of the router."""
     activation_timeout: Duration = Duration.from_plain("600s")
     """Longest wait of a request for the first replica of a service at zero. Then the router answers 503."""
     max_concurrent_per_client: Count = 0

@@ -331,11 +331,9 @@ def _annotations(context: BuildContext) -> dict[str, str]:
     Traefik has none for an Ingress: its entry point's `respondingTimeouts` must fit.
     """
     limits = context.spec.router.limits
-    silence_s = ceil(
-        max(limits.queue_timeout.seconds, limits.activation_timeout.seconds)
-        + limits.first_token_timeout.seconds
-        + IDLE_S
-    )
+    waits_s = max(limits.queue_timeout.seconds, limits.activation_timeout.seconds)
+    answers_s = max(limits.first_token_timeout.seconds, limits.answer_timeout.seconds, IDLE_S)
+    silence_s = ceil(waits_s + answers_s)
     nginx = "nginx.ingress.kubernetes.io"
     return {
         f"{nginx}/proxy-read-timeout": str(silence_s),

@@ -337,8 +337,12 @@ class Relay:
         scan = SCANS[admitted.endpoint.api.dialect]
         self.scan = scan(drops_usage=not admitted.inference.wants_usage)
         self.passes: Passes = self.scan.passes
-        opened = self.request_state.opened
-        self.stream = opened or Stream(answered.request, headers=self.request_state.reply_headers())
+        heartbeat = self.request_state.heartbeat
+        if heartbeat is None:
+            headers = self.request_state.reply_headers()
+            self.stream = Stream(answered.request, headers=headers)
+        else:
+            self.stream = heartbeat.stream
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""

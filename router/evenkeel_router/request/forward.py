@@ -361,6 +361,8 @@ class Forwarder:
         self._unanswered.discard(attempt)
         request_state.first_byte_s = now_s = self._now()
         request_state.status = status
+        if request_state.heartbeat is not None:
+            request_state.heartbeat.stop()
         if request_state.trace is not None:
             request_state.trace.answered()
         if attempt.turn is not None:
@@ -402,8 +404,7 @@ class Forwarder:
         limits = self._settings.config.limits
         if admitted.inference.stream:
             return limits.first_token_timeout_s
-        # Its first byte comes with its last token.
-        return limits.first_token_timeout_s + limits.idle_timeout_s
+        return limits.answer_timeout_s  # its first byte comes with its last token
 
     def _answer_by_s(
         self, request_state: RequestState, history: _History, silence_s: float

@@ -34,6 +34,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import (
     AdmittedRequest,
@@ -50,6 +51,7 @@ from evenkeel_router.transport.client_request import (
     CompleteReply,
     HttpSyntaxError,
     Request,
+    Stream,
     read_body,
     whole_body,
 )
@@ -108,10 +110,12 @@ class Pipeline:
         endpoint = ENDPOINTS.get(path)
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
+        own_id = self._ids.new()
         request_state = RequestState(
-            self._ids.of(request),
+            self._ids.given(request) or own_id,
             path if endpoint is not None or path == MODELS else _OTHER_PATH,
             self._now(),
+            own_id,
         )
         if (
             self._intake.cors is not None
@@ -159,7 +163,8 @@ class Pipeline:
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
-        request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
+        own_id = self._ids.new()
+        request_state = RequestState(own_id, _OTHER_PATH, self._now(), own_id)
         if isinstance(error, HttpSyntaxError):
             answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
             _log.debug("not HTTP", exc_info=error)
@@ -264,6 +269,9 @@ class Pipeline:
         request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
+            if inference.stream and (heartbeat_s := self._settings.config.limits.heartbeat_s):
+                stream = Stream(request, headers=request_state.reply_headers())
+                request_state.heartbeat = Heartbeat(stream, endpoint.api.dialect, heartbeat_s)
             pages = None
             if self._tokenising.wanted:
                 if request_state.trace is not None:
@@ -290,6 +298,8 @@ class Pipeline:
             raise
         finally:
             self._intake.active_requests.discard(request_state)
+            if request_state.heartbeat is not None:
+                request_state.heartbeat.stop()
             request_state.task = None
             totals.in_flight -= 1
 
@@ -349,7 +359,12 @@ class Pipeline:
         refusal: Refusal,
         *,
         close: bool = False,
-    ) -> CompleteReply:
+    ) -> Answer:
+        if request_state.heartbeat is not None:
+            begun = request_state.heartbeat.end(refusal)
+            if begun is not None:
+                request_state.status, request_state.outcome = 200, refusal.outcome
+                return begun
         close = close or self._intake.draining
         return own_answers.refused(request_state, request, refusal, close=close)
 
@@ -359,7 +374,10 @@ class Pipeline:
         """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
         _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
         self._totals.faults += 1
-        if request_state.stream and request_state.first_byte_s is not None:
+        heartbeat = request_state.heartbeat
+        if (request_state.stream and request_state.first_byte_s is not None) or (
+            heartbeat is not None and heartbeat.stream.started
+        ):
             request.connection.abort()
         return own_answers.failed_here(request_state, request)
 

@@ -37,7 +37,8 @@ from evenkeel_router.api.inference import Inference, with_cache_salt, with_clien
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
-from evenkeel_router.transport.client_request import Request, Stream
+from evenkeel_router.request.heartbeat import Heartbeat
+from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Outgoing
 
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
@@ -47,16 +48,19 @@ _TRACESTATE: Final = istr("tracestate")
 
 
 class RequestIds:
-    """Ids of requests: unique among routers by their prefix, within one by their number."""
+    """Ids of requests: unique among routers by their prefix, within one by their number.
+
+    A client may send the same id twice, and engines end requests by their id, so a replica is never sent a client's.
+    """
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
-    def of(self, request: Request) -> str:
-        """The id that the client sent, if it is well-formed, else a new one."""
+    def given(self, request: Request) -> str:
+        """The id that the client sent, if it is well-formed; empty otherwise."""
         given = request.headers.get(_REQUEST_ID)
-        return given if given is not None and _WELL_FORMED_ID.fullmatch(given) else self.new()
+        return given if given is not None and _WELL_FORMED_ID.fullmatch(given) else ""
 
     def new(self) -> str:
         """A new id."""
@@ -124,8 +128,11 @@ class RequestState(msgspec.Struct, eq=False):
     """One request."""
 
     request_id: str
+    """The id that the client sent, or the router's own: in the answer, the log and the trace."""
     path: str
     started_s: float
+    own_id: str = ""
+    """The router's own id. Replicas get it; with its number for each attempt but the first."""
     cors: Headers = ()
     """Headers for a page of another origin."""
     trace: RequestTrace | None = None
@@ -151,8 +158,8 @@ class RequestState(msgspec.Struct, eq=False):
     replica: str = ""
     """Name of the last replica that the request was sent to; empty before."""
     # The answer.
-    opened: Stream | None = None
-    """The answer of a stream whose client gets signs of life while it waits; None: it gets none."""
+    heartbeat: Heartbeat | None = None
+    """Signs of life for the client while its stream waits; None: it gets none."""
     first_byte_s: float | None = None
     """When the client was sent the first content, or the whole answer (R19)."""
     status: int = 0
@@ -210,7 +217,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         if api.key_in_body:
             body = with_client_key(body, key)
         lines = _client_lines("" if api.key_in_body else key, cache_salt)
-        lines += f"{REQUEST_ID_HEADER}: {request_state.request_id}\r\n"
+        lines += f"{REQUEST_ID_HEADER}: {request_state.own_id}"
+        lines += "\r\n" if request_state.attempts == 1 else f"-{request_state.attempts}\r\n"
         if cache_salt and api.salt_in_body:
             body = with_cache_salt(body, cache_salt)
         if inference.adapter is not None:
@@ -268,6 +276,8 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     cached_tokens: int = 0
     output_tokens: int = 0
     trace_id: str = ""
+    upstream_id: str = ""
+    """The id that replicas got; empty: `request_id`."""
 
 
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
@@ -292,6 +302,7 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         cached_tokens,
         output_tokens,
         "" if trace is None else trace.log_id(),
+        "" if request_state.own_id == request_state.request_id else request_state.own_id,
     )
 
 

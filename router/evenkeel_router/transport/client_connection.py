@@ -37,7 +37,8 @@ class Owner(Protocol):
 
     handle: Callable[[Request], Awaitable[Answer]]
     refuse: Callable[[Request, BaseException], Answer]
-    keep_alive_s: float
+    keep_alive_s: Callable[[], float]
+    head_timeout_s: float
     connections: OrderedDict[ClientConnection, None]
 
     def connected(self, connection: ClientConnection) -> None:
@@ -53,7 +54,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_arriving", "_closing", "_current", "_drained", "_fd", "_head_bytes", "_headers",
         "_idle_since_s", "_idle_timer", "_in_head", "_is_long", "_loop", "_owner", "_parser", "_paused_for_body",
-        "_pipelined", "_reading_ended", "_resumes_body", "_target", "_unparsed", "on_full", "opened_s",
+        "_pipelined", "_reading_ended", "_resumes_body", "_slow_head_s", "_target", "_unparsed", "on_full", "opened_s",
         "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
@@ -88,6 +89,8 @@ class ClientConnection(asyncio.Protocol):
         self._closing = False
         """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
+        self._slow_head_s = -1.0
+        """`_idle_since_s` at the last check, if a head had begun then."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._fd: int | None = None
         """The socket, as long as it has taken everything at once."""
@@ -106,8 +109,8 @@ class ClientConnection(asyncio.Protocol):
         own = transport.get_extra_info("socket")
         if own is not None and transport.get_extra_info("sslcontext") is None:
             self._fd = own.fileno()
-        self._idle_since_s = self._loop.time()
-        self._idle_timer = self._loop.call_later(self._owner.keep_alive_s, self._check_idle)
+        self._idle_since_s = self.opened_s
+        self._idle_timer = self._loop.call_later(self._owner.head_timeout_s, self._check_idle)
         self._owner.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -213,13 +216,17 @@ class ClientConnection(asyncio.Protocol):
         self.close()
 
     def _check_idle(self) -> None:
-        """Close if the client has sent no whole head for too long."""
-        now_s, limit_s = self._loop.time(), self._owner.keep_alive_s
-        due_s = self._idle_since_s + limit_s if self.idle else now_s + limit_s
-        if due_s <= now_s:
+        """Close if the client has sent no whole head for too long. Looks once in each time for a head."""
+        now_s, head_s = self._loop.time(), self._owner.head_timeout_s
+        is_new = self._idle_since_s == self.opened_s
+        limit_s = head_s if is_new else self._owner.keep_alive_s()
+        due_s = self._idle_since_s + limit_s if self.idle else now_s + head_s
+        is_slow = self.idle and self._in_head and self._slow_head_s == self._idle_since_s
+        if due_s <= now_s or is_slow:
             self.close()
-        else:
-            self._idle_timer = self._loop.call_at(due_s, self._check_idle)
+            return
+        self._slow_head_s = self._idle_since_s if self.idle and self._in_head else -1.0
+        self._idle_timer = self._loop.call_at(min(due_s, now_s + head_s), self._check_idle)
 
     # Reading.
 

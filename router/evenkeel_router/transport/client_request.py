@@ -274,7 +274,10 @@ class Answer(Protocol):
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_UNFRAMED: Final = f"content-type: {EVENT_STREAM}\r\ncache-control: no-cache\r\n"
+_UNFRAMED: Final = (
+    f"content-type: {EVENT_STREAM}\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+)
+"""nginx collects answers in buffers of 8 pages unless the last header says no."""
 _CHUNKED: Final = f"{_UNFRAMED}transfer-encoding: chunked\r\n"
 
 _STATUS_LINES: Final = {

@@ -14,12 +14,14 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 from msgspec import Struct
 
+from evenkeel_router.transport.peer_watch import watch_peer
 from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -35,6 +37,8 @@ from evenkeel_router.transport.upstream import (
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
+MAX_AGE_S: Final = 60.0
+"""Time after which a connection to a name, not to an address, takes no more requests: the name may stand for another address."""
 MAX_OPEN: Final = 4096
 _LOCAL_ERRORS: Final = (
     errno.EMFILE,
@@ -58,6 +62,7 @@ class Connections:
         self._idle: dict[str, deque[ReplicaConnection]] = {}
         """URL of a replica → its idle connections; the last one used is on the right."""
         self._timer = SilenceTimer()
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:
         """A pooled connection; None if there is none."""
@@ -84,7 +89,7 @@ class Connections:
         self._opening += 1  # counts towards the bound meanwhile
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await self._loop.create_connection(
+                transport, connection = await self._loop.create_connection(
                     lambda: ReplicaConnection(self, self._timer, replica.url),
                     url.hostname or "",
                     port,
@@ -99,10 +104,15 @@ class Connections:
         finally:
             self._opening -= 1
         self._open.add(connection)
+        watch_peer(transport.get_extra_info("socket").fileno())
+        if _is_name(url.hostname or ""):
+            connection.last_use_s = self._loop.time() + MAX_AGE_S
         return connection
 
     def close(self) -> None:
         """Close all idle connections."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         for idle in self._idle.values():
             while idle:
                 idle.pop().abort()
@@ -113,6 +123,20 @@ class Connections:
         if idle is None:
             idle = self._idle[connection.url] = deque()
         idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(IDLE_LIMIT_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what was idle for too long, and forget addresses of replicas that are gone."""
+        self._sweep_timer = None
+        until_s = self._loop.time() - IDLE_LIMIT_S
+        for url, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since_s <= until_s:
+                idle.popleft().abort()
+            if not idle:
+                del self._idle[url]
+        if self._idle:
+            self._sweep_timer = self._loop.call_later(IDLE_LIMIT_S, self._sweep)
 
     def lost(self, connection: ReplicaConnection) -> None:
         """The replica closed an idle connection."""
@@ -138,6 +162,14 @@ class Connections:
             )
         self.lost(longest)
         longest.abort()
+
+
+def _is_name(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return True
+    return False
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ and after that read it is between two chunks.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final, Protocol, cast
 
 import httptools
@@ -104,10 +105,41 @@ class ReplicaConnection(asyncio.Protocol):
 
     # Slots, here and in all classes that a chunk passes, keep the data of each event on few cache lines.
     __slots__ = (
-        "_active", "_begun", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
-        "_feed", "_framed", "_head_bytes", "_headed", "_held", "_is_overdue", "_limit_s", "_loop", "_parser",
-        "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_timer", "_transport",
-        "_waiter", "answered", "content_type", "idle_since_s", "on_body", "opened_s", "retry_after", "reused", "status",
+        "_active",
+        "_begun",
+        "_between",
+        "_busy",
+        "_client",
+        "_closing",
+        "_complete",
+        "_deadline_s",
+        "_error",
+        "_feed",
+        "_framed",
+        "_head_bytes",
+        "_headed",
+        "_held",
+        "_is_overdue",
+        "_limit_s",
+        "_loop",
+        "_parser",
+        "_passes",
+        "_paused",
+        "_pieces",
+        "_pool",
+        "_sent_s",
+        "_size",
+        "_timer",
+        "_transport",
+        "_waiter",
+        "answered",
+        "content_type",
+        "idle_since_s",
+        "last_use_s",
+        "on_body",
+        "retry_after",
+        "reused",
+        "status",
         "url",
     )  # fmt: skip
 
@@ -118,7 +150,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._pool = pool
         self._timer = timer
         self._loop = asyncio.get_running_loop()
-        self.opened_s = self._loop.time()
+        self.last_use_s = inf
+        """Time after which the connection takes no more requests."""
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []  # always this list, because
         self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
@@ -226,8 +259,11 @@ class ReplicaConnection(asyncio.Protocol):
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
             self._resume()  # a paused connection would not notice that the replica closes it
-            self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
-            self._pool.give_back(self)
+            now_s = self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
+            if now_s < self.last_use_s:
+                self._pool.give_back(self)
+            else:
+                self.abort()
         else:
             self.abort()
 

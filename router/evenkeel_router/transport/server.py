@@ -26,13 +26,16 @@ class TrafficServer:
         handle: Callable[[Request], Awaitable[Answer]],
         refuse: Callable[[Request, BaseException], Answer],
         *,
-        keep_alive_s: float,
+        keep_alive_s: Callable[[], float],
+        head_timeout_s: float,
         max_connections: Callable[[], int],
     ) -> None:
-        """`refuse` answers requests that are not HTTP, and requests whose handler raised an exception."""
+        """`keep_alive_s`: how long a connection may stay open between two requests; `head_timeout_s`: the same before the first one,
+        and the time for a head that has begun. `refuse` answers requests that are not HTTP, and requests whose handler raised an exception."""
         self.handle = handle
         self.refuse = refuse
         self.keep_alive_s = keep_alive_s
+        self.head_timeout_s = head_timeout_s
         self._max_connections = max_connections
         self.connections: OrderedDict[ClientConnection, None] = OrderedDict()
         """All open connections, by the last bytes received, oldest first."""

@@ -261,7 +261,7 @@ def test_optional_objects_need_their_api() -> None:
 def test_an_ingress_lets_a_silent_stream_live_longer_than_the_router_does() -> None:
     objects = build(sample_context("simulator.yaml"))
     annotations = objects["Ingress", "simulated-router"]["metadata"]["annotations"]
-    # activationTimeout 600 s, firstTokenTimeout 120 s, idle 300 s
+    # activationTimeout 600 s, answerTimeout 420 s
     assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "1020"
     assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == str(16 * 1024**2)
 

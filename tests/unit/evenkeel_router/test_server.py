@@ -38,7 +38,9 @@ async def connected() -> AsyncIterator[
     tuple[ClientConnection, asyncio.StreamReader, asyncio.StreamWriter]
 ]:
     """A router's end of a connection, and a client's."""
-    server = TrafficServer(_handle, _refuse, keep_alive_s=75, max_connections=lambda: 16)
+    server = TrafficServer(
+        _handle, _refuse, keep_alive_s=lambda: 620, head_timeout_s=60, max_connections=lambda: 16
+    )
     loop = asyncio.get_running_loop()
     sockets = await loop.create_server(server, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*sockets.sockets[0].getsockname())
@@ -94,7 +96,11 @@ async def served(
     def refuse(request: Request, error: BaseException) -> Answer:
         return CompleteReply(request, status=400, body=str(error).encode(), close=True)
 
-    given: dict[str, Any] = {"keep_alive_s": 75, "max_connections": lambda: 16}
+    given: dict[str, Any] = {
+        "keep_alive_s": lambda: 620,
+        "head_timeout_s": 60,
+        "max_connections": lambda: 16,
+    }
     server = TrafficServer(handle or echo, refuse, **(given | limits))
     sockets = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*sockets.sockets[0].getsockname())
