@@ -175,11 +175,11 @@ class LimitsConfig:
     first_token_timeout_s: Seconds = 120.0
     """Longest wait of a stream for its first content (R19)."""
     answer_timeout_s: Seconds = 420.0
-    """Longest time of an answer that is not streamed. Stock clients send a request again after 600 s."""
+    """Longest time of an answer that is not streamed."""
     heartbeat_s: Seconds | None = None
-    """Time after which a waiting stream begins with comments or pings, one in each such time. None: it gets none."""
+    """Interval of comments or pings to clients whose stream waits. None: they get none."""
     keep_alive_timeout_s: Seconds = 620.0
-    """Longest time that a client's connection stays open without a request; a load balancer in front must close it earlier."""
+    """Longest time that a client's connection stays open without a request."""
     idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
     max_concurrent_per_client: Count = 0

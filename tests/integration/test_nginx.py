@@ -10,8 +10,10 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.nasty import DONE, EVENT, USAGE, Asked, nasty
 from tests.support.nginx import nginx
 from tests.support.ports import free_ports
+from tests.support.routers import MODEL, PATIENCE_S, config_for, router_of
 
 REQUESTS = 8
 
@@ -58,3 +60,27 @@ async def test_a_request_that_was_sent_is_never_repeated(tmp_path: Path) -> None
     assert seen.total() == REQUESTS
     assert seen["dies"] > 0
     assert statuses == {200: seen["alive"], 502: seen["dies"]}
+
+
+async def test_a_stream_passes_an_nginx_with_its_defaults_event_by_event(tmp_path: Path) -> None:
+    """Its buffers hold 32 KiB of an answer back, unless a header of the router says no."""
+    let = asyncio.Event()
+
+    async def streams(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        await let.wait()
+        await asked.chunk(EVENT + USAGE + DONE)
+        await asked.send(b"0\r\n\r\n")
+
+    async with nasty(streams) as replica, router_of(config_for(replica.config("r0"))) as front:
+        address = front.url.removeprefix("http://")
+        async with nginx(tmp_path, [address]) as client:
+            body = {"model": MODEL, "prompt": "x", "stream": True}
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                client.stream("POST", "/v1/completions", json=body) as response,
+            ):
+                pieces = response.aiter_bytes()
+                assert await anext(pieces) == EVENT  # while the replica waits
+                let.set()
+                assert b"".join([piece async for piece in pieces]) == EVENT + DONE

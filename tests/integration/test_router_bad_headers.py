@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import Anonymous, TenantLimits
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.app import running
 
+from tests.support.nasty import Asked, fine, nasty
 from tests.support.raw_clients import AUTH, BODY, behind, counted, error_of, http, raw
-from tests.support.routers import KEY, MODEL, tenancy
+from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, tenancy
 
 
 @pytest.mark.parametrize(
@@ -136,11 +139,42 @@ async def test_a_request_id_is_kept_if_it_is_well_formed_and_made_otherwise() ->
             ids.append((await client.post("/v1/completions", json=BODY, headers=header)).headers)
         got = [headers["x-request-id"] for headers in ids]
         assert got[0] == "trace-7.a:b_c"
-        assert [asked.headers["x-request-id"] for asked in replica.asked] == got
+        # Engines end requests by their id, so the client's own never gets there.
+        sent = [asked.headers["x-request-id"] for asked in replica.asked]
+        assert sent[1:] == got[1:]
+        assert len(set(sent)) == 5
+        assert got[0] not in sent
         assert len(set(got)) == 5
         assert all(len(made) < 40 and made.isascii() for made in got[1:])
         refused = await client.post("/v1/completions", content=b"{")
         assert refused.headers["x-request-id"]
+
+
+async def test_requests_and_attempts_with_one_id_have_ids_of_their_own_at_replicas() -> None:
+    async def fails_once(asked: Asked) -> None:
+        if len(seen) == 0:
+            seen.append(asked)
+            await asked.answer(b"{}", status="500 Internal Server Error")
+        else:
+            await fine(asked)
+
+    seen: list[Asked] = []
+    log = io.StringIO()
+    async with nasty(fails_once) as first, nasty(fails_once) as second:
+        config = config_for(first.config("r0"), second.config("r1"))
+        async with running(config, timing=QUICK, log_output=log) as router, http(router) as client:
+            await routable(router, 2)
+            for _ in range(2):
+                given = {"x-request-id": "mine"}
+                answer = await client.post("/v1/completions", json=BODY, headers=given)
+                assert answer.headers["x-request-id"] == "mine"
+    ids = [asked.headers["x-request-id"] for asked in (*first.asked, *second.asked)]
+    assert len(set(ids)) == 3
+    assert "mine" not in ids
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [line["request_id"] for line in lines] == ["mine", "mine"]
+    own = [line["upstream_id"] for line in lines]
+    assert set(ids) == {own[0], f"{own[0]}-2", own[1]}
 
 
 async def test_a_tenants_rate_limit_is_429_with_the_time_to_wait() -> None:

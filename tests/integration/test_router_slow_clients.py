@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from dataclasses import replace
 
 import pytest
 from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.transport import peer_watch
 from evenkeel_router.transport.server import connections_for
 
 from tests.support.nasty import DONE, EVENT, Asked
@@ -27,11 +30,52 @@ from tests.support.routers import PATIENCE_S, QUICK, until
 
 
 async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:
-    async with behind(timing=replace(QUICK, keep_alive_s=0.2)) as (router, _):
+    async with behind(timing=replace(QUICK, head_timeout_s=0.2)) as (router, _):
         reader, writer = await connect(router)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost:")
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_connection_that_was_served_may_be_idle_for_as_long_as_is_set() -> None:
+    """Load balancers keep connections to their backends for minutes; the one that closes first loses a request."""
+    limits = LimitsConfig(keep_alive_timeout_s=0.6)
+    async with behind(timing=replace(QUICK, head_timeout_s=0.1), limits=limits) as (router, _):
+        reader, writer = await connect(router)
+        for _ in range(2):
+            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + AUTH.encode() + b"\r\n\r\n")
+            assert (await answer_of(reader))[0] == 200
+            await asyncio.sleep(0.3)  # longer than for a head
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_later_head_that_comes_too_slowly_is_cut_off_as_soon() -> None:
+    limits = LimitsConfig(keep_alive_timeout_s=10 * PATIENCE_S)
+    async with behind(timing=replace(QUICK, head_timeout_s=0.1), limits=limits) as (router, _):
+        reader, writer = await connect(router)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + AUTH.encode() + b"\r\n\r\n")
+        assert (await answer_of(reader))[0] == 200
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost:")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_the_kernel_asks_clients_that_may_have_vanished() -> None:
+    async with behind() as (router, _):
+        _, writer = await connect(router)
+        await until(lambda: len(router.traffic.connections) > 0, "the connection")
+        for connection in router.traffic.connections:
+            assert connection.transport is not None
+            file = connection.transport.get_extra_info("socket").fileno()
+            with socket.socket(fileno=os.dup(file)) as own:
+                assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer_watch.IDLE_S
+                unsent_ms = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                assert unsent_ms == peer_watch.UNSENT_S * 1000
         writer.close()
 
 

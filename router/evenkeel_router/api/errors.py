@@ -248,7 +248,7 @@ class _Failure(_Reply):
     status: object = None
     status_code: object = None
     response: _Reply | None = None
-    """Of `response.failed`."""
+    """The response of the event `response.failed`."""
 
 
 _FAILURE: Final = msgspec.json.Decoder(_Failure)

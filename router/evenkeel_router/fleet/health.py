@@ -86,7 +86,7 @@ class HealthMonitor:
         self.first_tokens = FirstTokenTimes()
         """Times of all replicas together, for those that have answered few requests."""
         self._avoided: deque[tuple[float, str, Ticket]] = deque()
-        """Until when a client avoids a replica; the client; the failed request. Oldest first."""
+        """Ends of the times in which a client avoids a replica; the client; the failed request. Oldest first."""
         self.drained = asyncio.Event()
         """A replica began to drain: its next report is wanted at once."""
 
@@ -310,11 +310,11 @@ class HealthMonitor:
     # replica answered the same request, or if no other replica failed a request of the same client a moment ago.
 
     def begun(self, ticket: Ticket) -> None:
-        """A replica that is not trusted begins to answer."""
-        if self._replicas.fleet.begins(ticket):
+        """A replica that is not trusted begins to answer. After a probe, the next look at its readiness lets it return."""
+        watch = self._watches.get(ticket.member.name)
+        if self._replicas.fleet.begins(ticket) and watch is not None:
             _log.info("replica %s answers again and gets some requests", ticket.member.name)
-            self._replicas.fleet.ready(ticket.member)
-            self._notice()
+            watch.kick.set()
 
     def overdue_s(self, ticket: Ticket, longest_s: float, *, stream: bool) -> float:
         """Time after which a replica that sends nothing to any client counts as silent, at most `longest_s`."""

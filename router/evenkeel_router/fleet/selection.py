@@ -280,6 +280,10 @@ class Fleet:
             self.routable = ReplicaSet(self.routable & others)
             self.rested = ReplicaSet(self.rested & others)
             self._returning = ReplicaSet(self._returning & others)
+        if not self.routable:  # what returns must take all requests now
+            for one in self._members.values():
+                if one.routable and one.slot is not None:
+                    self.routable = ReplicaSet(self.routable | 1 << one.slot)
         self.withdrawn(member)
 
     def lost(self, member: Member) -> None:

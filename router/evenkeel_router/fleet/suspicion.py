@@ -47,7 +47,7 @@ class Evidence(NamedTuple):
     kind: str
     """One word of few, for metrics."""
     why: str
-    """For people."""
+    """Description for people."""
 
 
 class FirstTokenTimes(Struct):
@@ -142,7 +142,7 @@ class Standing:
         return seen
 
     def suspect(self, evidence: Evidence, now_s: float) -> float:
-        """From now on the replica gets nothing but probes. Returns its rest before the next one, seconds."""
+        """The replica gets nothing but probes. Returns its rest before the next one, seconds."""
         # The exponent has a bound, because 2.0 ** 1024 overflows.
         rest_s = min(LONGEST_S, self._first_rest_s * 2.0 ** min(self._rests, 32))
         self._rests += 1

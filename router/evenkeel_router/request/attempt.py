@@ -19,7 +19,7 @@ of a stream never come to `Relay.feed`: once it has begun, chunks that need no l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from typing import Final, TypeAlias
@@ -27,12 +27,9 @@ from typing import Final, TypeAlias
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
-from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
 from evenkeel_router.api.errors import (
-    CONTEXT_LENGTH_EXCEEDED,
     Outcome,
     Refusal,
-    rejected_by_replica,
 )
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.openai import TOO_LARGE
@@ -43,8 +40,9 @@ from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request import own_answers
+from evenkeel_router.request.failures import Cause, FailedAttempt
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.client_request import Answer, CompleteReply, Request, Stream
+from evenkeel_router.transport.client_request import Answer, Request, Stream
 from evenkeel_router.transport.upstream import (
     BrokenError,
     Exchange,
@@ -52,7 +50,6 @@ from evenkeel_router.transport.upstream import (
     Reply,
     SilenceError,
     TooLargeError,
-    UnansweredError,
 )
 
 MAX_OPENING_BYTES: Final = 256 * 1024
@@ -60,7 +57,7 @@ MAX_OPENING_BYTES: Final = 256 * 1024
 PROBE_TOKENS: Final = 8
 """Output tokens after which the stream of a probe is sent on: a suspect that breaks off earlier costs no client its answer."""
 NEW_TOKENS: Final = 2
-"""The same for a process that has not ended any answer yet."""
+"""Output tokens after which the stream of a process that has not ended any answer yet is sent on."""
 NOTICE_S: Final = 5.0
 """How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
 
@@ -233,82 +230,6 @@ class Answered(Struct, frozen=True):
     request: Request
     reply: Reply
     begun: Begun
-
-
-class Cause(Enum):
-    """Why an attempt failed before the client was sent anything, and so whether another replica is asked."""
-
-    LOST = "lost"
-    """A broken connection, or a 5xx: another replica is asked, while attempts are left."""
-    BUSY = "busy"
-    """The replica has no room, by its own words (429, 503): the same."""
-    SILENT = "silent"
-    """The replica sends nothing to any client: once, within the same time limit."""
-    UNREADABLE = "unreadable"
-    """An answer that is none: once, because an answer may be computed for it each time."""
-    REQUEST = "refused"
-    """A 4xx, whose cause may be the request: once. The same from another replica is the answer."""
-    KNOWN = "known"
-    """What would be the same at any replica: a context that is too long, an answer that is too large. No other replica is asked."""
-
-
-_ONCE: Final = frozenset((Cause.SILENT, Cause.UNREADABLE, Cause.REQUEST))
-_NOT_COMPUTED: Final = frozenset((Cause.BUSY, Cause.REQUEST, Cause.KNOWN))
-
-
-class FailedAttempt(Exception):
-    """An attempt failed before the client was sent anything."""
-
-    def __init__(
-        self,
-        why: str,
-        *,
-        cause: Cause = Cause.LOST,
-        unanswered: bool = False,
-        refusal: Refusal | None = None,
-    ) -> None:
-        """`unanswered`: nothing of an answer came. `refusal`: what the client gets if no other replica does better."""
-        super().__init__(why)
-        self.cause = cause
-        self.unanswered = unanswered
-        self.refusal = refusal
-
-    @classmethod
-    def of_refusal(cls, refusal: Refusal) -> FailedAttempt:
-        """The replica refused the request: with a status, or with an error inside a 200."""
-        status = refusal.status
-        if status in _ROOM:
-            cause = Cause.BUSY
-        elif status >= 500 or status in _ROUTERS_KEY:
-            cause, refusal.status = Cause.LOST, Outcome.REPLICA_FAILED.status
-            refusal.outcome = Outcome.REPLICA_FAILED
-        else:
-            known = refusal.code == CONTEXT_LENGTH_EXCEEDED
-            cause = Cause.KNOWN if known else Cause.REQUEST
-        return cls(f"the replica answered {status}", cause=cause, refusal=refusal)
-
-    @classmethod
-    def of_break(cls, error: BrokenError) -> FailedAttempt:
-        """The connection broke before the answer began."""
-        if isinstance(error, TooLargeError):
-            return cls(str(error), cause=Cause.KNOWN)
-        return cls(str(error), unanswered=isinstance(error, UnansweredError))
-
-    @property
-    def computed(self) -> bool:
-        """Whether the replica may have computed something for the request."""
-        return self.cause not in _NOT_COMPUTED
-
-    def may_go_on(self, before: Collection[Cause]) -> bool:
-        """Whether another replica is asked. `before`: the causes of earlier failures."""
-        if self.cause is Cause.KNOWN:
-            return False
-        return self.cause not in _ONCE or self.cause not in before
-
-
-_ROOM: Final = frozenset((429, 503))
-_ROUTERS_KEY: Final = frozenset((401, 403))
-"""Statuses that are about the router's own key."""
 
 
 class Relay:
@@ -506,53 +427,3 @@ async def _drain(stream: Stream, idle_s: float) -> None:
     except TimeoutError as error:
         stream.abort()
         raise own_answers.not_reading(idle_s) from error
-
-
-def relay_whole(
-    request_state: RequestState,
-    admitted: AdmittedRequest,
-    *,
-    request: Request,
-    reply: Reply,
-    close: bool,
-) -> CompleteReply:
-    """The client's answer if the replica's answer is no stream; raises `FailedAttempt`."""
-    status, body, inference = reply.status, reply.body, admitted.inference
-    api = admitted.endpoint.api
-    content_type = reply.content_type or "application/octet-stream"
-    if status != 200 or body is None:
-        raise _no_answer(reply)
-    try:
-        reported = of_reply(admitted.endpoint, body, content_type)
-    except ErrorAnswer as error:
-        raise FailedAttempt.of_refusal(error.refusal) from error
-    except GarbageError as error:
-        raise FailedAttempt(str(error), cause=Cause.UNREADABLE) from error
-    if inference.stream:
-        raise FailedAttempt(f"the replica answered 200 with {content_type}", cause=Cause.UNREADABLE)
-    request_state.usage_reported = reported is not None
-    request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
-    return CompleteReply(
-        request,
-        status=status,
-        body=body,
-        content_type=content_type,
-        headers=request_state.reply_headers(),
-        close=close,
-    )
-
-
-def _no_answer(reply: Reply) -> FailedAttempt:
-    """The failure of an answer with another status than 200, or of a stream where none was asked for."""
-    status, body = reply.status, reply.body
-    content = reply.content_type or "no content type"
-    if status in _ROUTERS_KEY or (status >= 500 and status not in _ROOM):
-        return FailedAttempt(f"the replica answered {status} with {content}")
-    if body is None or status < 400:
-        return FailedAttempt(
-            f"the replica answered {status} with {content}", cause=Cause.UNREADABLE
-        )
-    refusal = rejected_by_replica(status, body)
-    if status in _ROOM:
-        refusal.retry_after_s = own_answers.retry_after_s(reply.retry_after)
-    return FailedAttempt.of_refusal(refusal)

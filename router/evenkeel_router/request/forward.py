@@ -7,7 +7,7 @@
 | the same, but it had not begun by the report    | another replica; not one of its attempts, up to a limit  |
 | 429 or 503                                      | another replica; then the same status, with Retry-After  |
 | another 4xx, or such an error inside a 200      | another replica, once; its answer counts                 |
-| an answer that is none, an empty stream         | another replica, once; then 502                          |
+| an answer that is not JSON, an empty stream     | another replica, once; then 502                          |
 | a context too long, an answer too large         | the same at any replica: the client gets the error       |
 | the replica of the request sends nothing at all | another replica, once, within the same time limit        |
 | a probe of a suspect fails (R20)                | another replica; not one of its attempts                 |
@@ -46,15 +46,14 @@ from evenkeel_router.request import own_answers
 from evenkeel_router.request.attempt import (
     Answered,
     Attempt,
-    Cause,
-    FailedAttempt,
     Relay,
     relay_stream,
-    relay_whole,
 )
+from evenkeel_router.request.failures import Cause, FailedAttempt
 from evenkeel_router.request.pacing import relay_of
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState, Step
+from evenkeel_router.request.whole_answer import relay_whole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (
@@ -86,7 +85,7 @@ class _History(Struct, eq=False):
     failed: tuple[tuple[Ticket, Evidence], ...] = ()
     """Attempts at replicas that failed the request before the answer began, and why."""
     causes: tuple[Cause, ...] = ()
-    """Their causes."""
+    """Causes of `failed`, in the same order."""
     tried: ReplicaSet = EMPTY
     """Slots of the replicas that failed the request."""
     invited: ReplicaSet = EMPTY
@@ -94,7 +93,7 @@ class _History(Struct, eq=False):
     excused: int = 0
     """Failed attempts that do not count: probes, and those that had not begun when their replica was lost."""
     begin_by_s: float | None = None
-    """Until when the answer must begin, once a silent replica took a part of that time; None before."""
+    """Time by which the answer must begin, once a silent replica took a part of that time; None before."""
     paid: Paid = UNPAID
     """What replicas that failed the request, or gave it back, have charged the client already (R11)."""
 
@@ -285,12 +284,12 @@ class Forwarder:
         silence_s: float,
     ) -> Exception:
         """What follows an answer that did not begin."""
+        if isinstance(error, SilenceError):
+            self._health.silent(attempt.ticket, admitted.client.identity, attempt.sent_s)
         if isinstance(error, OverdueError):
             history.begin_by_s = attempt.sent_s + silence_s
             return FailedAttempt(SILENT.why, cause=Cause.SILENT)
         if isinstance(error, SilenceError):
-            client = admitted.client.identity
-            self._health.silent(attempt.ticket, client, attempt.sent_s)
             return own_answers.silent(f"The replica did not answer within {silence_s:g} s.")
         failed = FailedAttempt.of_break(error)
         if failed.cause is not Cause.KNOWN:

@@ -1,6 +1,6 @@
 """TCP's own watch over peers that vanish without a word: a machine without power, a dropped entry in a firewall (RFC 9293, section 3.8.4).
 
-Without it a connection stays open for ever on which nothing is sent, and one with unsent data for about 15 minutes.
+Without it a connection on which nothing is sent stays open without an end, and one with unsent data for about 15 minutes.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ Passes = Callable[[bytes], bool]
 
 
 def never_overdue(silent_s: float) -> bool:
-    """Never overdue."""
+    """A request that may take its whole time."""
     return False
 
 
@@ -105,7 +105,7 @@ class Reply(Protocol):
 
     @property
     def retry_after(self) -> str:
-        """Its header `Retry-After`; empty if it has none."""
+        """The header `Retry-After`; empty if the answer has none."""
 
     @property
     def body(self) -> bytes | None:

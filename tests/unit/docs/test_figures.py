@@ -16,7 +16,7 @@ from evenkeel_operator.manifests import engine as engines
 from evenkeel_plugin import matching
 from evenkeel_router import app
 from evenkeel_router.api.identity import MAX_CLIENTS
-from evenkeel_router.fleet import health, selection
+from evenkeel_router.fleet import health, suspicion
 from evenkeel_router.ledger.service_ledger import SILENCE_S
 from evenkeel_router.ledger.stores import redis
 from evenkeel_router.ledger.totals import MAX_TENANTS
@@ -33,8 +33,17 @@ HOW_TO, EXPLANATION = "how-to", "explanation"
 FIGURES: Final = (
     (EXPLANATION, "bounds", f"2·W·(U + {deficit.DEFERRED_REFILLS + 1}·Q)"),
     (EXPLANATION, "failures", f"limited to {forward.EXCUSED_PER_ATTEMPT} times"),
-    (EXPLANATION, "failures", f"requests for {TIMING.backoff_s:g} s, then"),
-    (EXPLANATION, "failures", f"up to {selection.LONGEST_S:g} s. One answer resets"),
+    (EXPLANATION, "failures", f"at most {attempt.MAX_OPENING_BYTES // 1024} KiB. A request"),
+    (EXPLANATION, "failures", f"a rest of {TIMING.first_rest_s:g} s"),
+    (EXPLANATION, "failures", f"up to {suspicion.LONGEST_S:g} s. A probe's"),
+    (EXPLANATION, "failures", f"until it has {attempt.PROBE_TOKENS} tokens"),
+    (EXPLANATION, "failures", f"{suspicion.RETURNED} at a time: trusted"),
+    (EXPLANATION, "failures", f"one of them for {TIMING.avoid_s:g} s"),
+    (
+        EXPLANATION,
+        "failures",
+        f"at least {TIMING.overdue_s:g} s. Before it has answered {health.KNOWN_TIMES}",
+    ),
     (EXPLANATION, "failures", f"after {ACTIVATION_POLL_S:g} s in any case"),
     (EXPLANATION, "figures", f"The first {MAX_CLIENTS} clients"),
     (EXPLANATION, "figures", f"The first {MAX_TENANTS} tenants"),

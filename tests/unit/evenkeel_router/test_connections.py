@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
+import socket
+from dataclasses import replace
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.transport import connections, replica_connection
+from evenkeel_router.transport import connections, peer_watch, replica_connection
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -53,6 +56,44 @@ async def test_a_connection_is_used_again_until_it_was_idle_for_too_long(
         assert await ask(pool, replica) == OK
         assert server.connections == 3
         pool.close()
+
+
+async def test_a_connection_to_a_name_ends_when_its_address_may_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_AGE_S", 0.0)
+    async with nasty(fine) as server:
+        pool, numbered = Connections(), server.config("r0")
+        named = replace(numbered, url=numbered.url.replace("127.0.0.1", "localhost"))
+        for replica, want in ((numbered, 1), (named, 3)):
+            for _ in range(2):
+                assert await ask(pool, replica) == OK
+            assert server.connections == want
+        pool.close()
+
+
+async def test_idle_connections_to_replicas_that_are_gone_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_LIMIT_S", 0.05)
+    async with nasty(fine) as server:
+        pool = Connections()
+        assert await ask(pool, server.config("r0")) == OK
+        reader = server.asked[0].reader
+        await until(reader.at_eof, "the connection to be closed, though nobody asks again")
+        pool.close()
+
+
+async def test_the_kernel_asks_replicas_that_may_have_vanished() -> None:
+    async with nasty(fine) as server:
+        pool = Connections()
+        connection = await pool.open(server.config("r0"))
+        assert connection._transport is not None
+        file = connection._transport.get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(file)) as own:
+            assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer_watch.IDLE_S
+        connection.abort()
 
 
 async def test_a_closed_port_or_an_unknown_name_is_a_connect_error() -> None:

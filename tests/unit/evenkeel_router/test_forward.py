@@ -157,10 +157,14 @@ async def test_attempts_are_bounded(error: type[BrokenError]) -> None:
 
 
 async def test_after_the_first_event_there_is_one_error_event() -> None:
-    async with behind(lambda *_: events(EVENT, BrokenError("reset"))) as (client, _, upstream):
+    async with behind(lambda *_: events(EVENT, EVENT, BrokenError("reset"))) as (
+        client,
+        _,
+        upstream,
+    ):
         body = (await client.post("/v1/completions", json=STREAM)).content
-        assert body.startswith(EVENT + b'data: {"error"')
-        assert body.count(b"\n\n") == 2
+        assert body.startswith(EVENT + EVENT + b'data: {"error"')
+        assert body.count(b"\n\n") == 3
         assert len(upstream.asked) == 1
 
 

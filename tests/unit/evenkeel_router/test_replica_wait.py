@@ -23,7 +23,7 @@ LIMITS = LimitsConfig(
     queue_timeout_s=QUEUE_S,
     activation_timeout_s=ACTIVATION_S,
     first_token_timeout_s=10.0,
-    idle_timeout_s=100.0,
+    answer_timeout_s=110.0,
 )
 
 

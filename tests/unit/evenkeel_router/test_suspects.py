@@ -225,3 +225,38 @@ async def test_one_client_alone_makes_no_replica_suspect_by_streams_that_break_o
     first = tickets[0]
     monitor.broke_off(first, "another", FAILS)
     assert first.member.suspect
+
+
+async def test_a_replica_on_its_way_back_takes_all_requests_if_it_is_the_last() -> None:
+    rooms = rooms_of("r0", "r1")
+    fleet = rooms.replicas.fleet
+    returning, other = fleet
+    returning.standing.suspect(FAILS, 0.0)
+    returning.standing.begun()
+    fleet.ready(returning)
+    tickets = [selected(rooms, client(), gated=False).ticket for _ in range(12)]
+    assert fleet.load(returning) == returning.standing.allowed == 2
+    fleet.unready(other)
+    assert fleet.routable.bit_count() == 1
+    tickets += [selected(rooms, client(), gated=False).ticket for _ in range(3)]
+    assert fleet.load(returning) == 5
+    fleet.ready(other)
+    for ticket in tickets:
+        fleet.finished(ticket, None)
+    assert fleet.routable.bit_count() == 2
+
+
+async def test_a_replica_that_lost_its_probe_with_the_client_gets_another_one() -> None:
+    rooms = rooms_of("r0", "r1")
+    fleet = rooms.replicas.fleet
+    suspect, _ = fleet
+    suspect.standing.suspect(FAILS, 0.0)
+    fleet.unready(suspect)
+    for _ in range(2):
+        assert suspect.standing.wants_probe(10.0)
+        fleet.offer(suspect)
+        probe = selected(rooms, client(), gated=False).ticket
+        assert (probe.member, probe.probe) == (suspect, True)
+        assert not suspect.standing.wants_probe(10.0)
+        assert selected(rooms, client(), gated=False).ticket.member is not suspect
+        fleet.finished(probe, None)

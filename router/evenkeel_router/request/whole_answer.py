@@ -1,0 +1,63 @@
+"""The client's answer where the replica's answer is no stream."""
+
+from __future__ import annotations
+
+from evenkeel_fairshare.fleet.contract import NOTHING
+
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
+from evenkeel_router.api.errors import rejected_by_replica
+from evenkeel_router.request import own_answers
+from evenkeel_router.request.failures import BUSY_STATUSES, KEY_STATUSES, Cause, FailedAttempt
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.transport.client_request import CompleteReply, Request
+from evenkeel_router.transport.upstream import Reply
+
+
+def relay_whole(
+    request_state: RequestState,
+    admitted: AdmittedRequest,
+    *,
+    request: Request,
+    reply: Reply,
+    close: bool,
+) -> CompleteReply:
+    """The client's answer if the replica's answer is no stream; raises `FailedAttempt`."""
+    status, body, inference = reply.status, reply.body, admitted.inference
+    api = admitted.endpoint.api
+    content_type = reply.content_type or "application/octet-stream"
+    if status != 200 or body is None:
+        raise _no_answer(reply)
+    try:
+        reported = of_reply(admitted.endpoint, body, content_type)
+    except ErrorAnswer as error:
+        raise FailedAttempt.of_refusal(error.refusal) from error
+    except GarbageError as error:
+        raise FailedAttempt(str(error), cause=Cause.UNREADABLE) from error
+    if inference.stream:
+        raise FailedAttempt(f"the replica answered 200 with {content_type}", cause=Cause.UNREADABLE)
+    request_state.usage_reported = reported is not None
+    request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
+    return CompleteReply(
+        request,
+        status=status,
+        body=body,
+        content_type=content_type,
+        headers=request_state.reply_headers(),
+        close=close,
+    )
+
+
+def _no_answer(reply: Reply) -> FailedAttempt:
+    """The failure of an answer with another status than 200, or of a stream where none was asked for."""
+    status, body = reply.status, reply.body
+    content = reply.content_type or "no content type"
+    if status in KEY_STATUSES or (status >= 500 and status not in BUSY_STATUSES):
+        return FailedAttempt(f"the replica answered {status} with {content}")
+    if body is None or status < 400:
+        return FailedAttempt(
+            f"the replica answered {status} with {content}", cause=Cause.UNREADABLE
+        )
+    refusal = rejected_by_replica(status, body)
+    if status in BUSY_STATUSES:
+        refusal.retry_after_s = own_answers.retry_after_s(reply.retry_after)
+    return FailedAttempt.of_refusal(refusal)
