@@ -130,7 +130,7 @@ class HealthMonitor:
     def _add(self, replica: ReplicaConfig) -> None:
         self._replicas.configured[replica.name] = replica
         member = self._replicas.fleet.add(replica.name)
-        member.standing = Standing(self._settings.timing.first_rest_s)
+        member.standing = Standing(self._settings.timing.first_rest_s, is_new=True)
         watch = self._watches[replica.name] = _Watch(replica)
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
@@ -235,9 +235,10 @@ class HealthMonitor:
 
     def _is_kept_suspect(self, member: Member) -> bool:
         """Whether the replica gets no request but a probe, for which it is offered here. The last replica of a fleet is trusted."""
+        if not member.suspect:
+            return False
         if not self._replicas.fleet.routable:
             member.standing.trust()
-        if not member.suspect:
             return False
         if member.standing.wants_probe(self._now()):
             self._replicas.fleet.offer(member)
@@ -268,7 +269,7 @@ class HealthMonitor:
         was_inactive = watch.inactive
         watch.reported = watch.inactive = watch.sized = False
         watch.unknown_since_s = None
-        member.standing = Standing(self._settings.timing.first_rest_s)
+        member.standing = Standing(self._settings.timing.first_rest_s, is_new=True)
         self._replicas.fleet.lost(member)
         if (
             watch.replica.reports is None or was_inactive

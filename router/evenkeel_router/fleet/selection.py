@@ -23,6 +23,8 @@ from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespac
 
 from evenkeel_router.fleet.suspicion import Standing
 
+ALL: Final = ""
+"""Key of `Fleet.avoided` for every client."""
 SPARE_SLOTS: Final = 8
 """A slot is used again only while more than this many are free: the index has swept it by then."""
 TERMINATING: Final = "terminating"
@@ -155,7 +157,8 @@ class Fleet:
         self._returning: ReplicaSet = EMPTY
         """Replicas that may hold few requests at a time."""
         self.avoided: dict[str, ReplicaSet] = {}
-        """Client → the replicas that failed a request of it a while ago. No empty sets."""
+        """Client → the replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No
+        empty sets."""
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
 
@@ -280,11 +283,15 @@ class Fleet:
             self.routable = ReplicaSet(self.routable & others)
             self.rested = ReplicaSet(self.rested & others)
             self._returning = ReplicaSet(self._returning & others)
-        if not self.routable:  # what returns must take all requests now
-            for one in self._members.values():
-                if one.routable and one.slot is not None:
-                    self.routable = ReplicaSet(self.routable | 1 << one.slot)
+        if not self.routable:
+            self.routable = self.takers()
         self.withdrawn(member)
+
+    def takers(self) -> ReplicaSet:
+        """Replicas that can take requests: `routable`, and those on their way back that hold as many as they may."""
+        members = self._members.values()
+        slots = (one.slot for one in members if one.routable and one.slot is not None)
+        return ReplicaSet(sum(1 << slot for slot in slots))
 
     def lost(self, member: Member) -> None:
         """A replica's process is gone, and its cache with it (R6)."""
@@ -358,6 +365,8 @@ class Fleet:
         """
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
+            routable = ReplicaSet(self.takers() & ~tried)
+        if not routable:
             return None
         probed = None
         if self._is_wary:
@@ -383,7 +392,7 @@ class Fleet:
         self, match: MatchedRequest, routable: ReplicaSet, tried: ReplicaSet
     ) -> tuple[ReplicaSet, int | None]:
         """Replicas without those that failed the client, and the suspect whose probe the request becomes."""
-        avoided = self.avoided.get(match.dispatch.client, EMPTY)
+        avoided = self.avoided.get(match.dispatch.client, EMPTY) | self.avoided.get(ALL, EMPTY)
         routable = ReplicaSet(routable & ~avoided) or routable
         if not self.rested or tried:
             return routable, None
@@ -398,9 +407,11 @@ class Fleet:
         """Take a replica that returns out of the choice while it holds as many requests as it may."""
         if not self._returning >> slot & 1 or not member.routable:
             return
-        others, allowed = ReplicaSet(self.routable & ~(1 << slot)), member.standing.allowed
+        others, allowed = self.routable & ~(1 << slot), member.standing.allowed
         is_full = allowed is not None and self.outstanding[slot] >= allowed
-        self.routable = others if is_full and others else ReplicaSet(others | 1 << slot)
+        self.routable = ReplicaSet(others if is_full else others | 1 << slot)
+        if not self.routable:
+            self.routable = self.takers()
 
     def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""

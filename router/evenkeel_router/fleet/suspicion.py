@@ -2,6 +2,7 @@
 
 | state     | requests that the router sends there              | ended by                                                |
 |-----------|---------------------------------------------------|---------------------------------------------------------|
+| new       | at most `NEW`                                     | the first answer: trusted; evidence of failures: suspect|
 | trusted   | any number                                        | evidence of failures: suspect                           |
 | suspect   | none; one probe after each rest                   | a probe that answers: returning; one that fails: a rest |
 | returning | at most 2, and one more after each answer         | `RETURNED` of them: trusted; one failure: suspect       |
@@ -32,6 +33,8 @@ MEMORY: Final = 64
 
 LONGEST_S: Final = 5.0
 """Longest rest between two probes: bounds how late the router notices that the replica works again."""
+NEW: Final = 4
+"""Requests at a time of a process that has not begun any answer, while other replicas hold fewer than they may."""
 RETURNED: Final = 8
 """Requests at a time from which on a replica that returns is trusted."""
 
@@ -97,8 +100,8 @@ class Standing:
         "seen",
     )  # fmt: skip
 
-    def __init__(self, first_rest_s: float = 1.0) -> None:
-        """`first_rest_s`: the rest before the first probe, which doubles up to `LONGEST_S`."""
+    def __init__(self, first_rest_s: float = 1.0, *, is_new: bool = False) -> None:
+        """`first_rest_s`: the rest before the first probe, which doubles up to `LONGEST_S`. `is_new`: the process has not answered yet."""
         self._first_rest_s = first_rest_s
         self._rest_until_s = 0.0
         self._rests = 0
@@ -113,8 +116,8 @@ class Standing:
         """First tokens that are not in `first_tokens` yet: seconds, and tokens of the prompt."""
         self.failures = 0.0
         """Requests that it failed."""
-        self.allowed: int | None = None
-        """Requests that a replica which returns may hold at a time; 0: it is suspect. None: it is trusted."""
+        self.allowed: int | None = NEW if is_new else None
+        """Requests that a replica which returns, or is new, may hold at a time; 0: it is suspect. None: it is trusted."""
         self.probing = False
         """Whether a suspect has a probe."""
         self.evidence: Evidence | None = None
@@ -123,7 +126,7 @@ class Standing:
 
     def failed(self, share_of_others: float) -> bool:
         """The replica failed a request. Returns whether it is to be suspect. `share_of_others`: their share of failures."""
-        if self.allowed is not None:
+        if self.evidence is not None:
             self.failures += 1
             return True
         self._score = max(0.0, self._score + (self.answers - self._judged) * _SUCCESS)
@@ -165,7 +168,7 @@ class Standing:
     def begun(self) -> bool:
         """A replica that is not trusted begins to answer a request. Returns whether it is trusted from now on."""
         self.allowed = max(2, (self.allowed or 0) + 1)
-        if self.allowed < RETURNED:
+        if self.allowed < RETURNED and self.evidence is not None:
             return False
         self.trust()
         return True

@@ -38,7 +38,7 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.fleet.health import SILENT, HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import Ticket
+from evenkeel_router.fleet.selection import ALL, Ticket
 from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
@@ -136,39 +136,51 @@ class Forwarder:
         fleet = self._replicas.fleet
         queue_timeout_s = self._settings.config.limits.queue_timeout_s
         history = _History(request_state.started_s + queue_timeout_s)
-        while True:
-            ticket = self._select(admitted, history)
-            if ticket is None:
-                if not fleet.routable:
-                    history.wait_until_s = await self._replica_wait.wait(
-                        request_state, admitted, history.wait_until_s
-                    )
-                elif history.spent():
-                    raise own_answers.failed_everywhere()
-                history.tried = EMPTY  # no replica had begun it, or much may have changed
-                continue
-            attempt = Attempt(fleet, self._accounting, ticket, history.tried)
-            request_state.ticket = ticket
-            try:
-                answer = await self._attempt(request_state, admitted, request, attempt, history)
-            except RelocatedError:
-                request_state.attempt_failed("relocated")
-                history.paid = await attempt.relocated(admitted.match.estimate(0))
-                history.wait_until_s = self._wait_until_s(request_state, admitted, history)
-                admitted.totals.relocations += 1
-                continue
-            except FailedAttempt as failed:
-                self._failed(request_state, admitted, attempt, history, failed)
-                continue
-            finally:
-                self._unanswered.discard(attempt)
-                attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
-            if answer is not None:
-                if request_state.outcome is None:
-                    ticket.member.standing.answers += 1
-                elif request_state.outcome in _MID_STREAM:
-                    self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
-                return answer
+        try:
+            while True:
+                ticket = self._select(admitted, history)
+                if ticket is None:
+                    if not fleet.routable:
+                        history.wait_until_s = await self._replica_wait.wait(
+                            request_state, admitted, history.wait_until_s
+                        )
+                    elif history.spent():
+                        raise own_answers.failed_everywhere()
+                    history.tried = EMPTY  # no replica had begun it, or much may have changed
+                    continue
+                attempt = Attempt(fleet, self._accounting, ticket, history.tried)
+                request_state.ticket = ticket
+                try:
+                    answer = await self._attempt(request_state, admitted, request, attempt, history)
+                except RelocatedError:
+                    request_state.attempt_failed("relocated")
+                    history.paid = await attempt.relocated(admitted.match.estimate(0))
+                    history.wait_until_s = self._wait_until_s(request_state, admitted, history)
+                    admitted.totals.relocations += 1
+                    continue
+                except FailedAttempt as failed:
+                    self._failed(request_state, admitted, attempt, history, failed)
+                    continue
+                finally:
+                    self._unanswered.discard(attempt)
+                    attempt.finished(
+                        request_state.usage
+                    )  # does nothing after `relocated` and `failed`
+                if answer is not None:
+                    self._ended(request_state, admitted, ticket)
+                    return answer
+        finally:
+            for ticket, _ in history.failed:
+                self._replicas.fleet.avoid_no_more(ALL, ticket)
+
+    def _ended(
+        self, request_state: RequestState, admitted: AdmittedRequest, ticket: Ticket
+    ) -> None:
+        """An answer that had begun has ended."""
+        if request_state.outcome is None:
+            ticket.member.standing.answers += 1
+        elif request_state.outcome in _MID_STREAM:
+            self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
 
     def _failed(  # noqa: PLR0917 - the state of one request, called once
         self,
@@ -192,6 +204,9 @@ class Forwarder:
             self._health.probe_failed(ticket, evidence)
         if failed.cause is not Cause.KNOWN:
             history.failed += ((ticket, evidence),)
+            if not ticket.member.standing.begun_s:
+                # Other requests would meet the same, until another replica shows whose fault it is.
+                self._replicas.fleet.avoid(ALL, ticket)
             if failed.cause is not Cause.REQUEST:
                 self._replicas.totals[attempt.replica].failures += 1
         if ticket.probe or (failed.unanswered and not ran):
@@ -201,7 +216,7 @@ class Forwarder:
         history.causes += (failed.cause,)
         history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
         fleet = self._replicas.fleet
-        if failed.refusal is not None and not fleet.routable & ~history.tried:
+        if failed.refusal is not None and not fleet.takers() & ~history.tried:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
             request_state.usage = NOTHING

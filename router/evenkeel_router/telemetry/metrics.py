@@ -75,7 +75,7 @@ _FLEET: Final[_Rows] = (
 )  # fmt: skip
 _MEMBERS: Final[_Rows] = (
     (gauge, "replica_routable", "routable", "1 if the replica can receive requests."),
-    (gauge, "replica_returning", lambda one: bool(one.standing.allowed), "1 if the replica was suspect and gets few requests at a time."),
+    (gauge, "replica_returning", lambda one: bool(one.standing.allowed and one.standing.evidence), "1 if the replica was suspect and gets few requests at a time."),
     (gauge, "replica_draining", lambda one: one.unschedulable in FOR_GOOD, "1 if the replica is leaving and receives no new requests."),
 )  # fmt: skip
 _REPLICAS: Final[_Rows] = (
