@@ -52,14 +52,16 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event_of_its_api(
         assert counted(router) == {Outcome.REPLICA_FAILED: 1}
 
 
-async def test_an_error_of_the_engine_in_a_stream_passes_and_costs_nothing() -> None:
+async def test_an_error_before_the_first_content_has_its_status_and_costs_nothing() -> None:
     empty = event("message_start", message={"usage": {"input_tokens": 0, "output_tokens": 0}})
     failed = event("error", error={"type": "invalid_request_error", "message": "No."})
     stream = [empty, failed, event("message_stop")]
     async with behind(streaming(*stream)) as (router, _, client):
         response = await client.post("/v1/messages", json=MESSAGES | {"stream": True})
-        assert response.content == b"".join(stream)
-        assert counted(router) == {Outcome.REPLICA_FAILED: 1}
+        assert response.status_code == 400
+        want = {"type": "invalid_request_error", "message": "No."}
+        assert response.json() == {"type": "error", "error": want}
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
         assert served(router) == 0
 
 

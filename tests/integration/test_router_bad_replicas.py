@@ -219,7 +219,7 @@ async def test_a_refused_connection_is_tried_elsewhere_and_uses_no_attempt() -> 
 
 
 async def test_silence_of_the_last_replica_is_504() -> None:
-    limits = LimitsConfig(first_token_timeout_s=0.1, idle_timeout_s=0.1)
+    limits = LimitsConfig(first_token_timeout_s=0.1, answer_timeout_s=0.1)
     async with behind(Asked.hang, limits=limits) as (client, router, _):
         for changes in ({}, {"stream": True}):
             response = await client.post("/v1/completions", json=BODY | changes)
@@ -231,7 +231,7 @@ async def test_silence_of_the_last_replica_is_504() -> None:
 
 
 async def test_another_replica_is_asked_within_the_time_of_a_silent_one() -> None:
-    limits = LimitsConfig(first_token_timeout_s=1.0, idle_timeout_s=1.0)
+    limits = LimitsConfig(first_token_timeout_s=1.0, answer_timeout_s=1.0)
     async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
         for changes in ({}, {"stream": True}):
             response = await client.post("/v1/completions", json=BODY | changes)

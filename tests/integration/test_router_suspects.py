@@ -24,7 +24,7 @@ from tests.support.routers import KEY, MODEL, PATIENCE_S, QUICK, config_for, rou
 REQUESTS = 240
 AT_ONCE = 6
 TIMING = replace(QUICK, first_rest_s=0.2, overdue_s=0.05, avoid_s=0.2)
-LIMITS = LimitsConfig(first_token_timeout_s=2.0, idle_timeout_s=2.0)
+LIMITS = LimitsConfig(first_token_timeout_s=2.0, answer_timeout_s=2.0)
 WHOLE = {True: EVENT + EVENT + DONE, False: OK}
 
 
@@ -168,7 +168,7 @@ async def test_a_cured_replica_serves_again(behaviour: Behaviour, stream: bool) 
 async def test_where_all_replicas_are_bad_no_request_exceeds_its_budget(
     behaviour: Behaviour, stream: bool
 ) -> None:
-    limits = replace(LIMITS, first_token_timeout_s=0.4, idle_timeout_s=0.4)
+    limits = replace(LIMITS, first_token_timeout_s=0.4, answer_timeout_s=0.4)
     async with fleet(behaviour, behaviour, behaviour, limits=limits) as (client, router, replicas):
         got = await answers(client, requests=12, stream=stream)
         assert len(got) == 12
