@@ -324,14 +324,14 @@ class EventScan:
         return _LAST_EVENT
 
     def _slowly(self, data: bytes) -> bytes:
-        if self._tail and b"\n" not in data:
-            self._more.append(data)
-            self._check_size(len(self._tail) + sum(map(len, self._more)))
-            return b""
-        if self._more:
-            data = b"".join((*self._more, data))
+        if self._tail:
+            if b"\n" not in data:
+                self._more.append(data)
+                self._check_size(len(self._tail) + sum(map(len, self._more)))
+                return b""
+            data = b"".join((self._tail, *self._more, data))
             self._more.clear()
-        events, tail = _cut(self._tail + data)
+        events, tail = _cut(data)
         passed = []
         for event in events:
             if self._event(event):

@@ -19,7 +19,7 @@ from evenkeel_kube.watch import Selection, Watcher
 
 from evenkeel_router.cluster import endpoints
 from evenkeel_router.cluster.endpoints import EndpointSlice, Pod
-from evenkeel_router.fleet.selection import DiscoveredReplica
+from evenkeel_router.fleet.discovered import DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
 _log = logging.getLogger(__name__)

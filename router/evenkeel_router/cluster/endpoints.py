@@ -22,7 +22,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_kube.cache import Named
 
-from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
+from evenkeel_router.fleet.discovered import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"

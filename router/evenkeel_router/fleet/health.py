@@ -30,9 +30,10 @@ from typing import Final
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
+from evenkeel_router.fleet.discovered import TERMINATING, DiscoveredReplica
 from evenkeel_router.fleet.probe import Prober, ProbeVerdict, wait_for
 from evenkeel_router.fleet.replicas import Discovery, Replicas
-from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica, Member, Ticket
+from evenkeel_router.fleet.selection import Member, Ticket
 from evenkeel_router.fleet.suspicion import Evidence, FirstTokenTimes, Standing, most_suspects
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
@@ -40,6 +41,8 @@ from evenkeel_router.settings import Settings
 _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
 REPORT_PATIENCE_S: Final = 5.0
+NEW_LOOKS: Final = 10
+"""Probes after which a process that got no request is not new."""
 KNOWN_TIMES: Final = 8
 """First tokens from which on a replica's own times count."""
 SILENT: Final = Evidence("silent", "it is silent while other replicas answer")
@@ -56,6 +59,8 @@ class _Watch:
     probed: bool = False
     """Whether a probe has shown if the replica takes requests."""
     silent: int = 0
+    looks: int = 0
+    """Probes since a new process takes requests."""
     reported: bool = False
     """Whether a report named the process that is there now."""
     inactive: bool = False
@@ -161,6 +166,9 @@ class HealthMonitor:
             self._forget_avoided()
             if member is not None:
                 self.first_tokens.learn(member.standing.learn())
+                watch.looks = watch.looks + 1 if member.standing.is_new and member.routable else 0
+                if watch.looks > NEW_LOOKS:
+                    self._replicas.fleet.settled(member)
             await wait_for(watch.kick, self._settings.timing.probe_interval_s)
 
     async def _look_for_restart(self, watch: _Watch, member: Member) -> None:
@@ -341,6 +349,7 @@ class HealthMonitor:
     def broke_off(self, ticket: Ticket, client: str, evidence: Evidence) -> None:
         """A replica failed a request that it had begun, so that no other one was asked."""
         known = client in self._replicas.fleet.avoided
+        ticket.member.standing.answers = max(0, ticket.member.standing.answers - 1)
         self.avoid(client, ticket)
         if not known:  # else the client's requests may be the cause
             self._blame(ticket, evidence)

@@ -21,7 +21,8 @@ from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
-from evenkeel_router.fleet.selection import DiscoveredReplica, Fleet
+from evenkeel_router.fleet.discovered import DiscoveredReplica
+from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import Activation, WaitQueue
 from evenkeel_router.ledger.service_ledger import cost_of
 from evenkeel_router.ledger.totals import ReplicaTotals

@@ -16,19 +16,17 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
-from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
+from evenkeel_router.fleet.discovered import TERMINATING
 from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
 """Key of `Fleet.avoided` for every client."""
 SPARE_SLOTS: Final = 8
 """A slot is used again only while more than this many are free: the index has swept it by then."""
-TERMINATING: Final = "terminating"
-"""`Member.unschedulable` of one whose pod is being deleted."""
 
 
 class Basis(StrEnum):
@@ -57,15 +55,6 @@ class Pages(NamedTuple):
     def cached(self, pages: int) -> int:
         """Tokens that an engine finds cached if it holds `pages`. Never the last token: the engine computes it for its output."""
         return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveredReplica:
-    """A replica that exists."""
-
-    replica: ReplicaConfig
-    unschedulable: str = ""
-    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -237,6 +226,15 @@ class Fleet:
         standings = (member.standing.allowed for member in self._members.values())
         self._is_wary = bool(self.avoided) or any(allowed is not None for allowed in standings)
 
+    def settled(self, member: Member) -> None:
+        """A new process has been there for a while: it may get any number of requests, though none yet came."""
+        if member.slot is not None:
+            member.standing.trust()
+            self._returning = ReplicaSet(self._returning & ~(1 << member.slot))
+            self._look_out()
+            if member.routable:
+                self.ready(member)
+
     def begins(self, ticket: Ticket) -> bool:
         """A replica that is not trusted begins to answer. Returns whether it may get more requests than a probe from now on."""
         member, was_suspect = ticket.member, ticket.member.suspect
@@ -363,23 +361,17 @@ class Fleet:
         From now on its input is charged there and its prompt counts as cached there, even before there is a connection.
         Otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
-        routable = ReplicaSet(self.routable & ~tried)
-        if not routable:
-            routable = ReplicaSet(self.takers() & ~tried)
+        routable, probe = ReplicaSet(self.routable & ~tried), False
+        if self._is_wary:
+            routable, probe = self._beware(match, routable, tried)
         if not routable:
             return None
-        probed = None
-        if self._is_wary:
-            routable, probed = self._beware(match, routable, tried)
-        slot = probed
-        if slot is None:
-            slot = self.policy.select(match.dispatch, routable, self.outstanding)
+        slot = self.policy.select(match.dispatch, routable, self.outstanding)
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
-        prediction = self._predict(match, slot)
-        ticket = Ticket(member, slot, member.lives, match, prediction, probed is not None)
+        ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
         self.outstanding[slot] += 1
         if self._is_wary:
             self._limit(member, slot)
@@ -390,18 +382,19 @@ class Fleet:
 
     def _beware(
         self, match: MatchedRequest, routable: ReplicaSet, tried: ReplicaSet
-    ) -> tuple[ReplicaSet, int | None]:
-        """Replicas without those that failed the client, and the suspect whose probe the request becomes."""
+    ) -> tuple[ReplicaSet, bool]:
+        """The replicas to choose from: without those that failed the client, or the suspect whose probe the request becomes."""
+        routable = routable or ReplicaSet(self.takers() & ~tried)
         avoided = self.avoided.get(match.dispatch.client, EMPTY) | self.avoided.get(ALL, EMPTY)
         routable = ReplicaSet(routable & ~avoided) or routable
-        if not self.rested or tried:
-            return routable, None
+        if not self.rested or tried or not routable:
+            return routable, False
         slot = (self.rested & -self.rested).bit_length() - 1
         self.rested = ReplicaSet(self.rested & ~(1 << slot))
         member = self._slots[slot]
         if member is not None:
             member.standing.probing = True
-        return routable, slot
+        return ReplicaSet(1 << slot), True
 
     def _limit(self, member: Member, slot: int) -> None:
         """Take a replica that returns out of the choice while it holds as many requests as it may."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import log
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -51,6 +51,14 @@ class Evidence(NamedTuple):
     """One word of few, for metrics."""
     why: str
     """Description for people."""
+
+
+class FirstToken(Protocol):
+    """The first content of a stream."""
+
+    @property
+    def first_token(self) -> tuple[float, int]:
+        """Seconds since the dispatch of the request, and tokens of its prompt."""
 
 
 class FirstTokenTimes(Struct):
@@ -107,13 +115,13 @@ class Standing:
         self._rests = 0
         self._score = 0.0
         self.answers = 0.0
-        """Requests that the replica answered to their end, of about the last `MEMORY` outcomes; the router counts them up."""
+        """Answers that the replica began and did not break off, of about the last `MEMORY` outcomes; the router counts them up."""
         self._judged = 0.0
         """`answers` at the last failure."""
         self.begun_s = 0.0
         """When it last began an answer."""
-        self.seen: list[tuple[float, int]] = []
-        """First tokens that are not in `first_tokens` yet: seconds, and tokens of the prompt."""
+        self.seen: list[FirstToken] = []
+        """First tokens that are not in `first_tokens` yet."""
         self.failures = 0.0
         """Requests that it failed."""
         self.allowed: int | None = NEW if is_new else None
@@ -140,7 +148,9 @@ class Standing:
 
     def learn(self) -> list[tuple[float, int]]:
         """Learn the first tokens that were seen since the last time, and return them."""
-        seen, self.seen = self.seen, []
+        if not self.seen:
+            return []
+        seen, self.seen = [one.first_token for one in self.seen], []
         self.first_tokens.learn(seen)
         return seen
 
@@ -152,6 +162,11 @@ class Standing:
         self._rest_until_s = now_s + rest_s
         self.allowed, self.evidence = 0, evidence
         return rest_s
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the process has not begun any answer, and few requests are sent there at a time."""
+        return self.allowed is not None and self.evidence is None
 
     @property
     def suspicion(self) -> str:

@@ -57,7 +57,7 @@ MAX_OPENING_BYTES: Final = 256 * 1024
 PROBE_TOKENS: Final = 8
 """Output tokens after which the stream of a probe is sent on: a suspect that breaks off earlier costs no client its answer."""
 NEW_TOKENS: Final = 2
-"""Output tokens after which the stream of a process that has not ended any answer yet is sent on."""
+"""Output tokens after which the first stream of a process is sent on."""
 NOTICE_S: Final = 5.0
 """How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
 
@@ -115,6 +115,8 @@ class Attempt(Struct, eq=False):
     _state: AttemptState = _SELECTED
     sent_s: float = 0.0
     """When the request was sent to the replica."""
+    begun_s: float = 0.0
+    """When its answer began."""
     exchange: Exchange | None = None
     booking: Booking | None = None
     turn: Turn | None = None
@@ -131,7 +133,7 @@ class Attempt(Struct, eq=False):
     def is_unproved(self) -> bool:
         """Whether the replica's process must show more than a first token, while the request could go elsewhere."""
         ticket = self.ticket
-        if ticket.member.standing.answers and not ticket.probe:
+        if ticket.member.standing.begun_s and not ticket.probe:
             return False
         return bool(self._fleet.routable & ~self.tried & ~(1 << ticket.slot))
 
@@ -139,6 +141,11 @@ class Attempt(Struct, eq=False):
     def proof_tokens(self) -> int:
         """Tokens that it must show."""
         return PROBE_TOKENS if self.ticket.probe else NEW_TOKENS
+
+    @property
+    def first_token(self) -> tuple[float, int]:
+        """Time from the dispatch of a stream to its first content, and tokens of the prompt."""
+        return self.begun_s - self.sent_s, self.ticket.match.dispatch.input_tokens
 
     @property
     def open_booking(self) -> Booking | None:
@@ -258,12 +265,11 @@ class Relay:
         scan = SCANS[admitted.endpoint.api.dialect]
         self.scan = scan(drops_usage=not admitted.inference.wants_usage)
         self.passes: Passes = self.scan.passes
-        heartbeat = self.request_state.heartbeat
-        if heartbeat is None:
-            headers = self.request_state.reply_headers()
-            self.stream = Stream(answered.request, headers=headers)
+        state = self.request_state
+        if state.heartbeat is None:
+            self.stream = Stream(answered.request, headers=state.reply_headers())
         else:
-            self.stream = heartbeat.stream
+            self.stream = state.heartbeat.stream
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""
@@ -278,7 +284,7 @@ class Relay:
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
                     self.reply.splice(self.passes, client)
-        if scan.broken is not None or (scan.failure is not None and not self.begun):
+        if scan.broken is not None:
             self.reply.hold()
 
     def _opened(self, events: bytes) -> bytes:
@@ -291,7 +297,9 @@ class Relay:
             or (self._answered.attempt.is_unproved and not self._is_proved())
         ):
             self._opening = events
-            if len(events) > MAX_OPENING_BYTES and not scan.begun:
+            if scan.failure is not None:
+                scan.broken = scan.failure.message
+            elif len(events) > MAX_OPENING_BYTES and not scan.begun:
                 scan.broken = "the replica's stream has no content"
             return b""
         self._opening = b""
@@ -379,7 +387,7 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
     scan = relay.scan
     try:
         ended = False
-        while not ended and scan.broken is None and (relay.begun or scan.failure is None):
+        while not ended and scan.broken is None:
             await relay.room(idle_s)
             ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
         scan.close()

@@ -26,7 +26,7 @@ A stream begins with its first content, any other answer with its whole body (R1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableSet
+from collections.abc import Callable, Coroutine, MutableSet
 from functools import partial
 from typing import Final
 
@@ -167,20 +167,17 @@ class Forwarder:
                         request_state.usage
                     )  # does nothing after `relocated` and `failed`
                 if answer is not None:
-                    self._ended(request_state, admitted, ticket)
+                    if request_state.outcome in _MID_STREAM:
+                        self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
                     return answer
         finally:
-            for ticket, _ in history.failed:
-                self._replicas.fleet.avoid_no_more(ALL, ticket)
+            if history.failed:
+                self._doubt_no_more(history)
 
-    def _ended(
-        self, request_state: RequestState, admitted: AdmittedRequest, ticket: Ticket
-    ) -> None:
-        """An answer that had begun has ended."""
-        if request_state.outcome is None:
-            ticket.member.standing.answers += 1
-        elif request_state.outcome in _MID_STREAM:
-            self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
+    def _doubt_no_more(self, history: _History) -> None:
+        """It is known whose fault the failures were, or never will be."""
+        for ticket, _ in history.failed:
+            self._replicas.fleet.avoid_no_more(ALL, ticket)
 
     def _failed(  # noqa: PLR0917 - the state of one request, called once
         self,
@@ -327,13 +324,13 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    async def _relay(self, answered: Answered) -> Answer:
+    def _relay(self, answered: Answered) -> Coroutine[None, None, Answer]:
         """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
         config = self._settings.config
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
+        return relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
 
     async def _has_turn(
         self,
@@ -375,17 +372,15 @@ class Forwarder:
         self._unanswered.discard(attempt)
         request_state.first_byte_s = now_s = self._now()
         request_state.status = status
-        if request_state.heartbeat is not None:
-            request_state.heartbeat.stop()
         if request_state.trace is not None:
             request_state.trace.answered()
         if attempt.turn is not None:
             attempt.turn.begun(request_state.usage)
         standing = attempt.ticket.member.standing
-        standing.begun_s = now_s
+        standing.begun_s = attempt.begun_s = now_s
+        standing.answers += 1
         if admitted.inference.stream:
-            tokens = admitted.match.dispatch.input_tokens
-            standing.seen.append((now_s - attempt.sent_s, tokens))
+            standing.seen.append(attempt)
         if standing.allowed is not None:
             self._health.begun(attempt.ticket)
         if history.failed:

@@ -7,6 +7,7 @@ Comments are part of server-sent events (WHATWG HTML, section 9.2.6), and client
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from evenkeel_router.api.errors import Dialect, Refusal
@@ -20,27 +21,28 @@ _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 class Heartbeat:
     """The heartbeat of one request, from its admission to its first content or its end."""
 
-    __slots__ = ("_dialect", "_interval_s", "_loop", "_timer", "stream")
+    __slots__ = ("_dialect", "_has_begun", "_interval_s", "_loop", "_timer", "stream")
 
-    def __init__(self, stream: Stream, dialect: Dialect, interval_s: float) -> None:
-        """`stream`: the answer, of which nothing is sent yet."""
+    def __init__(
+        self, stream: Stream, dialect: Dialect, interval_s: float, has_begun: Callable[[], bool]
+    ) -> None:
+        """`stream`: the answer, of which nothing is sent yet. `has_begun`: whether its first content was sent."""
         self.stream = stream
+        self._has_begun = has_begun
         self._dialect = dialect
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(interval_s, self._beat)
 
     def _beat(self) -> None:
+        if self.stream.gone or self._has_begun():
+            return
         self.stream.send(_PING if self._dialect is Dialect.ANTHROPIC else _COMMENT)
         self._timer = self._loop.call_later(self._interval_s, self._beat)
 
-    def stop(self) -> None:
-        """The answer begins, or is over. May be called twice."""
-        self._timer.cancel()
-
     def end(self, refusal: Refusal) -> Stream | None:
         """The stream with the error as its last event; None if nothing was sent, so that the error has a status."""
-        self.stop()
+        self._timer.cancel()
         if not self.stream.started:
             return None
         scan = SCANS[self._dialect](drops_usage=False)

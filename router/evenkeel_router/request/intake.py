@@ -60,3 +60,5 @@ class Intake:
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""
         self.admission.limits = config.limits
+        self.heartbeat_s = config.limits.heartbeat_s
+        """Interval of signs of life; None: there are none."""

@@ -78,7 +78,7 @@ class PacedRelay(MeasuredRelay):
                 self._take(events, scan.output_tokens - self.delivery.tokens)
             if scan.broken is not None:
                 break
-        if scan.broken is not None or self._is_full or (scan.failed and not self.begun):
+        if scan.broken is not None or self._is_full:
             self.reply.hold()
 
     @property

@@ -37,6 +37,7 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import (
+    REQUEST_ID,
     AdmittedRequest,
     RequestIds,
     RequestState,
@@ -110,12 +111,11 @@ class Pipeline:
         endpoint = ENDPOINTS.get(path)
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
-        own_id = self._ids.new()
         request_state = RequestState(
-            self._ids.given(request) or own_id,
+            self._ids.of(request),
             path if endpoint is not None or path == MODELS else _OTHER_PATH,
             self._now(),
-            own_id,
+            self._ids.new() if REQUEST_ID in request.headers else "",
         )
         if (
             self._intake.cors is not None
@@ -163,8 +163,7 @@ class Pipeline:
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
-        own_id = self._ids.new()
-        request_state = RequestState(own_id, _OTHER_PATH, self._now(), own_id)
+        request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
         if isinstance(error, HttpSyntaxError):
             answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
             _log.debug("not HTTP", exc_info=error)
@@ -269,9 +268,14 @@ class Pipeline:
         request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
-            if inference.stream and (heartbeat_s := self._settings.config.limits.heartbeat_s):
+            if self._intake.heartbeat_s and inference.stream:
                 stream = Stream(request, headers=request_state.reply_headers())
-                request_state.heartbeat = Heartbeat(stream, endpoint.api.dialect, heartbeat_s)
+                request_state.heartbeat = Heartbeat(
+                    stream,
+                    endpoint.api.dialect,
+                    self._intake.heartbeat_s,
+                    lambda: request_state.first_byte_s is not None,
+                )
             pages = None
             if self._tokenising.wanted:
                 if request_state.trace is not None:
@@ -298,8 +302,6 @@ class Pipeline:
             raise
         finally:
             self._intake.active_requests.discard(request_state)
-            if request_state.heartbeat is not None:
-                request_state.heartbeat.stop()
             request_state.task = None
             totals.in_flight -= 1
 

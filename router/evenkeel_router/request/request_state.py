@@ -41,7 +41,7 @@ from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Outgoing
 
-_REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
+REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TRACEPARENT: Final = istr("traceparent")
 _TRACESTATE: Final = istr("tracestate")
@@ -57,10 +57,10 @@ class RequestIds:
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
-    def given(self, request: Request) -> str:
-        """The id that the client sent, if it is well-formed; empty otherwise."""
-        given = request.headers.get(_REQUEST_ID)
-        return given if given is not None and _WELL_FORMED_ID.fullmatch(given) else ""
+    def of(self, request: Request) -> str:
+        """The id that the client sent, if it is well-formed, else a new one."""
+        given = request.headers.get(REQUEST_ID)
+        return given if given is not None and _WELL_FORMED_ID.fullmatch(given) else self.new()
 
     def new(self) -> str:
         """A new id."""
@@ -131,8 +131,8 @@ class RequestState(msgspec.Struct, eq=False):
     """The id that the client sent, or the router's own: in the answer, the log and the trace."""
     path: str
     started_s: float
-    own_id: str = ""
-    """The router's own id. Replicas get it; with its number for each attempt but the first."""
+    upstream_id: str = ""
+    """The id that the next replica gets; empty: `request_id`, which the client did not choose."""
     cors: Headers = ()
     """Headers for a page of another origin."""
     trace: RequestTrace | None = None
@@ -179,7 +179,9 @@ class RequestState(msgspec.Struct, eq=False):
         return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
 
     def attempt_failed(self, why: str) -> None:
-        """The current attempt failed; `why` is one of few words, for the trace."""
+        """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""
+        before = (self.upstream_id or self.request_id).removesuffix(f"-try{self.attempts}")
+        self.upstream_id = f"{before}-try{self.attempts + 1}"
         if self.trace is not None:
             self.trace.failed(why)
 
@@ -217,8 +219,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         if api.key_in_body:
             body = with_client_key(body, key)
         lines = _client_lines("" if api.key_in_body else key, cache_salt)
-        lines += f"{REQUEST_ID_HEADER}: {request_state.own_id}"
-        lines += "\r\n" if request_state.attempts == 1 else f"-{request_state.attempts}\r\n"
+        request_id = request_state.upstream_id or request_state.request_id
+        lines += f"{REQUEST_ID_HEADER}: {request_id}\r\n"
         if cache_salt and api.salt_in_body:
             body = with_cache_salt(body, cache_salt)
         if inference.adapter is not None:
@@ -277,7 +279,7 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     output_tokens: int = 0
     trace_id: str = ""
     upstream_id: str = ""
-    """The id that replicas got; empty: `request_id`."""
+    """The id that replicas got; absent: `request_id`."""
 
 
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
@@ -302,7 +304,7 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         cached_tokens,
         output_tokens,
         "" if trace is None else trace.log_id(),
-        "" if request_state.own_id == request_state.request_id else request_state.own_id,
+        request_state.upstream_id,
     )
 
 

@@ -343,6 +343,11 @@ class Stream:
         """Whether anything was sent; the status is fixed from then on."""
         return self._head is None
 
+    @property
+    def gone(self) -> bool:
+        """Whether the client disconnected."""
+        return self._connection.gone
+
     def send(self, events: bytes, last: bool = False) -> None:
         """Write whole events, and with the `last` the end of the stream; nothing if the client disconnected."""
         if self._connection.gone:

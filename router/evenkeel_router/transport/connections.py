@@ -106,7 +106,7 @@ class Connections:
         self._open.add(connection)
         watch_peer(transport.get_extra_info("socket").fileno())
         if _is_name(url.hostname or ""):
-            connection.last_use_s = self._loop.time() + MAX_AGE_S
+            self._loop.call_later(MAX_AGE_S, connection.retire)
         return connection
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ and after that read it is between two chunks.
 from __future__ import annotations
 
 import asyncio
-from math import inf
 from typing import Final, Protocol, cast
 
 import httptools
@@ -135,7 +134,6 @@ class ReplicaConnection(asyncio.Protocol):
         "answered",
         "content_type",
         "idle_since_s",
-        "last_use_s",
         "on_body",
         "retry_after",
         "reused",
@@ -150,8 +148,6 @@ class ReplicaConnection(asyncio.Protocol):
         self._pool = pool
         self._timer = timer
         self._loop = asyncio.get_running_loop()
-        self.last_use_s = inf
-        """Time after which the connection takes no more requests."""
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []  # always this list, because
         self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
@@ -259,11 +255,8 @@ class ReplicaConnection(asyncio.Protocol):
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
             self._resume()  # a paused connection would not notice that the replica closes it
-            now_s = self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
-            if now_s < self.last_use_s:
-                self._pool.give_back(self)
-            else:
-                self.abort()
+            self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
+            self._pool.give_back(self)
         else:
             self.abort()
 
@@ -273,6 +266,13 @@ class ReplicaConnection(asyncio.Protocol):
             return False
         self._fail(RelocatedError("the replica drains"))
         return True
+
+    def retire(self) -> None:
+        """Take no other request."""
+        self._closing = True
+        if not self._busy:
+            self._pool.lost(self)
+            self.abort()
 
     def abort(self) -> None:
         """Close at once."""

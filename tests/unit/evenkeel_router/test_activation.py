@@ -9,7 +9,8 @@ import pytest
 from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.index import PrefixIndex
-from evenkeel_router.fleet.selection import TERMINATING, Fleet
+from evenkeel_router.fleet.discovered import TERMINATING
+from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import Activation, WaitQueue
 
 from tests.support.routers import PATIENCE_S, config_for, until

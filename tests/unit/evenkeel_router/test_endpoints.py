@@ -9,7 +9,7 @@ import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION, ENGINE_KEY_LABEL
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.cluster.endpoints import EndpointSlice, Pod, peers, replicas
-from evenkeel_router.fleet.selection import DiscoveredReplica
+from evenkeel_router.fleet.discovered import DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
 from tests.support.kube_api import pod, slice_of
