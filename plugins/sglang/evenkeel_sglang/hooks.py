@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import CodeType, FrameType
@@ -262,7 +262,9 @@ def run_batch(
     if _scheduling is None:
         return original(scheduler, batch, *args, **kwargs)
     # Read before the pass: with overlap SGLang cuts the next chunk of a prompt before it processes this one's result.
-    computed = dict(zip(batch.reqs, batch.extend_lens)) if batch.forward_mode.is_extend() else {}
+    computed: Mapping[Any, int] = {}
+    if batch.forward_mode.is_extend():
+        computed = dict(zip(batch.reqs, batch.extend_lens, strict=True))
     forward = partial(original, scheduler, batch, *args, **kwargs)
     on_cpu = scheduler.server_args.device == "cpu"
     result, launch = _step_clock.launch(forward, computes=on_cpu, computed=computed)
@@ -277,7 +279,9 @@ def process_result(original: Callable[..., None], scheduler: Any, batch: Any, re
     original(scheduler, batch, result)
     if _scheduling is not None:
         launch = getattr(result, "evenkeel_launch", None)  # None: launched by another loop
-        seconds, computed = (0.0, {}) if launch is None else (_step_clock.ended(launch), launch.computed)
+        seconds, computed = (
+            (0.0, {}) if launch is None else (_step_clock.ended(launch), launch.computed)
+        )
         _scheduling.processed(
             batch_requests, is_prefill=is_prefill, seconds=seconds, computed=computed
         )

@@ -223,9 +223,7 @@ class Engine:
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
         return chunks_of([chunk, *admitted], budget), admitted
 
-    def _admit_beside(
-        self, chunk: EngineRequest, now_s: float, budget: int
-    ) -> list[EngineRequest]:
+    def _admit_beside(self, chunk: EngineRequest, now_s: float, budget: int) -> list[EngineRequest]:
         """A pass while `chunk` waits. No request that enters may be cut: it would be a second prompt in chunks."""
         self._shares.turns.begin(chunk=chunk)
         return self._admit(now_s, budget, beside=chunk)
