@@ -36,6 +36,7 @@ from evenkeel_router.api.openai import TOO_LARGE
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Ticket
+from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
@@ -224,8 +225,9 @@ class Attempt(Struct, eq=False):
             self.turn.leave(usage)
 
 
-Begun: TypeAlias = Callable[[int], None]
-"""The client is about to be sent the first of its answer, with this status."""
+Begun: TypeAlias = Callable[[], None]
+"""The client is about to be sent the first of its answer."""
+BROKE_OFF: Final = Evidence("broke_off", "it breaks off answers that have begun")
 
 
 class Answered(Struct, frozen=True):
@@ -280,7 +282,7 @@ class Relay:
                 self.stream.send(events, last and scan.done)
             elif opening := self._opened(events):
                 self.stream.send(opening, last and scan.done)
-                self._answered.begun(200)
+                self._answered.begun()
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
                     self.reply.splice(self.passes, client)
@@ -320,6 +322,11 @@ class Relay:
         if self.stream.full:  # perhaps of the connection's last answer
             await _drain(self.stream, idle_s)
 
+    def blame(self, health: HealthMonitor) -> None:
+        """The replica broke the answer off."""
+        answered = self._answered
+        health.broke_off(answered.attempt.ticket, answered.admitted.client.identity, BROKE_OFF)
+
     @property
     def all_sent(self) -> bool:
         """Whether the client was sent all that came."""
@@ -338,7 +345,7 @@ class Relay:
         """The replica's stream is over: what is held of an answer that has begun goes to the client."""
         if self.scan.begun and self.scan.broken is None and (opening := self._opened(b"")):
             self.stream.send(opening)
-            self._answered.begun(200)
+            self._answered.begun()
 
     def end(self, refusal: Refusal) -> Answer:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
@@ -376,6 +383,7 @@ async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) ->
             state.usage = relay.usage()
     if scan.failure is not None:
         state.outcome = Outcome.REPLICA_FAILED
+        relay.blame(health)
     elif not scan.done and (last := scan.last_event()):
         stream.send(last)
     stream.finish()
@@ -419,6 +427,7 @@ def _failure(
 
 def _break_off(relay: Relay, error: BrokenError | SilenceError, health: HealthMonitor) -> Answer:
     """The replica failed in the middle of a stream."""
+    relay.blame(health)
     if isinstance(error, SilenceError):
         return relay.end(
             own_answers.silent("The replica sent nothing more within the idle timeout.")

@@ -34,7 +34,6 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
 from msgspec import Struct
 
-from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.fleet.health import SILENT, HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
@@ -70,11 +69,6 @@ from evenkeel_router.transport.upstream import (
 EXCUSED_PER_ATTEMPT: Final = 4
 """Losses of replicas that use no attempt, for each attempt: the request only waited there. The limit stops a request
 that crashes every replica: until the next report it looks as if it had only waited."""
-
-
-BROKE_OFF: Final = Evidence("broke_off", "it breaks off answers that have begun")
-_MID_STREAM: Final = frozenset((Outcome.REPLICA_FAILED, Outcome.TIMEOUT))
-"""Outcomes of an answer that the replica broke off."""
 
 
 class _History(Struct, eq=False):
@@ -167,8 +161,6 @@ class Forwarder:
                         request_state.usage
                     )  # does nothing after `relocated` and `failed`
                 if answer is not None:
-                    if request_state.outcome in _MID_STREAM:
-                        self._health.broke_off(ticket, admitted.client.identity, BROKE_OFF)
                     return answer
         finally:
             if history.failed:
@@ -283,7 +275,7 @@ class Forwarder:
         answer = relay_whole(
             request_state, admitted, request=request, reply=reply, close=self._is_draining()
         )
-        self._begun(request_state, admitted, attempt, history, answer.status)
+        self._begun(request_state, admitted, attempt, history)
         return answer
 
     def _failure(  # noqa: PLR0917 - the state of one request, called once
@@ -366,12 +358,11 @@ class Forwarder:
         admitted: AdmittedRequest,
         attempt: Attempt,
         history: _History,
-        status: int,
     ) -> None:
         """The client is being sent the first of its answer."""
         self._unanswered.discard(attempt)
         request_state.first_byte_s = now_s = self._now()
-        request_state.status = status
+        request_state.status = 200
         if request_state.trace is not None:
             request_state.trace.answered()
         if attempt.turn is not None:

@@ -124,7 +124,7 @@ class PacedRelay(MeasuredRelay):
         if not self._held and due_s <= now_s + TICK_S:
             self.stream.send(events)
             if self.request_state.first_byte_s is None:
-                self._answered.begun(200)
+                self._answered.begun()
             return
         self._held.append((due_s, events))
         self._held_bytes += len(events)

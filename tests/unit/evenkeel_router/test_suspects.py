@@ -13,7 +13,8 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import ProbeVerdict
-from evenkeel_router.fleet.suspicion import Evidence
+from evenkeel_router.fleet.selection import ALL
+from evenkeel_router.fleet.suspicion import NEW, Evidence
 from evenkeel_router.transport.upstream import BrokenError, Feed, Outgoing
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
@@ -260,3 +261,38 @@ async def test_a_replica_that_lost_its_probe_with_the_client_gets_another_one() 
         assert not suspect.standing.wants_probe(10.0)
         assert selected(rooms, client(), gated=False).ticket.member is not suspect
         fleet.finished(probe, None)
+
+
+async def test_a_burst_meets_few_new_processes_at_once() -> None:
+    """All prompts begin alike, so the first process that got one attracts the others."""
+    fleet = Fleet({"r0"})
+    async with fleet.running(3) as (router, client):
+        fleet.upstream.takes_s = 0.05
+        asking = [client.post("/v1/completions", json=BODY) for _ in range(12)]
+        assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
+        assert fleet.asked("r0") == NEW
+        assert not router.rooms.replicas.fleet.avoided.keys() & {ALL}
+
+
+async def test_a_new_process_that_failed_gets_nothing_until_it_is_known_why() -> None:
+    fleet = Fleet({"r0"})
+    fleet.gate.clear()
+    async with fleet.running(2) as (router, client):
+        first = asyncio.create_task(client.post("/v1/completions", json=BODY | {"stream": True}))
+        await until(lambda: fleet.asked("r1") == 1, "the other one to be asked")
+        assert fleet.asked("r0") == 1
+        replicas_ = router.rooms.replicas.fleet
+        assert ALL in replicas_.avoided
+        other = await client.post("/v1/completions", json=BODY | {"prompt": "another"})
+        assert (other.status_code, fleet.asked("r0")) == (200, 1)
+        fleet.gate.set()
+        assert (await first).status_code == 200
+        await until(lambda: ALL not in replicas_.avoided, "the doubt to end")
+
+
+async def test_a_process_that_gets_no_request_is_new_for_a_while_only() -> None:
+    fleet = Fleet(set())
+    async with fleet.running(2) as (router, _):
+        members = list(router.rooms.replicas.fleet)
+        await until(lambda: not any(one.standing.is_new for one in members), "the while to end")
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
