@@ -167,7 +167,7 @@ class Forwarder:
                 self._doubt_no_more(history)
 
     def _doubt_no_more(self, history: _History) -> None:
-        """It is known whose fault the failures were, or never will be."""
+        """The failures of new processes are explained, or never will be."""
         for ticket, _ in history.failed:
             self._replicas.fleet.avoid_no_more(ALL, ticket)
 

@@ -29,9 +29,7 @@ class Reader:
         rooms = rooms_of("r0")
         one, attempt = admitted(rooms, client(), stream=True), selected(rooms, client())
         self.reply = FakeReply([])
-        relay = relay_of(QOE)(
-            Answered(state, one, attempt, request, self.reply, lambda status: None)
-        )
+        relay = relay_of(QOE)(Answered(state, one, attempt, request, self.reply, lambda: None))
         assert isinstance(relay, PacedRelay)
         self.relay = relay
 
