@@ -111,4 +111,4 @@ def test_routers_and_experiments_find_the_same(records: list[Record]) -> None:
         found = one.look(at_s)
         assert_equal_but_for_rounding(found, other.look(at_s))
     owed = {client: figures.owed for client, figures in found.clients.items()}
-    assert owed == pytest.approx(owed_service(records, CLIENTS, END_S))
+    assert owed == pytest.approx(owed_service(records, CLIENTS, END_S).service)

@@ -304,7 +304,7 @@ def _report(summary: Summary, out: Path) -> None:
             f"{client.finished}"
             + (f" of {client.requests}" if client.finished < client.requests else ""),
             f"{client.service:,.0f}",
-            "-" if client.given_over_owed is None else f"{client.given_over_owed:.0%}",
+            "–" if client.worst_minute is None else f"{client.worst_minute:.0%}",
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
         )
@@ -320,7 +320,7 @@ def _report(summary: Summary, out: Path) -> None:
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
     if summary.finished:
-        console.print(verdict(summary.given_over_owed), style="bold", highlight=False)
+        console.print(verdict(summary.shares), style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
 
 
