@@ -36,7 +36,7 @@ class WindowShares:
     given_over_owed: Mapping[str, float] = field(default_factory=dict)
     """Client → service over owed service, for clients that waited for at least half of the window."""
     took: Mapping[str, float] = field(default_factory=dict)
-    """The same for all clients that were given more than they were owed, the largest surplus first."""
+    """Client → service over owed service, for clients that were given more than they were owed, the largest surplus first."""
     idle_s: float = 0.0
     """Seconds of the window in which a replica was empty while requests waited at another."""
 
@@ -60,7 +60,7 @@ class Window:
 
     def __init__(self) -> None:
         self.moments: deque[Moment] = deque()
-        """In order; the first one ends the time before the window."""
+        """Moments in the order of time; the first one ends the time before the window."""
         self._sums: defaultdict[str, _Sums] = defaultdict(_Sums)
 
     @property

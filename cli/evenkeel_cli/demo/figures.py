@@ -52,7 +52,7 @@ class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     given_over_owed: dict[str, float]
     """Client → what it was given over what it was owed, of those that were owed something."""
     shares: WindowShares
-    """The same in the worst minute, of clients that waited for half of it; who took in that minute. The verdict is on these."""
+    """Given over owed in the worst minute, of clients that waited for half of it. The verdict is on these."""
     elapsed_s: float
 
 

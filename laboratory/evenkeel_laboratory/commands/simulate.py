@@ -18,6 +18,7 @@ from evenkeel_cli.output import (
     make_output_folder,
     print_error,
     print_json,
+    print_note,
     report_console,
     working,
     write_json,
@@ -32,6 +33,7 @@ from evenkeel_simulator.traffic.records import Record, write_csv
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.traces import TraceError
 from evenkeel_simulator.traffic.workload import Client, Program, Workload, weighted
+from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 import evenkeel_laboratory
@@ -61,6 +63,8 @@ def _simulate(options: Options) -> None:
         spec = _find_spec(options.workload, options.trace, options.workloads)
         setup = _setup(options, spec)
         work = _of_trace(options) if spec is None else _of_workload(options, spec)
+        for note in work.notes:
+            print_note(Console(stderr=True), note)
         make_results_folder(out)
         if options.autoscale is not None:
             _compare_scalers(options, options.autoscale, setup, work)

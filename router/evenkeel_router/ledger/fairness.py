@@ -69,7 +69,7 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
     took: Mapping[str, float] = {}
-    """The same for clients that were given more than they were owed, the largest surplus first."""
+    """Service over owed service of each client that was given more than it was owed, the largest surplus first."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
     Latency objectives exclude them."""

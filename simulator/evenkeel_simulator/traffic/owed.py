@@ -36,7 +36,7 @@ class Owed:
     service: dict[str, float]
     """Client → weighted tokens."""
     shares: WindowShares = field(default_factory=WindowShares)
-    """Of each client its worst minute; who took is of the worst minute of all. A run of less than a minute is one window."""
+    """The worst minute of each client; `took` is of the worst minute of all. A run of less than a minute is one window."""
 
 
 def owed_service(records: Collection[Record], clients: Mapping[str, Client], end_s: float) -> Owed:

@@ -14,7 +14,7 @@ def idle_s(*loads: dict[str, ReplicaLoad], able: str = "ab") -> list[float]:
     return [watch.observe(one, 2.0 * n, able=able) for n, one in enumerate(loads)]
 
 
-def test_an_empty_replica_is_idle_once_requests_have_waited_elsewhere_for_five_seconds():
+def test_an_empty_replica_is_idle_once_others_waited_for_five_seconds():
     assert idle_s(*[{"a": FULL, "b": EMPTY}] * 5) == [0, 0, 0, 2, 2]
 
 
