@@ -13,6 +13,7 @@ import typer
 from evenkeel_simulator.traffic.summary import summarise
 from evenkeel_simulator.traffic.traces import TraceError
 from evenkeel_simulator.traffic.workload import Client, Program
+from msgspec import structs
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
@@ -29,6 +30,7 @@ from evenkeel_cli.replay.clients import (
     read_keys,
     read_weights,
 )
+from evenkeel_cli.replay.idle import idle_total_s
 from evenkeel_cli.replay.report import ReplayReport, make_report, table_of, write_report
 from evenkeel_cli.replay.run import Outcome, Replay
 from evenkeel_cli.replay.sender import (
@@ -149,6 +151,7 @@ async def _replay(
     async with open_session() as session:
         headers = headers_of(work[0].client)
         model = options.model or await served_model(session, options.url, headers)
+        idle_before_s = await idle_total_s(session, options.url)
         began_s = loop.time()
         sender = Sender(
             url=options.url,
@@ -170,12 +173,15 @@ async def _replay(
                 await run.run(work)
             except asyncio.CancelledError:  # Ctrl-C: report the results so far
                 interrupted = True
+        elapsed_s, idle_s = sender.now(), await idle_total_s(session, options.url)
         with working("computing the results"):
+            records = [outcome.record() for outcome in run.outcomes]
+            summary = summarise(records, elapsed_s, clients=clients)
+            if idle_s is not None and idle_before_s is not None:
+                summary = structs.replace(summary, idle_s=max(0.0, idle_s - idle_before_s))
             report = make_report(
                 run.outcomes,
-                summary=summarise(
-                    [outcome.record() for outcome in run.outcomes], sender.now(), clients=clients
-                ),
+                summary=summary,
                 url=options.url,
                 model=model,
                 trace=options.trace.name,

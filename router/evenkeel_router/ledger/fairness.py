@@ -102,6 +102,7 @@ class Fairness:
         self._most_alive = 1
         self._saturation = Saturation()
         self._idle = IdleReplicas()
+        self._idle_total_s = 0.0
 
     @property
     def known(self) -> int:
@@ -146,6 +147,7 @@ class Fairness:
         self._saturation.retain(replicas)
         able = replicas if routable is None else {*map(replica_of, routable)}
         idle_s = self._idle.observe(replicas, now_s, able=able)
+        self._idle_total_s += idle_s
         backlogs = yield from self._backlogs(waiting, alive, now_s)
         competed = self._owe(grown, backlogs, weights)
         self._waited = backlogs
@@ -256,6 +258,7 @@ class Fairness:
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
             idle_s=shares.idle_s,
+            idle_total_s=self._idle_total_s,
             given_over_owed=ratios,
             took=shares.took,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),

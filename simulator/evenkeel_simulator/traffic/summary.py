@@ -95,6 +95,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Jain's index of what each client was given over what it was owed, as in `evenkeel top`."""
     jain_index_service_rate: float
     """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
+    idle_s: float = 0.0
+    """Seconds in which a replica was empty while requests waited at another; 0 if it is not known."""
     took: dict[str, float]
     """Clients that were given more than they were owed in the worst minute of all: service over owed service."""
     clients: dict[str, ClientSummary]
@@ -104,7 +106,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """What the verdict judges."""
         worst = {name: client.worst_minute for name, client in self.clients.items()}
         return WindowShares(
-            {name: part for name, part in worst.items() if part is not None}, self.took
+            {name: part for name, part in worst.items() if part is not None},
+            self.took,
+            self.idle_s,
         )
 
     @property
