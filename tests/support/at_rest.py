@@ -1,0 +1,51 @@
+"""What a router must hold nothing of once it has ended: every request gave back what it took, however it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from evenkeel_router import app
+from evenkeel_router.telemetry.rooms import Rooms
+
+
+def held(rooms: Rooms) -> dict[str, Any]:
+    """What requests still hold of a router, by name; empty: nothing."""
+    intake, fleet = rooms.intake, rooms.replicas.fleet
+    admission, memory = intake.admission, intake.body_memory
+    found: dict[str, Any] = {
+        "active requests": len(intake.active_requests),
+        "attempts without an answer": len(intake.unanswered),
+        "requests in admission": admission.running,
+        "tenants in admission": [one for one, of in admission._tenants.items() if of.running],
+        "clients in admission": dict(admission._clients),
+        "bytes of bodies": memory.used_bytes,
+        "tenants with bodies": [one for one, of in memory._tenants.items() if of._held_bytes],
+        "tickets of the fleet": {n: one for n, one in enumerate(fleet.outstanding) if one},
+        "open bookings": dict(rooms.service_ledger.accounting._open),
+        "turns at gates": [one for one, place in rooms.gates._places.items() if place.turns],
+        "requests that wait for a replica": len(rooms.replicas.wait_queue),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+@contextmanager
+def all_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All routers that end inside of the context hold nothing when it ends."""
+    routers: list[Rooms] = []
+
+    class Watched(Rooms):
+        """Rooms that are looked at in the end."""
+
+        @classmethod
+        def make(cls, *arguments: Any, **named: Any) -> Watched:
+            made = super().make(*arguments, **named)
+            routers.append(made)
+            return made
+
+    monkeypatch.setattr(app, "Rooms", Watched)
+    yield
+    for rooms in routers:
+        assert held(rooms) == {}
