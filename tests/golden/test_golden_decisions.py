@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import decisions_operator
+from tests.support import decisions_fairshare, decisions_operator
 
 GOLDEN = Path(__file__).parent / "decisions"
-TABLES = decisions_operator.TABLES
+TABLES = decisions_operator.TABLES | decisions_fairshare.TABLES
 
 
 @pytest.mark.parametrize("name", TABLES)
