@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import decisions_fairshare, decisions_operator
+from tests.support import decisions_fairshare, decisions_operator, decisions_router
 
 GOLDEN = Path(__file__).parent / "decisions"
-TABLES = decisions_operator.TABLES | decisions_fairshare.TABLES
+TABLES = decisions_operator.TABLES | decisions_fairshare.TABLES | decisions_router.TABLES
 
 
 @pytest.mark.parametrize("name", TABLES)
