@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import decisions_fairshare, decisions_operator, decisions_router
+from tests.support import (
+    decisions_fairshare,
+    decisions_fleet,
+    decisions_operator,
+    decisions_router,
+)
 
 GOLDEN = Path(__file__).parent / "decisions"
-TABLES = decisions_operator.TABLES | decisions_fairshare.TABLES | decisions_router.TABLES
+ROOMS = (decisions_operator, decisions_fairshare, decisions_fleet, decisions_router)
+TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}
 
 
 @pytest.mark.parametrize("name", TABLES)
