@@ -16,11 +16,18 @@ from tests.support import (
     decisions_fairshare,
     decisions_fleet,
     decisions_operator,
+    decisions_requests,
     decisions_router,
 )
 
 GOLDEN = Path(__file__).parent / "decisions"
-ROOMS = (decisions_operator, decisions_fairshare, decisions_fleet, decisions_router)
+ROOMS = (
+    decisions_operator,
+    decisions_fairshare,
+    decisions_fleet,
+    decisions_requests,
+    decisions_router,
+)
 TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}
 
 
