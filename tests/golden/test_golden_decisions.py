@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import (
+    decisions_contract,
     decisions_fairshare,
     decisions_fleet,
     decisions_operator,
@@ -22,6 +23,7 @@ from tests.support import (
 
 GOLDEN = Path(__file__).parent / "decisions"
 ROOMS = (
+    decisions_contract,
     decisions_operator,
     decisions_fairshare,
     decisions_fleet,
