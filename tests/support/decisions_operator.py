@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -28,6 +30,7 @@ from evenkeel_contract.spec.autoscaling import (
 )
 from evenkeel_contract.values import CountOrPercent, Duration, Fault, Quantity
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     AGE,
@@ -50,6 +53,7 @@ from evenkeel_operator.core.recommendation import (
     recommend,
     without_series,
 )
+from evenkeel_operator.core.records import Monitoring
 from evenkeel_operator.core.rotation import (
     choose_candidates,
     look_again_s,
@@ -82,7 +86,11 @@ from evenkeel_operator.core.workload import (
     external_workload,
     workload,
 )
+from evenkeel_operator.desired import build_all
+from evenkeel_operator.manifests.context import BuildContext
 
+from tests.support.build_contexts import subject_of
+from tests.support.crd_documents import EXTERNAL, POOLED, SCALED, SERVICE
 from tests.support.decisions import draws, row, text
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -556,6 +564,87 @@ def conditions() -> Iterator[str]:
         )
 
 
+# Objects.
+
+
+def _places(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and value of all leaves; a long text by its digest."""
+    if isinstance(value, Mapping) and value:
+        for name, one in value.items():
+            yield from _places(one, f"{path}.{name}")
+    elif isinstance(value, list | tuple) and value:
+        for number, one in enumerate(value):
+            yield from _places(one, f"{path}[{number}]")
+    else:
+        plain = str(value).replace("\n", "\\n")
+        digest = sha256(plain.encode()).hexdigest()[:12]
+        yield path, plain if len(plain) < 90 else f"{plain[:60]}… {digest}"
+
+
+Objects = Mapping[str, Mapping[str, str]]
+
+
+def _objects(context: BuildContext) -> Objects:
+    """Kind and name → values by path."""
+    built = build_all(context, replicas=context.spec.initial_replicas)
+    return {f"{one['kind']} {one['metadata']['name']}": dict(_places(one)) for one in built}
+
+
+def _difference(before: Objects, after: Objects) -> Iterator[str]:
+    """The values that differ, and objects that only one of both has by their digest."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            found = old or new or {}
+            digest = sha256(repr(sorted(found.items())).encode()).hexdigest()[:12]
+            yield f"    {'-' if new is None else '+'} {name}: {len(found)} values, {digest}"
+            continue
+        for path in sorted({*old, *new}):
+            if old.get(path) != new.get(path):
+                yield f"    {name}{path}: {old.get(path, '-')} => {new.get(path, '-')}"
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "pull policy": {"pull_policy": "Always"},
+    "pull secrets": {"pull_secrets": ("one", "two")},
+    "resources": {"router_resources": {"limits": {"cpu": 2}}},
+    "images": {
+        "router_image": "r:2",
+        "sglang_image": "s:2",
+        "vllm_image": "v:2",
+        "simulator_image": "m:2",
+    },
+    "scrapers": {"scrapers": {"team": "monitoring"}},
+    "namespace": {"operator_namespace": "evenkeel-system"},
+    "labels": {"monitoring": Monitoring(labels={"release": "prom"})},
+    "runbooks": {"monitoring": Monitoring(runbooks="https://runbooks/")},
+    "plain rules": {"monitoring": Monitoring(plain_rules=True)},
+    "version": {"version": "2.0.0"},
+}
+
+
+def objects() -> Iterator[str]:
+    """What each setting of the operator, each optional API and each kind of service changes in the objects."""
+    base = replace(subject_of(_owned(SERVICE)), apis=OPTIONAL_KINDS)
+    plain = _objects(base)
+    yield f"{sum(map(len, plain.values()))} values"
+    yield "no optional API"
+    yield from _difference(plain, _objects(replace(base, apis=frozenset())))
+    for name, document in {"scaled": SCALED, "external": EXTERNAL, "pooled": POOLED}.items():
+        yield name
+        other = replace(subject_of(_owned(document)), apis=OPTIONAL_KINDS)
+        yield from _difference(plain, _objects(other))
+    for name, changes in SETTINGS.items():
+        yield name
+        given = replace(base, defaults=replace(base.defaults, **changes))
+        yield from _difference(plain, _objects(given))
+
+
+def _owned(document: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {**document["metadata"], "namespace": "team-ml", "uid": "u"}
+    return {**document, "metadata": metadata}
+
+
 TABLES = {
     "operator-behaviour": behaviour,
     "operator-sizes": sizes,
@@ -564,4 +653,5 @@ TABLES = {
     "operator-rotation": rotation,
     "operator-pods": pods,
     "operator-conditions": conditions,
+    "operator-objects": objects,
 }
