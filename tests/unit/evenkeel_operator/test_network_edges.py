@@ -13,6 +13,7 @@ from evenkeel_kube.client import Unreachable
 from evenkeel_operator import app
 from evenkeel_operator.app import APIS_INTERVAL_S, Connections, Leader, kopf_settings, registry
 from evenkeel_operator.cluster.apply import Applier, Refusals
+from evenkeel_operator.cluster.lease import LeaseTiming
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import (
     MAX_ANSWER_BYTES,
@@ -33,6 +34,7 @@ from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS, KEY
 from tests.support.ports import free_ports
 from tests.support.virtual_time import Longest, run_virtually
+from tests.unit.evenkeel_operator.test_lease import LeaseServer, candidate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -344,3 +346,45 @@ async def test_all_lists_are_made_again_and_named_secrets_read_again() -> None:
     await observer.list_again()
     assert await observer.all_of(TENANT, "team-ml") == ()
     assert await observer.secret("team-ml", "keys") is None
+
+
+# The lease.
+
+
+def test_a_candidate_takes_the_lease_when_its_time_is_over_and_not_before() -> None:
+    taken_s: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        server = LeaseServer()
+        timing = LeaseTiming(duration_s=15, renew_deadline_s=10, retry_s=1)
+        await candidate(server, "a", timing).acquire()
+        began_s = loop.time()
+        await candidate(server, "b", timing).acquire()
+        taken_s.append(loop.time() - began_s)
+        assert server.holder == "b"
+        assert server.lease is not None
+        assert server.lease["spec"]["leaseTransitions"] == 2
+        assert server.lease["spec"]["leaseDurationSeconds"] == 15
+
+    run_virtually(main())
+    assert taken_s == [15.0]
+
+
+def test_a_holder_that_cannot_renew_stops_before_another_may_lead() -> None:
+    ended_s: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        server = LeaseServer()
+        holder = candidate(server, "a", LeaseTiming(duration_s=15, renew_deadline_s=10, retry_s=2))
+        await holder.acquire()
+        began_s = loop.time()
+        keeping = asyncio.create_task(holder.keep())
+        await asyncio.sleep(5)
+        server.is_down = True
+        await keeping
+        ended_s.append(loop.time() - began_s)
+
+    run_virtually(main())
+    assert ended_s == [14.0]  # it renewed last after 4 s
