@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import msgspec
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import EqualWeights
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_router.api.answers import GarbageError, of_reply
 from evenkeel_router.api.endpoints import ENDPOINTS, Endpoint, dialect_of
 from evenkeel_router.api.errors import Refusal, error_body, rejected_by_replica
@@ -19,6 +24,7 @@ from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.selection import Backoff, Pages
 from evenkeel_router.fleet.wait_queue import FairQueue
 from evenkeel_router.gate.engine_load import EngineLimit, EngineLoad, read_load
+from evenkeel_router.gate.gate import Gate
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
 from evenkeel_router.ledger.held_work import HeldWork, TakenBack
@@ -133,6 +139,52 @@ def sharing() -> Iterator[str]:
             )
             shown.append(f"{sum(given.values()):g}{'h' if made.holds(clients[:2]) else ''}")
         yield f"{seed}: {' '.join(shown)}"
+
+
+def _gate(rng: Random) -> str:
+    """Requests of three clients at one gate: what is admitted, what the clients hold, and the limits."""
+    policy = make_policy(
+        rng.choice(("DLPM", "DLPM", "FCFS", "VTC")),
+        ReplicaPolicyConfig(deficits=DeficitRules(quantum=rng.choice((100, 600)))),
+    )
+    gate = Gate(policy, Sharing("one", EqualWeights(), has_accounts=policy.name != "FCFS"))
+    now_s, open_, shown = 0.0, [], []
+    for n in range(60):
+        now_s += rng.choice((0.01, 0.2, 1.5))
+        action = rng.randrange(10)
+        if action < 4:
+            one = replace(
+                _gated(rng, n), client=f"ns/{rng.choice('ab')}/c", streams=bool(rng.randrange(4))
+            )
+            one.tenant = one.client.removesuffix("/c")
+            open_.append(one)
+            if not gate.enter(one, now_s):
+                shown.append("w" if gate.would_send(one) is False else "W")
+        elif action < 6 and gate.sent:
+            one = rng.choice([*gate.sent])
+            gate.begun(one, now_s, output_tokens=0 if one.streams else 9)
+            gate.progress(one, rng.choice((1, 4)))
+        elif action < 8 and open_:
+            one = open_.pop(rng.randrange(len(open_)))
+            gate.leave(one, now_s, rng.choice((None, NOTHING, Usage(one.input_tokens, 3, 12))))
+        elif action == 8:
+            gate.read(rng.choice((None, EngineLoad(rng.choice((0, 3)), rng.choice((0, 3)), 0.5))))
+        else:
+            other = {
+                "ns/a/c": ClientAtGate(rng.choice((0.0, 400.0)) + 9 * n, rng.choice((0.0, 2.0)))
+            }
+            gate.share({"one": {}, "two": other}, EqualWeights())
+        admitted = [one.id for one in gate.admit(now_s)]
+        shown.append(
+            f"{len(gate)}/{gate.unanswered}/{gate.limit}{'h' if gate.is_held else ''}{text(admitted) if admitted else ''}"
+        )
+    held = {name: (one.service, one.state) for name, one in sorted(gate.held(LinearCost()).items())}
+    return f"{' '.join(shown)} held {text(held)} {text(dict(sorted(gate.admitted.items())))}"
+
+
+def gates() -> Iterator[str]:
+    """One gate: what it admits while requests begin and end, and what its clients hold."""
+    yield from (f"{seed}: {_gate(Random(seed))}" for seed in range(40))
 
 
 # Queues and limits.
@@ -530,6 +582,7 @@ TABLES = {
     "router-windows": windows,
     "router-engine-limits": engine_limits,
     "router-sharing": sharing,
+    "router-gates": gates,
     "router-queues": queues,
     "router-limits": limits,
     "router-taken-back": taken_back,
