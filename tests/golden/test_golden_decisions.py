@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import (
+    decisions_clients,
     decisions_contract,
     decisions_fairshare,
     decisions_fleet,
@@ -23,6 +24,7 @@ from tests.support import (
 
 GOLDEN = Path(__file__).parent / "decisions"
 ROOMS = (
+    decisions_clients,
     decisions_contract,
     decisions_operator,
     decisions_fairshare,
