@@ -137,4 +137,4 @@ def test_a_number_changes_only_together_with_its_line() -> None:
     text = "".join(f"{line}\n" for line in sorted(set(numbers())))
     if os.environ.get("EVENKEEL_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text(), f"{GOLDEN} differs"
+    assert text == GOLDEN.read_text(), f"{GOLDEN} differs; write it anew as this module says"

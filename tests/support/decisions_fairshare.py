@@ -218,7 +218,8 @@ def measures() -> Iterator[str]:
             {"most": most},
             (tenancy.shares(chosen, weight, weight), tenancy.divided(9.0, most, weight, weight)),
         )
-        values = [rng.choice((0.0, 1.0, 7.5)) for _ in range(rng.randrange(1, 6))]
+        scale = rng.choice((1.0, 1.0, 1e200, 1e-200))
+        values = [scale * rng.choice((0.0, 1.0, 7.5)) for _ in range(rng.randrange(1, 6))]
         yield row(
             {"values": values},
             [jain_index(values), *(percentile(values, p) for p in (0, 33, 50, 95, 100))],

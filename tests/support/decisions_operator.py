@@ -14,6 +14,7 @@ from evenkeel_contract.names import (
     COMPONENT_LABEL,
     DRAIN_ANNOTATION,
     ENGINE_COMPONENT,
+    ENGINE_KEY_LABEL,
     IN_ROTATION_GATE,
 )
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
@@ -30,7 +31,7 @@ from evenkeel_contract.spec.autoscaling import (
 )
 from evenkeel_contract.values import CountOrPercent, Duration, Fault, Quantity
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import OPTIONAL_KINDS
+from evenkeel_operator.core.objects import OPTIONAL_KINDS, differences
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     AGE,
@@ -82,6 +83,7 @@ from evenkeel_operator.core.workload import (
     EnginePod,
     Mark,
     Workload,
+    all_use_key,
     engine_of,
     external_workload,
     workload,
@@ -581,6 +583,51 @@ def _places(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, plain if len(plain) < 90 else f"{plain[:60]}… {digest}"
 
 
+QUANTITIES = ("1", "1000m", "1Gi", "1024Mi", 1, "x", "", None, {}, [])
+PLACES = (
+    "spec.resources.limits.cpu",
+    "spec.resources.requests.nvidia.com/gpu",
+    "spec.x.y",
+    "data.key",
+    "spec.sizeLimit",
+)
+
+
+def differences_found() -> Iterator[str]:
+    """Whether two values differ for the operator, by their place; how a change is shown."""
+    for seed in range(120):
+        rng = Random(seed)
+        place, wanted, found = rng.choice(PLACES), rng.choice(QUANTITIES), rng.choice(QUANTITIES)
+        *parents, last = place.replace("nvidia.com/gpu", "nvidia@com/gpu").split(".")
+        manifests = []
+        for value in (wanted, found):
+            inner: Any = {last.replace("@", "."): value}
+            for parent in reversed(parents):
+                inner = {parent: inner}
+            manifests.append({"kind": "ConfigMap", "metadata": {"name": "n"}, **inner})
+        yield row(
+            {"place": place, "wanted": repr(wanted), "found": repr(found)},
+            sorted(map(str, differences(*manifests))),
+        )
+    for seed in range(20):
+        rng = Random(seed)
+        engines = _deployment(rng)
+        labels = rng.choice(
+            ({}, {ENGINE_KEY_LABEL: "k1"}, {ENGINE_KEY_LABEL: "k1"}, {ENGINE_KEY_LABEL: "k2"})
+        )
+        engines["spec"] = {"replicas": 2, "template": {"metadata": {"labels": labels}}}
+        engines["status"] |= {
+            "replicas": 2,
+            "updatedReplicas": 2,
+            "availableReplicas": rng.choice((1, 2)),
+        }
+        yield row(
+            {"labels": labels, "status": engines["status"]["observedGeneration"]},
+            all_use_key(engines, "k1"),
+        )
+    yield row({"engines": "none"}, all_use_key(None, "k1"))
+
+
 Objects = Mapping[str, Mapping[str, str]]
 
 
@@ -654,4 +701,5 @@ TABLES = {
     "operator-pods": pods,
     "operator-conditions": conditions,
     "operator-objects": objects,
+    "operator-differences": differences_found,
 }

@@ -282,6 +282,18 @@ def test_a_changed_list_of_apis_leads_to_a_pass_over_every_service() -> None:
     assert added == [KEY]
 
 
+async def test_news_of_a_waiting_request_and_of_a_scaler_lead_to_a_pass_at_once() -> None:
+    made = leader(FakeCluster())
+    passes: list[tuple[Key, float | None]] = []
+    looks: list[tuple[Key, float | None]] = []
+    made.work_queue.add = lambda key, after_s=None: passes.append((key, after_s))  # type: ignore
+    made._looks.add = lambda key, after_s=None: looks.append((key, after_s))  # type: ignore
+    made.activations._on_news(KEY)
+    made._autoscaler._wake(KEY)
+    made._autoscaler._look_at(KEY)
+    assert (passes, looks) == ([(KEY, 0.0), (KEY, 0.0)], [(KEY, 0.0)])
+
+
 # Lists and writes.
 
 

@@ -204,28 +204,31 @@ def test_each_hook_is_sglangs_own_function_without_a_policy(
     ]  # fmt: skip
 
 
+def batch_of(*requests: str, extends: bool = True) -> Any:
+    mode = SimpleNamespace(is_extend=lambda: extends)
+    lengths = [10 * n for n, _ in enumerate(requests, start=1)]
+    return SimpleNamespace(reqs=list(requests), forward_mode=mode, extend_lens=lengths)
+
+
+@pytest.mark.parametrize("extends", [True, False])
 def test_a_forward_pass_is_measured_and_charged_to_what_was_in_the_batch(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, extends: bool
 ) -> None:
     noted = Recorded()
     monkeypatch.setattr(hooks, "_scheduling", noted)
-    result = SimpleNamespace()
-    assert hooks.run_batch(lambda s, b: result, scheduler("dlpm"), "batch") is result
-    assert result.evenkeel_launch is not None
+    result, batch = SimpleNamespace(), batch_of("a", "b", extends=extends)
+    assert hooks.run_batch(lambda s, b: result, scheduler("dlpm"), batch) is result
+    batch.extend_lens.clear()  # as SGLang does before the result is processed
+    computed = {"a": 10, "b": 20} if extends else {}
+    assert result.evenkeel_launch.computed == computed
     monkeypatch.setattr(
-        hooks._step_clock, "ended", lambda launch: 2.5 if launch is result.evenkeel_launch else -1
+        hooks._step_clock, "ended", lambda one: 2.5 if one is result.evenkeel_launch else -1
     )
-    for extends in (True, False):
-        batch = SimpleNamespace(
-            reqs=["a", "b"], forward_mode=SimpleNamespace(is_extend=lambda e=extends: e)
-        )
-        hooks.process_result(lambda s, b, r: b.reqs.clear(), "s", batch, result)
-        hooks.process_result(lambda s, b, r: None, "s", batch, SimpleNamespace())
+    hooks.process_result(lambda s, b, r: b.reqs.clear(), "s", batch, result)
+    hooks.process_result(lambda s, b, r: None, "s", batch, SimpleNamespace())
     assert noted.calls == [
-        ("processed", ["a", "b"], True, 2.5),
-        ("processed", [], True, 0.0),
-        ("processed", ["a", "b"], False, 2.5),
-        ("processed", [], False, 0.0),
+        ("processed", ["a", "b"], extends, 2.5, computed),
+        ("processed", [], extends, 0.0, {}),
     ]
 
 
@@ -257,7 +260,13 @@ def test_a_request_that_a_waiting_chunk_leaves_no_room_for_is_not_offered(
     adder = SimpleNamespace(can_run_list=[], budget_state=lambda: "budget")
     assert hooks.add_request(lambda *_: "state", adder, "r") == "budget"
     assert hooks.add_request(lambda *_: "state", adder, "r") == "state"
-    assert [call[0] for call in noted.calls] == ["lower", "postponed", "lower", "lower", "tried"]
+    assert noted.calls == [
+        ("lower", "r", "chunk"),
+        ("postponed", "r", "no"),
+        ("lower", "r", "chunk"),
+        ("lower", "r"),
+        ("tried", "r", False),
+    ]
 
 
 def test_what_runs_and_what_was_retracted_counts_with_its_expected_output(
