@@ -38,7 +38,7 @@ TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}
 @pytest.mark.parametrize("name", TABLES)
 def test_decisions_are_those_of_the_table(name: str) -> None:
     path = GOLDEN / f"{name}.txt"
-    text = "".join(f"{line}\n" for line in TABLES[name]())
+    text = "".join(f"{line.rstrip()}\n" for line in TABLES[name]())
     if os.environ.get("EVENKEEL_WRITE_GOLDEN"):
         path.write_text(text)
     assert text.splitlines() == path.read_text().splitlines()
