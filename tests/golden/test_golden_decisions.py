@@ -20,6 +20,7 @@ from tests.support import (
     decisions_operator,
     decisions_requests,
     decisions_router,
+    decisions_simulator,
 )
 
 GOLDEN = Path(__file__).parent / "decisions"
@@ -31,6 +32,8 @@ ROOMS = (
     decisions_fleet,
     decisions_requests,
     decisions_router,
+    decisions_simulator,
+    decisions_simulator,
 )
 TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}
 
