@@ -10,12 +10,14 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import psutil
 import pytest
 from aiohttp import web
+from evenkeel_cli.up import fleet as fleets
 from evenkeel_cli.up import launcher as launchers
 from evenkeel_cli.up import ports
 from evenkeel_cli.up import process_supervisor as supervisors
@@ -362,3 +364,67 @@ async def test_probes_are_values_whatever_is_answered(monkeypatch: pytest.Monkey
             assert not await probes.routes(url, frozenset("a"), 0.2)
     finally:
         await runner.cleanup()
+
+
+# What a fleet reports.
+
+
+class Answers:
+    """Probes of one router that answers like this."""
+
+    def __init__(self, routes: bool, state: Any) -> None:
+        self._routes, self._state = routes, state
+        self.asked: list[frozenset[str]] = []
+
+    async def routes(self, admin_url: str, names: frozenset[str], limit_s: float) -> bool:
+        self.asked.append(names)
+        return self._routes
+
+    async def state(self, admin_url: str) -> Any:
+        return self._state
+
+
+@pytest.mark.parametrize(
+    ("routes", "state", "reported"),
+    [
+        (True, SimpleNamespace(config_faults=()), []),
+        (True, None, []),
+        (False, None, ["router: not all of a, b take requests yet"]),
+        (
+            True,
+            SimpleNamespace(config_faults=("x: is odd",)),
+            ["router: still uses its previous configuration: x: is odd"],
+        ),
+    ],
+)
+async def test_a_router_that_does_not_follow_the_file_is_reported(
+    routes: bool, state: Any, reported: list[str]
+) -> None:
+    reports: list[str] = []
+    probes = Answers(routes, state)
+    fleet: Any = SimpleNamespace(replicas={"b": 1, "a": 2}, _probes=probes, _report=reports.append)
+    router: Any = SimpleNamespace(name="router", admin_url="http://x")
+    await fleets.Fleet._until_applied(fleet, router)
+    assert (reports, probes.asked) == (reported, [frozenset("ab")])
+
+
+def test_what_a_killed_run_left_is_ended_and_reported(tmp_path: Path) -> None:
+    folder = StateFolder.open(tmp_path, "ns.svc")
+    reports: list[str] = []
+    fleets._clean_up(folder, reports.append)
+    assert reports == []
+    folder.write(FleetRecord("run", (ProcessRecord("router", 2**22 + 1, 1.0),)))
+    fleets._clean_up(folder, reports.append)
+    assert reports.pop() == "an earlier run was killed; none of its processes is left"
+    assert folder.read() is None
+    left = psutil.Popen([sys.executable, "-c", WAITS, "the run"], stdout=-1)
+    assert left.stdout.readline() == b"waits\n"
+    folder.write(FleetRecord("the run", (ProcessRecord("router", left.pid, left.create_time()),)))
+    fleets._clean_up(folder, reports.append)
+    assert reports == [
+        f"an earlier run was killed and left router (process {left.pid}); ending them"
+    ]
+    assert left.wait() == -signal.SIGTERM
+    assert folder.read() is None
+    left.stdout.close()
+    folder.close()
