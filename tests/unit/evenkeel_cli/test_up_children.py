@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -404,7 +405,7 @@ async def test_a_router_that_does_not_follow_the_file_is_reported(
     probes = Answers(routes, state)
     fleet: Any = SimpleNamespace(replicas={"b": 1, "a": 2}, _probes=probes, _report=reports.append)
     router: Any = SimpleNamespace(name="router", admin_url="http://x")
-    await fleets.Fleet._until_applied(fleet, router)
+    await fleets.LocalFleet._until_applied(fleet, router)
     assert (reports, probes.asked) == (reported, [frozenset("ab")])
 
 
@@ -417,14 +418,18 @@ def test_what_a_killed_run_left_is_ended_and_reported(tmp_path: Path) -> None:
     fleets._clean_up(folder, reports.append)
     assert reports.pop() == "an earlier run was killed; none of its processes is left"
     assert folder.read() is None
-    left = psutil.Popen([sys.executable, "-c", WAITS, "the run"], stdout=-1)
+    left = subprocess.Popen([sys.executable, "-c", WAITS, "the run"], stdout=subprocess.PIPE)
+    assert left.stdout is not None
     assert left.stdout.readline() == b"waits\n"
-    folder.write(FleetRecord("the run", (ProcessRecord("router", left.pid, left.create_time()),)))
+    began_s = started_s(left.pid)
+    assert began_s is not None
+    folder.write(FleetRecord("the run", (ProcessRecord("router", left.pid, began_s),)))
     fleets._clean_up(folder, reports.append)
     assert reports == [
         f"an earlier run was killed and left router (process {left.pid}); ending them"
     ]
-    assert left.wait() == -signal.SIGTERM
+    assert started_s(left.pid) is None
+    left.wait()  # its status is taken already
     assert folder.read() is None
     left.stdout.close()
     folder.close()
