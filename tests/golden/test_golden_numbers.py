@@ -1,4 +1,4 @@
-"""Every number that the product names: constants of modules, bounds of values, defaults of records and of parameters.
+"""Every number that the product names: constants of modules and classes, bounds, defaults of records and of parameters.
 
 A limit or a time that nobody waits for in a test can be wrong without a failure. Here it changes only together with a line
 that a reviewer reads. If a change is meant, write the file anew and read the difference in review:
@@ -123,6 +123,9 @@ def numbers() -> Iterator[str]:
 def of_definition(where: str, value: object) -> Iterator[str]:
     """Lines of a class or function. A default of 0 or False has none, and gets one if it changes."""
     methods = vars(value) if isinstance(value, type) and not is_record(value) else {}
+    for name, one in methods.items():
+        if is_number(one) and one and not name.startswith("__"):
+            yield f"{where}.{name} = {shown(one)}"
     for owner, one in ((where, value), *((f"{where}.{k}", v) for k, v in methods.items())):
         hints = get_type_hints(one, include_extras=True) if has_bounds(one) else {}
         for field, hint in hints.items():
