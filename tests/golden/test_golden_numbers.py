@@ -36,6 +36,8 @@ PACKAGES = (
 )
 LEFT_OUT = ("__main__",)
 """Modules that do something when they are imported."""
+OF_PYTHON = ("__", "_is_")
+"""Beginnings of the names of what the interpreter adds to a class."""
 MEASURED = ("evenkeel_simulator.server.operations._STARTED_S",)
 """Numbers of this run."""
 
@@ -124,7 +126,7 @@ def of_definition(where: str, value: object) -> Iterator[str]:
     """Lines of a class or function. A default of 0 or False has none, and gets one if it changes."""
     methods = vars(value) if isinstance(value, type) and not is_record(value) else {}
     for name, one in methods.items():
-        if is_number(one) and one and not name.startswith("__"):
+        if is_number(one) and one and not name.startswith(OF_PYTHON):
             yield f"{where}.{name} = {shown(one)}"
     for owner, one in ((where, value), *((f"{where}.{k}", v) for k, v in methods.items())):
         hints = get_type_hints(one, include_extras=True) if has_bounds(one) else {}
