@@ -36,7 +36,7 @@ PACKAGES = (
 )
 LEFT_OUT = ("__main__",)
 """Modules that do something when they are imported."""
-OF_PYTHON = ("__", "_is_")
+OF_PYTHON = ("__", "_is_", "_use_")
 """Beginnings of the names of what the interpreter adds to a class."""
 MEASURED = ("evenkeel_simulator.server.operations._STARTED_S",)
 """Numbers of this run."""
