@@ -35,7 +35,7 @@ def files_of(path: Path, max_bytes: int) -> _Files:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_recording_never_exceeds_its_size_and_each_file_begins_with_its_fleet(
+def test_a_recording_keeps_its_size_and_each_file_begins_with_its_fleet(
     tmp_path: Path, seed: int
 ) -> None:
     rng, path = Random(seed), tmp_path / "recording"
