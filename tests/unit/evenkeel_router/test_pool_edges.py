@@ -9,7 +9,7 @@ import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.transport import connections
 from evenkeel_router.transport.connections import Connections
-from evenkeel_router.transport.upstream import ConnectionLimitError, Outgoing
+from evenkeel_router.transport.upstream import ConnectionLimitError, Outgoing, SilenceError
 
 from tests.support.nasty import OK, fine, nasty
 from tests.support.router_rooms import client, joins, rooms_of, selected
@@ -106,3 +106,14 @@ async def test_all_that_is_observed_is_counted_by_a_collection() -> None:
         pass
     assert sum(len(one._new) for one in histograms) == 0
     assert sum(sum(one._counts) for one in histograms) == 6
+
+
+async def test_a_connection_that_failed_after_its_answer_serves_no_other_request() -> None:
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        exchange: Any = await pool.connect(replica)
+        await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+        exchange._connection._fail(SilenceError("late"))
+        exchange.close()
+        assert pool.pooled(replica) is None
+        pool.close()
