@@ -43,7 +43,7 @@ COMPARED: Mapping[str, float] = {
     **dict.fromkeys(("qa-s1", "qa-s2", "judge-s1", "judge-s2"), 2.5),
     **dict.fromkeys(("tot-s1", "tot-s2", "tot-s1-diverse", "tot-s2-diverse"), 1.0),
     **dict.fromkeys(("mooncake-conversation", "mooncake-synthetic", "mooncake-equal"), 1.0),
-    **dict.fromkeys(("flood", "shared-prompt"), 1.0),
+    **dict.fromkeys(("flood", "shared-prompt", "tail"), 1.0),
 }
 OURS = "D2LPM + DLPM"
 VTC = "per-client RR + VTC"

@@ -241,7 +241,9 @@ class Arena:
             scheduling=SchedulingConfig(
                 client_quantum=QUANTUM, worker_quantum=4 * QUANTUM, max_debt=round(OVERSHOOT)
             ),
-            limits=LimitsConfig(queue_timeout_s=60, first_token_timeout_s=60, idle_timeout_s=20),
+            limits=LimitsConfig(
+                queue_timeout_s=60, first_token_timeout_s=60, answer_timeout_s=80, idle_timeout_s=20
+            ),
             tenancy=TenancyConfig(
                 trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"), tenants=self.tenants
             ),

@@ -191,7 +191,11 @@ def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, Non
     )
     return (
         maintenance.run(),
-        update_fairness(service_ledger, timing),
+        update_fairness(
+            service_ledger,
+            timing,
+            lambda: [one.name for one in rooms.replicas.fleet if one.routable],
+        ),
         demand(service_ledger, timing),
     )
 

@@ -18,6 +18,7 @@ from evenkeel_cli.output import (
     make_output_folder,
     print_error,
     print_json,
+    print_note,
     report_console,
     working,
     write_json,
@@ -32,6 +33,7 @@ from evenkeel_simulator.traffic.records import Record, write_csv
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.traces import TraceError
 from evenkeel_simulator.traffic.workload import Client, Program, Workload, weighted
+from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 import evenkeel_laboratory
@@ -61,6 +63,8 @@ def _simulate(options: Options) -> None:
         spec = _find_spec(options.workload, options.trace, options.workloads)
         setup = _setup(options, spec)
         work = _of_trace(options) if spec is None else _of_workload(options, spec)
+        for note in work.notes:
+            print_note(Console(stderr=True), note)
         make_results_folder(out)
         if options.autoscale is not None:
             _compare_scalers(options, options.autoscale, setup, work)
@@ -304,7 +308,7 @@ def _report(summary: Summary, out: Path) -> None:
             f"{client.finished}"
             + (f" of {client.requests}" if client.finished < client.requests else ""),
             f"{client.service:,.0f}",
-            "-" if client.given_over_owed is None else f"{client.given_over_owed:.0%}",
+            "–" if client.worst_minute is None else f"{client.worst_minute:.0%}",
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
         )
@@ -320,7 +324,7 @@ def _report(summary: Summary, out: Path) -> None:
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
     if summary.finished:
-        console.print(verdict(summary.given_over_owed), style="bold", highlight=False)
+        console.print(verdict(summary.shares), style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
 
 
