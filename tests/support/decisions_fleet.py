@@ -11,9 +11,10 @@ from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_router.api.identity import UNPAID, Paid
+from evenkeel_router.fleet.discovered import DiscoveredReplica
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, ProbeVerdict
-from evenkeel_router.fleet.selection import DiscoveredReplica
+from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.engine_load import EngineLoad
 from evenkeel_router.ledger.held_work import TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
@@ -36,6 +37,8 @@ from tests.support.virtual_time import run_virtually
 
 Life = Callable[[Random, list[str]], Coroutine[Any, Any, None]]
 REPORTS = "tcp://127.0.0.1:1"
+
+FAILS = Evidence("lost", "it fails")
 
 
 def _lived(life: Life, seed: int) -> str:
@@ -83,7 +86,7 @@ def _of_fleet(rooms: Rooms) -> str:
         state = "r" if member.routable else "j" if member.joined else "-"
         incarnation = accounting.incarnation(member.name)
         flags = "d" if accounting.is_draining(incarnation) else ""
-        flags += "b" if member.backoff.is_active(asyncio.get_running_loop().time()) else ""
+        flags += "b" if member.suspect else ""
         shown.append(
             f"{member.name[1]}{state}{member.lives}{flags}{'i' if incarnation else ''}{member.unschedulable[:1]}"
         )
@@ -125,7 +128,8 @@ async def _health(rng: Random, lines: list[str]) -> None:
         elif rooms.replicas.fleet.routable:
             attempt = selected(rooms, client(), gated=False)
             other = rng.choice(("r0", "r1", "r2"))
-            monitor.failed([attempt.ticket] * rng.choice((1, 3)), answered_by=other)
+            failed = [(attempt.ticket, FAILS)] * rng.choice((1, 3))
+            monitor.failed(failed, "ns/t/c", answered_by=other)
             attempt.refused()
         lines.append(_of_fleet(rooms) + ("!" if monitor.drained.is_set() else ""))
         monitor.drained.clear()

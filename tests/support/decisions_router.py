@@ -15,13 +15,14 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import EqualWeights
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_router.api.answers import GarbageError, of_reply
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
 from evenkeel_router.api.endpoints import ENDPOINTS, Endpoint, dialect_of
 from evenkeel_router.api.errors import Refusal, error_body, rejected_by_replica
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.api.streams import SCANS
-from evenkeel_router.fleet.selection import Backoff, Pages
+from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.suspicion import Evidence, Standing
 from evenkeel_router.fleet.wait_queue import FairQueue
 from evenkeel_router.gate.engine_load import EngineLimit, EngineLoad, read_load
 from evenkeel_router.gate.gate import Gate
@@ -204,17 +205,19 @@ def _queue(rng: Random) -> str:
 
 
 def _pauses(rng: Random) -> str:
-    backoff, now_s, pauses = Backoff(0.5), 0.0, []
+    standing, now_s, pauses = Standing(0.5), 0.0, []
+    evidence = Evidence("lost", "it fails")
     for _ in range(40):
         now_s += rng.choice((0.1, 0.5, 4.0))
-        action = rng.randrange(12)
+        action = rng.randrange(6)
         if action == 0:
-            backoff.answered()
+            standing.answers += rng.choice((1, 3))
         elif action == 1:
-            backoff.end()
+            standing.begun()
+        elif standing.failed(rng.choice((0.0, 0.2, 0.6))):
+            pauses.append(f"{standing.suspect(evidence, now_s):g}")
         else:
-            active = backoff.is_active(now_s + 0.5)
-            pauses.append(f"{backoff.failed(now_s):g}{'!' if active else ''}")
+            pauses.append("!" if standing.wants_probe(now_s) else "-")
     return " ".join(pauses)
 
 
@@ -231,7 +234,7 @@ def queues() -> Iterator[str]:
     """The order of requests that wait for a replica, pauses of replicas that fail, and histograms."""
     for seed in range(25):
         yield f"queue {seed}: {_queue(Random(seed))}"
-        yield f"backoff {seed}: {_pauses(Random(seed))}"
+        yield f"suspicion {seed}: {_pauses(Random(seed))}"
         yield f"histogram {seed}: {_histogram(Random(seed))}"
     for pages in range(4):
         cached = [Pages([1] * 4, 16, tokens).cached(pages) for tokens in (0, 1, 16, 17, 33, 64)]
@@ -561,6 +564,8 @@ def answers() -> Iterator[str]:
                 found: object = of_reply(endpoint, json.dumps(body).encode())
             except GarbageError as error:
                 found = f"garbage: {error}"
+            except ErrorAnswer as error:
+                found = f"error: {error}"
             yield row({"path": path, "body": json.dumps(body)}, found)
         for status in (400, 404, 413, 422, 429):
             for body in (
