@@ -160,7 +160,7 @@ async def _line(case: Case, headers: dict[str, str], **config: Any) -> str:
     kept = {
         name: one
         for name, one in logged.items()
-        if name not in ("time", "request_id", "duration_s", "ttft_s")
+        if name not in ("time", "request_id", "upstream_id", "duration_s", "ttft_s")
     }
     kept["times"] = [name for name in ("duration_s", "ttft_s") if logged.get(name)]
     keys = ["x-smg-routing-key" in headers_of(one) for _, one in upstream.asked]
