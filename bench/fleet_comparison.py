@@ -140,6 +140,7 @@ def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
     setup = Setup(
         profile=find_profile(spec.profile),
         replicas=spec.replicas,
+        slowdowns=spec.slowdowns,
         engine=engine_config(kv_tokens=spec.kv_tokens),
     )
     if system in SYSTEMS:

@@ -94,6 +94,7 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
     return Setup(
         profile=find_profile(profile or DEFAULT_PROFILE),
         replicas=1 if replicas is None else replicas,
+        slowdowns=spec.slowdowns if spec else (),
         replica_policy=options.replica_policy,
         fleet_policy=options.fleet_policy,
         quantum=_quantum("quantum", options.quantum),

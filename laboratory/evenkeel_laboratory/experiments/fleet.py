@@ -28,15 +28,17 @@ from evenkeel_fairshare.fleet.contract import (
     FleetPolicy,
     ReplicaSet,
     Usage,
+    nothing_held,
     replica_set,
 )
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
 from evenkeel_fairshare.qoe import Expectation, qoe
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
+from evenkeel_fairshare.saturation import Saturation
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
-from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.engine.profiles import CostProfile, slower
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.workload import Call, Client, Program, Workload
@@ -48,11 +50,13 @@ from evenkeel_laboratory.policies.rpm import DeferredRpm
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""
+MEASURE_S: Final = 1.0
+"""Time between two measurements of the replicas' speeds, as between two reports of a replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
-    """A fleet of equal replicas."""
+    """A fleet of replicas with one configuration."""
 
     replicas: int
     engine: EngineConfig
@@ -60,6 +64,8 @@ class FleetConfig:
     replica_policy: Callable[[], ReplicaPolicy]
     fleet_policy: FleetPolicy
     cost: Cost
+    slowdowns: Sequence[float] = ()
+    """Factor on every duration of a replica, by slot, cyclically: (1, 4) makes every second replica four times slower. Empty: none."""
     expectation: Expectation | None = None
     """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
 
@@ -144,6 +150,10 @@ class Fleet:
         self._routable: ReplicaSet = replica_set(range(config.replicas))
         for slot in range(config.replicas):
             self.policy.joined(slot)
+        self._saturation = Saturation()
+        uses_speeds = type(self.policy).measured is not FleetPolicy.measured
+        self._measure_s = 0.0 if uses_speeds else inf
+        """When the speeds of the replicas are measured next."""
         self._ends: list[tuple[float, int]] = []
         """(end of an iteration, slot); stale if the engine's end has changed since. For an idle engine: when to start it again."""
         self._idle: dict[int, None] = {}
@@ -163,6 +173,8 @@ class Fleet:
             end_s = ends[0][0] if ends else inf
             now_s = self._facts.now_s = min(arrival_s, end_s, self.tick_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
+            if self._measure_s <= now_s:
+                self._measure_speeds(now_s)
             while ends and ends[0][0] <= now_s:
                 self._finish(*heappop(ends))
             while upcoming is not None and upcoming.arrival_s <= now_s:
@@ -231,12 +243,17 @@ class Fleet:
         client, adapter = run.client, run.program.adapter
         blocks: list[int] = []
         block_tokens: list[int] = []
-        longest, matched_tokens, adapter_tokens = EMPTY, 0, 0
+        longest, matched_tokens, adapter_tokens, matched_at = EMPTY, 0, 0, nothing_held
         if self.policy.matches_prefix:
             prompt = (*namespace(adapter), *call.prompt)
             blocks = path_blocks(prompt)
             depth, longest = self.index.match(blocks, self._routable)
             matched_tokens = sum([segment.tokens for segment in prompt[:depth]])
+
+            def matched_at(slot: int) -> int:
+                depth, _ = self.index.match(blocks, replica_set([slot]))
+                return sum([segment.tokens for segment in prompt[:depth]])
+
             longest, adapter_tokens = self._adapters.nearest(adapter, longest, self._routable)
             if self._informed is not None:
                 block_tokens = [segment.tokens for segment in prompt]
@@ -249,6 +266,7 @@ class Fleet:
             adapter_tokens=adapter_tokens,
             blocks=blocks,
             block_tokens=block_tokens,
+            matched_at=matched_at,
         )
 
     def _request(
@@ -322,11 +340,23 @@ class Fleet:
 
     # Engines
 
+    def _measure_speeds(self, now_s: float) -> None:
+        """Report the replicas' speeds to the policy, as the router does (`fleet.replicas`)."""
+        self._measure_s = now_s + MEASURE_S
+        for slot, engine in enumerate(self.engines):
+            service = sum([one.service for one in engine.accounts_at(now_s).clients.values()])
+            waits = len(engine.policy) > 0
+            self._saturation.observe(str(slot), service=service, waits=waits, now_s=now_s)
+        self.policy.measured(
+            {int(name): speed for name, speed in self._saturation.speeds().items()}
+        )
+
     def _make_engine(self, slot: int) -> Engine:
+        profile, slowdowns = self.config.profile, self.config.slowdowns
         return Engine(
             self.config.engine,
             self.config.replica_policy(),
-            self.config.profile,
+            slower(profile, slowdowns[slot % len(slowdowns)]) if slowdowns else profile,
             cost=self.config.cost,
             observer=_CacheEvents(self.index, slot) if self.policy.matches_prefix else None,
         )

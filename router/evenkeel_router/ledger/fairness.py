@@ -119,11 +119,16 @@ class Fairness:
         """Service per second of the whole fleet while clients wait; the last known one."""
         self._most_alive = 1
         self._saturation = Saturation()
+        self._speeds: Mapping[str, float] = {}
 
     @property
     def known(self) -> int:
         """Clients with service that are not aged out."""
         return len(self._served.clients())
+
+    def speed(self, incarnation: str) -> float | None:
+        """Weighted tokens per second of an incarnation's replica while requests waited there; None: not measured."""
+        return self._speeds.get(replica_of(incarnation))
 
     def steps(
         self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
@@ -152,6 +157,7 @@ class Fairness:
             waits = any(waits for _, waits in accounts)
             self._saturation.observe(replica, service=service, waits=waits, now_s=now_s)
         self._saturation.retain(replicas)
+        self._speeds = self._saturation.speeds()
         backlogs = yield from self._backlogs(waiting, alive, now_s)
         competed = self._owe(grown, backlogs, weights)
         self._remember(_Moment(now_s, backlogs, competed, self._total))

@@ -97,8 +97,10 @@ async def _in_steps(steps: Iterable[object]) -> None:
         await asyncio.sleep(0)
 
 
-async def update_fairness(service_ledger: ServiceLedger, timing: Timing) -> None:
-    """Keep `service_ledger.fairness` up to date, until cancelled."""
+async def update_fairness(
+    service_ledger: ServiceLedger, timing: Timing, updated: Callable[[], None]
+) -> None:
+    """Keep `service_ledger.fairness` up to date, until cancelled. `updated` is called after each update."""
     now = time.perf_counter  # the loop's own clock stands still within a step
     loop = asyncio.get_running_loop()
     while True:
@@ -109,6 +111,7 @@ async def update_fairness(service_ledger: ServiceLedger, timing: Timing) -> None
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()
+        updated()
         await asyncio.sleep(busy_s / MAX_LOAD - busy_s)
 
 
