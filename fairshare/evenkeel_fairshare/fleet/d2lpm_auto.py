@@ -121,6 +121,7 @@ class AutoD2lpm(FleetPolicy):
         """slot → open work of all clients together."""
         self._paces: list[float] = []
         """slot → time per weighted token, as a multiple of that at the median speed."""
+        self._least_pace = 1.0
         self._output = _MeanOutput()
         """Mean output of all clients' requests."""
         self._accounts: OrderedDict[str, _ClientWork] = OrderedDict()
@@ -142,11 +143,14 @@ class AutoD2lpm(FleetPolicy):
         # Nowhere else to go, or nothing to wait for here.
         if not others or not self._loads[near].requests:
             return near
-        far = self._least_work(account, others, outstanding)
-        saved = self._wait(account, request, near) - self._wait(account, request, far)
-        if saved <= 0:
+        wait = self._wait(account, request, near)
+        held = request.matched_tokens + request.adapter_tokens
+        # Most requests end here, without a look at the other replicas: the fastest one saves no more than the whole wait.
+        if wait <= self._least_pace * self._cost.input_cost(held):
             return near
-        missing = request.matched_tokens + request.adapter_tokens - request.matched_at(far)
+        far = self._least_work(account, others, outstanding)
+        saved = wait - self._wait(account, request, far)
+        missing = held - request.matched_at(far)
         scarce = NEARLY_IDLE * self._load(far) >= self._load(near)
         price = self._patience if scarce else 1.0
         return near if saved <= price * self._paces[far] * self._cost.input_cost(missing) else far
@@ -217,6 +221,7 @@ class AutoD2lpm(FleetPolicy):
             pace = min(SPEED_BOUND, middle / speed) if speed > 0 else SPEED_BOUND
             equal = 1 / EQUAL_SPEEDS <= pace <= EQUAL_SPEEDS
             self._paces[slot] = 1.0 if equal else max(1 / SPEED_BOUND, pace)
+        self._least_pace = min(self._paces)
 
     def _added(self, client: str) -> _ClientWork:
         account = self._accounts[client] = _ClientWork()
@@ -271,19 +276,19 @@ class AutoD2lpm(FleetPolicy):
         # A single slot needs no comparison.
         if not mask & mask - 1:
             return mask.bit_length() - 1
-        loads, paces, price = self._loads, self._paces, self._output.cost
-        best, least, own = -1, inf, inf
+        paces, price = self._paces, self._output.cost
+        best, least, own = -1, inf, 0.0 if idle else inf
         # Without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas.
-        while mask:
-            low = mask & -mask
-            mask ^= low
-            slot = low.bit_length() - 1
-            load = loads[slot]
+        for slot, load in enumerate(self._loads):
+            if not mask >> slot & 1:
+                continue
             work = paces[slot] * (load.input_cost + load.requests * price)
-            own_here = 0.0 if idle else paces[slot] * account.work(slot)
-            if own_here < own or (
-                own_here == own
-                and (work < least or (work == least and outstanding[slot] < outstanding[best]))
-            ):
-                best, least, own = slot, work, own_here
+            if not idle:
+                own_here = paces[slot] * account.work(slot)
+                if own_here < own:
+                    best, least, own = slot, work, own_here
+                if own_here != own:
+                    continue
+            if work < least or (work == least and outstanding[slot] < outstanding[best]):
+                best, least = slot, work
         return best

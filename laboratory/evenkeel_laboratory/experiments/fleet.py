@@ -69,6 +69,10 @@ class FleetConfig:
     expectation: Expectation | None = None
     """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
 
+    def slowdown(self, slot: int) -> float:
+        """The factor on the durations of one replica."""
+        return self.slowdowns[slot % len(self.slowdowns)] if self.slowdowns else 1.0
+
 
 class _Run:
     """A program under way."""
@@ -352,11 +356,10 @@ class Fleet:
         )
 
     def _make_engine(self, slot: int) -> Engine:
-        profile, slowdowns = self.config.profile, self.config.slowdowns
         return Engine(
             self.config.engine,
             self.config.replica_policy(),
-            slower(profile, slowdowns[slot % len(slowdowns)]) if slowdowns else profile,
+            slower(self.config.profile, self.config.slowdown(slot)),
             cost=self.config.cost,
             observer=_CacheEvents(self.index, slot) if self.policy.matches_prefix else None,
         )

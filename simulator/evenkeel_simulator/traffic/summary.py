@@ -87,6 +87,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     service_difference: ServiceDifference
     accumulated_difference_max: float
     """Largest accumulated difference over the whole run, of the service rate's kind."""
+    idle_s: float | None
+    """Seconds with an empty replica while a request waited elsewhere longer than its missing prefix takes there; None: not measured."""
     jain_index: float
     """Jain's index of what each client was given over what it was owed, as in `evenkeel top`."""
     jain_index_service_rate: float
@@ -106,10 +108,12 @@ def summarise(
     *,
     duration_s: float = 0.0,
     clients: Mapping[str, Client] | None = None,
+    idle_s: float | None = None,
 ) -> Summary:
     """All figures of a run.
 
     `duration_s`: planned duration of arrivals, if longer than the actual one. `clients`: those with a weight or a tenant.
+    `idle_s`: see `Summary`.
     """
     finished = [record for record in records if record.status == "finished"]
     completions = [completion(record) for record in finished]
@@ -140,6 +144,7 @@ def summarise(
             completions, max([duration_s, *[record.arrival_s for record in records]])
         ),
         accumulated_difference_max=max(accumulated_difference(spans, times_s), default=0.0),
+        idle_s=idle_s,
         jain_index=jain_index(
             [by_client[name].given_over_owed or 0.0 for name in sorted(servable)]
         ),

@@ -79,8 +79,10 @@ def test_what_another_replica_holds_of_the_prefix_is_not_computed_there() -> Non
         asked.append(slot)
         return 80
 
+    policy = fleet([0, 1], patience=4.0)
+    policy.dispatched(request(1000, client="b"), 0)
     question = request(110, longest=[1], matched=100)._replace(matched_at=matched_at)
-    assert stays(fleet([0, 1]), question) == 3
+    assert stays(policy, question) == 1 + (110 + 4 * 20) // 10
     assert set(asked) == {0}
 
 
