@@ -190,20 +190,10 @@ def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, Non
     )
     return (
         maintenance.run(),
-        update_fairness(service_ledger, timing, lambda: _report_speeds(rooms)),
+        update_fairness(
+            service_ledger, timing, lambda: rooms.replicas.take_speeds(service_ledger)
+        ),
         demand(service_ledger, timing),
-    )
-
-
-def _report_speeds(rooms: Rooms) -> None:
-    """Give the fleet policy the measured speeds of the replicas (R2)."""
-    accounting, fairness = rooms.service_ledger.accounting, rooms.service_ledger.fairness
-    speeds = {
-        member.name: fairness.speed(accounting.incarnation(member.name))
-        for member in rooms.replicas.fleet
-    }
-    rooms.replicas.fleet.measured(
-        {name: speed for name, speed in speeds.items() if speed is not None}
     )
 
 
