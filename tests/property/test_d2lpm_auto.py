@@ -27,7 +27,9 @@ sends = st.tuples(
     st.sets(st.integers(0, SLOTS - 1)),
     st.floats(0, 1),  # the part of the match that every other replica holds
 )
-speeds = st.tuples(st.lists(st.sampled_from([0.0, 1.0, 50.0, 100.0, 120.0, 300.0, 1e9]), max_size=SLOTS))
+speeds = st.tuples(
+    st.lists(st.sampled_from([0.0, 1.0, 50.0, 100.0, 120.0, 300.0, 1e9]), max_size=SLOTS)
+)
 ends = st.tuples(
     st.integers(0, 50),
     st.sampled_from([None, NOTHING, Usage(50, 0, 0), Usage(50, 0, OUTPUT)]),

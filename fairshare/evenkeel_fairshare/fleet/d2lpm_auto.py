@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import median
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -216,7 +215,8 @@ class AutoD2lpm(FleetPolicy):
         known = {slot: speed for slot, speed in speeds.items() if self._live >> slot & 1}
         if not known:
             return
-        middle = median(known.values())
+        ascending = sorted(known.values())
+        middle = (ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]) / 2
         for slot, speed in known.items():
             pace = min(SPEED_BOUND, middle / speed) if speed > 0 else SPEED_BOUND
             equal = 1 / EQUAL_SPEEDS <= pace <= EQUAL_SPEEDS

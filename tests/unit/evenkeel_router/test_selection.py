@@ -11,7 +11,6 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import LOAD_TOKENS, AdapterPlaces, PrefixIndex
 from evenkeel_router.fleet import selection as candidates
 from evenkeel_router.fleet.selection import Basis, Fleet, MatchedRequest, Member, Pages, Prediction
-
 from msgspec.structs import replace
 
 from tests.support.router_rooms import admitted, client, held, joins, reports, rooms_of
@@ -316,10 +315,14 @@ def test_a_slow_replica_gets_fewer_requests_once_its_speed_is_measured() -> None
             incarnation = f"incarnation of {name}"
             rows = replace(held(client(), waiting=waiting), service=float(speed * second))
             reports(rooms, name, incarnation, rows, sequence=second + 1, since=second)
-        for _ in fairness.steps(list(ledger.replica_accounts), rooms.service_ledger.weights, second):
+        for _ in fairness.steps(
+            list(ledger.replica_accounts), rooms.service_ledger.weights, second
+        ):
             pass
     rooms.replicas.take_speeds(rooms.service_ledger)
-    tickets = [rooms.replicas.fleet.select(admitted(rooms, client()).match, EMPTY) for _ in range(90)]
+    tickets = [
+        rooms.replicas.fleet.select(admitted(rooms, client()).match, EMPTY) for _ in range(90)
+    ]
     counts = Counter(ticket.member.name for ticket in tickets if ticket is not None)
     assert counts["r0"] > 2 * counts["r1"]
     assert counts["r0"] > counts["r2"] > counts["r1"]

@@ -110,7 +110,9 @@ def test_speeds_that_hardly_differ_count_as_equal() -> None:
     assert stays(policy, request(110, longest=[1], matched=100)) == 11
 
 
-@pytest.mark.parametrize(("speed", "works"), [(0.0, (249, 251)), (1.0, (249, 251)), (1e9, (3999, 4001))])
+@pytest.mark.parametrize(
+    ("speed", "works"), [(0.0, (249, 251)), (1.0, (249, 251)), (1e9, (3999, 4001))]
+)
 def test_a_wild_measurement_counts_as_four_times_the_median_at_most(
     speed: float, works: tuple[int, int]
 ) -> None:
