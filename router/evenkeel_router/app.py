@@ -201,7 +201,8 @@ def _followers(
     """What asks replicas about themselves: reports, KV events, what they make tokens with, their queues."""
     settings, replicas, prefixes = rooms.settings, rooms.replicas, rooms.prefixes
     accounting = rooms.service_ledger.accounting
-    relocation = Relocation(replicas.fleet, accounting, rooms.intake.unanswered)
+    now = asyncio.get_running_loop().time
+    relocation = Relocation(replicas.fleet, accounting, rooms.intake.unanswered, now)
     reports = Reports(
         settings,
         replicas,

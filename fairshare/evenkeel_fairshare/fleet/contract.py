@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import ClassVar, Final, NamedTuple, NewType
 
 ReplicaSet = NewType("ReplicaSet", int)
@@ -113,6 +114,13 @@ class FleetPolicy(ABC):
 
         By slot; a replica without a measurement is missing. Most policies use none.
         """
+
+    def longest_wait_s(self, request: Dispatch, at: int, idle: int) -> float:
+        """Seconds after which a request in the queue of `at` should rather be computed at `idle`, which has no work (R2).
+
+        Infinite: never. Most policies relocate nothing.
+        """
+        return inf
 
     def joined(self, slot: int) -> None:
         """A replica joined the fleet (R5)."""

@@ -46,6 +46,8 @@ EQUAL_SPEEDS: Final = 1.3
 """Speeds within this factor of the median count as the median. Equal replicas were measured within 0.85 to 1.2."""
 SPEED_BOUND: Final = 4.0
 """The most by which a speed counts as different from the median. One wrong measurement neither attracts nor repels everything."""
+LEAST_WAIT_S: Final = 1.0
+"""A request that waits for less is not relocated to an idle replica: the last report of its own replica may not count it."""
 RECENT_REQUESTS: Final = 20
 """Requests in the mean output of a client."""
 
@@ -121,6 +123,8 @@ class AutoD2lpm(FleetPolicy):
         self._paces: list[float] = []
         """slot → time per weighted token, as a multiple of that at the median speed."""
         self._least_pace = 1.0
+        self._token_s = inf
+        """Time per weighted token at the median speed, seconds; infinite before a measurement."""
         self._output = _MeanOutput()
         """Mean output of all clients' requests."""
         self._accounts: OrderedDict[str, _ClientWork] = OrderedDict()
@@ -217,11 +221,20 @@ class AutoD2lpm(FleetPolicy):
             return
         ascending = sorted(known.values())
         middle = (ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]) / 2
+        self._token_s = 1 / middle if middle > 0 else inf
         for slot, speed in known.items():
             pace = min(SPEED_BOUND, middle / speed) if speed > 0 else SPEED_BOUND
             equal = 1 / EQUAL_SPEEDS <= pace <= EQUAL_SPEEDS
             self._paces[slot] = 1.0 if equal else max(1 / SPEED_BOUND, pace)
         self._least_pace = min(self._paces)
+
+    def longest_wait_s(self, request: Dispatch, at: int, idle: int) -> float:
+        held = request.matched_tokens if request.longest >> at & 1 else 0
+        missing = self._cost.input_cost(max(0, held - request.matched_at(idle)))
+        # Without a measurement no request has waited for long.
+        if self._token_s == inf:
+            return inf
+        return max(LEAST_WAIT_S, self._token_s * self._paces[idle] * missing)
 
     def _added(self, client: str) -> _ClientWork:
         account = self._accounts[client] = _ClientWork()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import accumulate
 from math import inf
 from typing import Final
 
@@ -30,6 +31,7 @@ from evenkeel_fairshare.fleet.contract import (
     Usage,
     nothing_held,
     replica_set,
+    slots_of,
 )
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
 from evenkeel_fairshare.qoe import Expectation, qoe
@@ -345,7 +347,7 @@ class Fleet:
     # Engines
 
     def _measure_speeds(self, now_s: float) -> None:
-        """Report the replicas' speeds to the policy, as the router does (`fleet.replicas`)."""
+        """Report the replicas' speeds to the policy and fill idle replicas, as the router does once a second (R2)."""
         self._measure_s = now_s + MEASURE_S
         for slot, engine in enumerate(self.engines):
             service = sum([one.service for one in engine.accounts_at(now_s).clients.values()])
@@ -354,6 +356,43 @@ class Fleet:
         self.policy.measured(
             {int(name): speed for name, speed in self._saturation.speeds().items()}
         )
+        for slot in slots_of(self._routable):
+            if not self._outstanding[slot]:
+                self._fill(slot, now_s)
+
+    def _fill(self, idle: int, now_s: float) -> None:
+        """Relocate a request to an idle replica: of those that waited too long, the one that waited longest."""
+        found: tuple[float, int, _FleetRequest] | None = None
+        for slot, engine in enumerate(self.engines):
+            for request in engine.waiting():
+                assert isinstance(request, _FleetRequest)
+                if found is not None and found[0] <= request.arrival_s:
+                    break  # the others there are younger
+                wait_s = now_s - request.arrival_s
+                if wait_s > self.policy.longest_wait_s(request.dispatch, slot, idle):
+                    found = request.arrival_s, slot, request
+                    break
+        if found is not None:
+            self._relocate(found[2], found[1], idle, now_s)
+
+    def _relocate(self, request: _FleetRequest, at: int, to: int, now_s: float) -> None:
+        engine, dispatch = self.engines[at], request.dispatch
+        before_s = engine.busy_until_s
+        engine.abort(request.id, now_s)
+        if engine.busy_until_s is not None and engine.busy_until_s != before_s:
+            heappush(self._ends, (engine.busy_until_s, at))
+        self._outstanding[at] -= 1
+        self.policy.finished(dispatch, at, NOTHING)
+        call = request.run.program.calls[request.number]
+        held = dispatch.matched_tokens if dispatch.longest >> at & 1 else 0
+        prompt = (*namespace(request.adapter), *call.prompt)
+        ends = accumulate([segment.tokens for segment in prompt])
+        depth = sum([end <= held for end in ends])
+        self.index.truncate(dispatch.blocks, depth, at)  # it was not computed there
+        again = self._request(
+            request.run, request.number, self._dispatch(request.run, call), request.arrival_s
+        )
+        self._submit(again, to, now_s)
 
     def _make_engine(self, slot: int) -> Engine:
         return Engine(

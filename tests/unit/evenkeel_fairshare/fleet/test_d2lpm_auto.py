@@ -134,6 +134,18 @@ def test_a_new_process_has_the_median_speed() -> None:
     assert stays(policy, request(110, longest=[1], matched=100)) == 11
 
 
+def test_a_request_waits_no_longer_than_an_idle_replica_takes_for_what_it_lacks() -> None:
+    policy = fleet([0, 1, 2])
+    question = request(9000, longest=[1], matched=8000)
+    assert policy.longest_wait_s(question, 1, 0) == float("inf")  # nothing was measured yet
+    policy.measured({0: 500.0, 1: 1000.0, 2: 1000.0})
+    assert [policy.longest_wait_s(question, 1, idle) for idle in (0, 2)] == [16.0, 8.0]
+    part = question._replace(matched_at=lambda slot: 6000)
+    assert policy.longest_wait_s(part, 1, 2) == 2.0
+    # Where it waits it has no match either; and a report may be a second old.
+    assert policy.longest_wait_s(question, 0, 2) == 1.0
+
+
 def test_finished_work_no_longer_counts() -> None:
     policy = fleet([0, 1])
     question = request(110, longest=[1], matched=100)
