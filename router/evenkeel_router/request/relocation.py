@@ -137,9 +137,7 @@ class Relocation:
                 found[client] = [one for one in last if others & ~one[1].tried]
         return found
 
-    def _break_off(
-        self, incarnation: str, client: str, waiting: list[tuple[int, Attempt]]
-    ) -> int:
+    def _break_off(self, incarnation: str, client: str, waiting: list[tuple[int, Attempt]]) -> int:
         """Take these attempts of a client back; returns their number."""
         accounting = self._accounting
         held = accounting.held(incarnation, client)
