@@ -17,7 +17,7 @@ SETTLED_S: Final = 5.0
 MEMORY_S: Final = 120.0
 """Time constant of a replica's speed, in seconds that count. On questions about documents a replica computes one document a second,
 so this is a mean over about 100 of them."""
-PRIOR_S: Final = 10.0
+PRIOR_S: Final = 20.0
 """Seconds at the mean speed of all replicas that a replica's own measurement begins with."""
 
 
