@@ -8,7 +8,7 @@ saves more time than it costs:
 
 `near` is the replica of the longest match, `far` the replica outside it, each the one where the client has the least open work.
 Work is in weighted tokens, and becomes time by the measured speed of its replica. The price is 1 while `far` has less than
-1/`NEARLY_IDLE` of the open work of `near`: then nobody else waits for its time for long. Otherwise it is `PATIENCE`.
+1/`NEARLY_IDLE` of the open work of `near`: then hardly any request waits for its time. Otherwise it is `PATIENCE`.
 
 That is Algorithm 2 with a quantum of price times what the match saves, and with credit that is charged at dispatch and returned
 at the end of the request.

@@ -36,7 +36,6 @@ from evenkeel_fairshare.fleet.contract import (
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
 from evenkeel_fairshare.qoe import Expectation, qoe
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
-from evenkeel_fairshare.saturation import Saturation
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
@@ -46,14 +45,13 @@ from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.workload import Call, Client, Program, Workload
 
 from evenkeel_laboratory.experiments.central_queue import CentralQueue
+from evenkeel_laboratory.experiments.speeds import Speeds
 from evenkeel_laboratory.policies.central_dlpm import BATCHING_STEPS, CentralDlpm
 from evenkeel_laboratory.policies.fleet_facts import FleetFacts, InformedPolicy
 from evenkeel_laboratory.policies.rpm import DeferredRpm
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""
-MEASURE_S: Final = 1.0
-"""Time between two measurements of the replicas' speeds, as between two reports of a replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +154,7 @@ class Fleet:
         self._routable: ReplicaSet = replica_set(range(config.replicas))
         for slot in range(config.replicas):
             self.policy.joined(slot)
-        self._saturation = Saturation()
-        uses_speeds = type(self.policy).measured is not FleetPolicy.measured
-        self._measure_s = 0.0 if uses_speeds else inf
-        """When the speeds of the replicas are measured next."""
+        self._speeds = Speeds(self.policy)
         self._ends: list[tuple[float, int]] = []
         """(end of an iteration, slot); stale if the engine's end has changed since. For an idle engine: when to start it again."""
         self._idle: dict[int, None] = {}
@@ -179,8 +174,8 @@ class Fleet:
             end_s = ends[0][0] if ends else inf
             now_s = self._facts.now_s = min(arrival_s, end_s, self.tick_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
-            if self._measure_s <= now_s:
-                self._measure_speeds(now_s)
+            if self._speeds.due_s <= now_s:
+                self._fill_idle(now_s)
             while ends and ends[0][0] <= now_s:
                 self._finish(*heappop(ends))
             while upcoming is not None and upcoming.arrival_s <= now_s:
@@ -346,16 +341,9 @@ class Fleet:
 
     # Engines
 
-    def _measure_speeds(self, now_s: float) -> None:
-        """Report the replicas' speeds to the policy and fill idle replicas, as the router does once a second (R2)."""
-        self._measure_s = now_s + MEASURE_S
-        for slot, engine in enumerate(self.engines):
-            service = sum([one.service for one in engine.accounts_at(now_s).clients.values()])
-            waits = len(engine.policy) > 0
-            self._saturation.observe(str(slot), service=service, waits=waits, now_s=now_s)
-        self.policy.measured(
-            {int(name): speed for name, speed in self._saturation.speeds().items()}
-        )
+    def _fill_idle(self, now_s: float) -> None:
+        """Measure the replicas' speeds and fill idle replicas, as the router does once a second (R2)."""
+        self._speeds.measure(self.engines, now_s)
         for slot in slots_of(self._routable):
             if not self._outstanding[slot]:
                 self._fill(slot, now_s)

@@ -294,7 +294,7 @@ def test_a_prompt_of_no_tokens_is_cached_nowhere() -> None:
     assert Pages((), 16, 0).cached(0) == 0
 
 
-def test_what_another_replica_holds_of_a_prompt_is_found_when_it_is_asked() -> None:
+def test_what_another_replica_holds_of_a_prompt_is_found_on_demand() -> None:
     of = fleet(3)
     start, rest = b"start of a prompt", b"and the rest of it, which is longer"
     of.index.insert(plan(of, start).dispatch.blocks, 0)
@@ -304,7 +304,7 @@ def test_what_another_replica_holds_of_a_prompt_is_found_when_it_is_asked() -> N
     assert [dispatch.matched_at(slot) for slot in (0, 2)] == [16, 0]
 
 
-def test_a_slow_replica_gets_fewer_requests_once_its_speed_is_measured() -> None:
+def test_a_slow_replica_gets_fewer_requests_once_its_speed_is_known() -> None:
     """In the whole way from reports to the policy; a replica without requests that wait has no speed."""
     rooms = rooms_of()
     for name in ("r0", "r1", "r2"):
@@ -325,4 +325,4 @@ def test_a_slow_replica_gets_fewer_requests_once_its_speed_is_measured() -> None
     ]
     counts = Counter(ticket.member.name for ticket in tickets if ticket is not None)
     assert counts["r0"] > 2 * counts["r1"]
-    assert counts["r0"] > counts["r2"] > counts["r1"]
+    assert abs(counts["r0"] - counts["r2"]) <= 1

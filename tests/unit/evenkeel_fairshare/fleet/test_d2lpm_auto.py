@@ -51,13 +51,13 @@ def stays(policy: AutoD2lpm, question: Dispatch) -> int:
     return [send(policy, question) for _ in range(200)].index(0)
 
 
-def test_a_client_goes_to_an_idle_replica_once_its_prefix_takes_no_longer_there() -> None:
+def test_an_idle_replica_is_used_once_the_prefix_takes_no_longer_there() -> None:
     # Each question adds 10 tokens of wait at slot 1. The idle replica computes 100 tokens again.
     assert stays(fleet([0, 1]), request(110, longest=[1], matched=100)) == 11
     assert stays(fleet([0, 1]), request(210, longest=[1], matched=200)) == 21
 
 
-def test_a_replica_with_work_is_left_alone_until_the_wait_outweighs_the_price() -> None:
+def test_a_replica_with_work_is_used_once_the_wait_outweighs_the_price() -> None:
     policy = fleet([0, 1], patience=4.0)
     policy.dispatched(request(1000, client="b"), 0)
     # At slot 0 the client waits for 110 tokens of "b", as much as it needs itself.
@@ -134,7 +134,7 @@ def test_a_new_process_has_the_median_speed() -> None:
     assert stays(policy, request(110, longest=[1], matched=100)) == 11
 
 
-def test_a_request_waits_no_longer_than_an_idle_replica_takes_for_what_it_lacks() -> None:
+def test_a_request_waits_no_longer_than_an_idle_replica_needs() -> None:
     policy = fleet([0, 1, 2])
     question = request(9000, longest=[1], matched=8000)
     assert policy.longest_wait_s(question, 1, 0) == float("inf")  # nothing was measured yet
