@@ -25,7 +25,6 @@ sends = st.tuples(
     st.integers(1, LONGEST),
     st.floats(0, 1),  # the matched part
     st.sets(st.integers(0, SLOTS - 1)),
-    st.floats(0, 1),  # the part of the match that every other replica holds
 )
 speeds = st.tuples(
     st.lists(st.sampled_from([0.0, 1.0, 50.0, 100.0, 120.0, 300.0, 1e9]), max_size=SLOTS)
@@ -64,14 +63,12 @@ def test_work_of_a_client_does_not_pile_up_while_a_replica_has_none_of_it(
                 request, slot = running.pop(step[0] % len(running))
                 policy.finished(request, slot, step[1])
             continue
-        client, tokens, part, held, elsewhere = step
-        matched = int(tokens * part) if held else 0
+        client, tokens, part, held = step
         request = Dispatch(
             client,
             tokens,
             longest=replica_set(sorted(held)),
-            matched_tokens=matched,
-            matched_at=lambda slot, tokens=int(matched * elsewhere): tokens,
+            matched_tokens=int(tokens * part) if held else 0,
         )
         chosen = policy.select(request, everywhere, [0] * SLOTS)
         assert chosen is not None

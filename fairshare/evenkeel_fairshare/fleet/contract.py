@@ -59,7 +59,7 @@ class Dispatch(NamedTuple):
     block_tokens: Sequence[int] = ()
     """Tokens of each of `blocks`. Only the fleet in virtual time sets them."""
     matched_at: Callable[[int], int] = nothing_held
-    """Tokens of its prefix at the replica in a slot outside `longest`. A policy asks for one replica at most."""
+    """Tokens of its prefix at the replica in a slot outside `longest`. Asked for an idle replica while the request waits."""
 
 
 class Usage(NamedTuple):

@@ -4,7 +4,7 @@ A constant Q^w has no good value. Below the length of one prompt it sends each q
 above it, clients stay at one replica while others idle. So here a request leaves the replica with its longest match only if that
 saves more time than it costs:
 
-    wait(near) - wait(far) > price · time that its missing prefix takes at far
+    wait(near) - wait(far) > price · time that its matched prefix takes at far
 
 `near` is the replica of the longest match, `far` the replica outside it, each the one where the client has the least open work.
 Work is in weighted tokens, and becomes time by the measured speed of its replica. The price is 1 while `far` has less than
@@ -148,16 +148,15 @@ class AutoD2lpm(FleetPolicy):
         if not others or not self._loads[near].requests:
             return near
         wait = self._wait(account, request, near)
-        held = request.matched_tokens + request.adapter_tokens
+        prefix = self._cost.input_cost(request.matched_tokens + request.adapter_tokens)
         # Most requests end here, without a look at the other replicas: the fastest one saves no more than the whole wait.
-        if wait <= self._least_pace * self._cost.input_cost(held):
+        if wait <= self._least_pace * prefix:
             return near
         far = self._least_work(account, others, outstanding)
         saved = wait - self._wait(account, request, far)
-        missing = held - request.matched_at(far)
         scarce = NEARLY_IDLE * self._load(far) >= self._load(near)
         price = self._patience if scarce else 1.0
-        return near if saved <= price * self._paces[far] * self._cost.input_cost(missing) else far
+        return near if saved <= price * self._paces[far] * prefix else far
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
         account = self._accounts.get(request.client) or self._added(request.client)

@@ -72,20 +72,6 @@ def test_a_replica_with_under_a_quarter_of_the_work_counts_as_idle(work: int, ch
     assert send(policy, request(110, longest=[1], matched=100)) == chosen
 
 
-def test_what_another_replica_holds_of_the_prefix_is_not_computed_there() -> None:
-    asked: list[int] = []
-
-    def matched_at(slot: int) -> int:
-        asked.append(slot)
-        return 80
-
-    policy = fleet([0, 1], patience=4.0)
-    policy.dispatched(request(1000, client="b"), 0)
-    question = request(110, longest=[1], matched=100)._replace(matched_at=matched_at)
-    assert stays(policy, question) == 1 + (110 + 4 * 20) // 10
-    assert set(asked) == {0}
-
-
 def test_waits_are_compared_in_seconds() -> None:
     question = request(110, longest=[1], matched=100)
     moved = []
