@@ -18,9 +18,10 @@ with the flag of R11 and that output.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 
@@ -30,6 +31,15 @@ from evenkeel_router.ledger.held_work import TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
 
 _log = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """What a client has waiting at one replica."""
+
+    attempts: list[Attempt]
+    """Unanswered attempts that only wait, oldest first."""
+    open_here: int
+    """All requests of the client that this router has open there."""
 
 
 class Relocation:
@@ -91,61 +101,66 @@ class Relocation:
     def _take_back(self, incarnation: str) -> None:
         """Take back all requests that only wait."""
         relocated = 0
-        for client, waiting in self._waiting(incarnation, self._fleet.routable).items():
-            relocated += self._break_off(incarnation, client, waiting)
+        for client, found in self._waiting(incarnation, self._fleet.routable).items():
+            relocated += self._break_off(incarnation, client, found.attempts, found.open_here)
         if relocated:
             _log.info("%d requests that waited at a draining replica are relocated", relocated)
 
     def _fill(self, incarnation: str, idle: ReplicaSet) -> None:
-        """Take back one request that has waited too long for an idle replica."""
+        """Take back one request that has waited too long for an idle replica: of those the one that waited longest."""
         policy, now_s = self._fleet.policy, self._now()
-        found: list[tuple[float, str, int, Attempt]] = []
-        for client, waiting in self._waiting(incarnation, idle).items():
+        longest: tuple[float, str, _Waiting, Attempt] | None = None
+        for client, found in self._waiting(incarnation, idle).items():
             # The youngest: of all that wait by the report it is the least likely to have begun since.
-            for number, attempt in reversed(waiting):
+            for attempt in reversed(found.attempts):
                 slots = slots_of(ReplicaSet(idle & ~attempt.tried))
                 dispatch, wait_s = attempt.ticket.match.dispatch, now_s - attempt.dispatched_s
                 at = attempt.ticket.slot
                 fit = [slot for slot in slots if wait_s > policy.longest_wait_s(dispatch, at, slot)]
                 if fit:
                     attempt.invited = replica_set(fit)
-                    found.append((wait_s, client, number, attempt))
+                    if longest is None or wait_s > longest[0]:
+                        longest = wait_s, client, found, attempt
                     break
-        if found:
-            _, client, number, attempt = max(found, key=lambda one: one[0])
-            self._break_off(incarnation, client, [(number, attempt)])
+        if longest is not None:
+            _, client, found, attempt = longest
+            self._break_off(incarnation, client, [attempt], found.open_here)
 
-    def _waiting(
-        self, incarnation: str, others: ReplicaSet
-    ) -> dict[str, list[tuple[int, Attempt]]]:
-        """Client → its unanswered attempts that only wait by the last report and may go to one of `others`, oldest first.
+    def _waiting(self, incarnation: str, others: ReplicaSet) -> dict[str, _Waiting]:
+        """What only waits at an incarnation by its last report and may go to one of `others`, by client.
 
         Without the clients whose requests were taken back and have no verdict yet.
         """
         unanswered: dict[str, list[tuple[int, Attempt]]] = defaultdict(list)
+        taken: Counter[str] = Counter()
         for attempt in self._unanswered:
-            booking = None if attempt.taken_back else attempt.open_booking
+            booking = attempt.booking
             if booking is not None and booking.incarnation == incarnation:
-                unanswered[booking.client.identity].append((booking.number, attempt))
+                if attempt.taken_back is not None:
+                    taken[booking.client.identity] += 1
+                elif attempt.open_booking is not None:
+                    unanswered[booking.client.identity].append((booking.number, attempt))
         accounting, found = self._accounting, {}
         for client, theirs in unanswered.items():
             if client not in self._pending.get(incarnation, ()):
                 theirs.sort(key=lambda one: one[0])
+                # The booking of what was taken back is closed a little after its verdict.
+                open_here = accounting.open_at(incarnation, client) - taken[client]
                 held = accounting.held(incarnation, client)
-                count = held.waiting_here(accounting.open_at(incarnation, client), len(theirs))
-                last = theirs[len(theirs) - count :]
-                found[client] = [one for one in last if others & ~one[1].tried]
+                count = held.waiting_here(open_here, len(theirs))
+                last = [attempt for _, attempt in theirs[len(theirs) - count :]]
+                found[client] = _Waiting([one for one in last if others & ~one.tried], open_here)
         return found
 
-    def _break_off(self, incarnation: str, client: str, waiting: list[tuple[int, Attempt]]) -> int:
+    def _break_off(
+        self, incarnation: str, client: str, waiting: list[Attempt], open_here: int
+    ) -> int:
         """Take these attempts of a client back; returns their number."""
-        accounting = self._accounting
-        held = accounting.held(incarnation, client)
-        open_here = accounting.open_at(incarnation, client)
-        taken = [one for one in waiting if one[1].exchange and one[1].exchange.break_off()]
-        numbers = tuple(number for number, _ in taken)
+        taken = [one for one in waiting if one.exchange and one.exchange.break_off()]
+        numbers = tuple(one.booking.number for one in taken if one.booking is not None)
+        held = self._accounting.held(incarnation, client)
         pending = PendingVerdict(TakenBack(held, held.share(open_here), numbers))
-        for _, attempt in taken:
+        for attempt in taken:
             attempt.taken_back = pending
         if taken:
             self._pending.setdefault(incarnation, {})[client] = pending
