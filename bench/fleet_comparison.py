@@ -44,7 +44,7 @@ COMPARED: Mapping[str, float] = {
     **dict.fromkeys(("qa-s1", "qa-s2", "judge-s1", "judge-s2"), 2.5),
     **dict.fromkeys(("tot-s1", "tot-s2", "tot-s1-diverse", "tot-s2-diverse"), 1.0),
     **dict.fromkeys(("mooncake-conversation", "mooncake-synthetic", "mooncake-equal"), 1.0),
-    **dict.fromkeys(("flood", "shared-prompt", "unequal"), 1.0),
+    **dict.fromkeys(("flood", "shared-prompt", "tail", "unequal"), 1.0),
     **dict.fromkeys(("one-prompt-20k", "one-prompt-60k", "agents", "agents-beside"), 1.0),
 }
 OURS = "D2LPM + DLPM"

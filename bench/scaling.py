@@ -26,7 +26,7 @@ from evenkeel_laboratory.commands.scalers import (
     StaticScaler,
 )
 from evenkeel_laboratory.experiments.scaling import Scaler, ScalingFigures
-from evenkeel_laboratory.experiments.servegen import servegen_programs
+from evenkeel_laboratory.experiments.servegen import read_tables
 from evenkeel_laboratory.experiments.setup import Setup
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.traffic.traces import hash_clients, programs, read_trace
@@ -107,8 +107,8 @@ def workload(trace: Trace, folder: Path, *, seed: int, flood: bool = False) -> W
         ]
     else:
         rates, lengths = (folder / f"{trace.file}_{name}.csv.gz" for name in ("rates", "lengths"))
-        clients = servegen_programs(
-            rates, lengths, start_s=0, duration_s=seconds, load=SERVEGEN_LOAD, seed=seed
+        clients = read_tables(rates, lengths).programs(
+            start_s=0, duration_s=seconds, load=SERVEGEN_LOAD, seed=seed
         )
         kept = [one for client in clients for one in client]
     if flood:

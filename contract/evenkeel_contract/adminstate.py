@@ -163,8 +163,12 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     jain: float = 1.0
     bound_ratio: float = 0.0
     """Measured service difference over its proven bound; above 1 the scheduler has a fault."""
+    idle_s: float = 0.0
+    """Seconds of the window in which a replica was empty while requests had waited at another for five seconds."""
+    idle_total_s: float = 0.0
+    """Seconds with such a replica since the router started."""
     verdict: str = ""
-    """One sentence: whether each client was given what it was owed while it waited. Empty from older routers."""
+    """Whether each client was given what it was owed while it waited; if not, who lost and who took. Empty from older routers."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Final
+
+from evenkeel_fairshare.window import WindowShares
 
 AS_OWED: Final = 0.8
 """Part of its owed service from which a client counts as served fairly. The difference to 1 is the tolerance of a window of one
@@ -12,20 +15,42 @@ MORE_THAN_SHARE: Final = 1.05
 """Times its share from which a client counts as using capacity that others leave idle."""
 
 
+NAMED: Final = 3
+"""Clients that a verdict names on each side."""
+
+
 def is_fair(given_over_owed: Mapping[str, float]) -> bool:
     """Whether each client was given what it was owed while it waited."""
     return min(given_over_owed.values(), default=1.0) >= AS_OWED
 
 
-def verdict(given_over_owed: Mapping[str, float]) -> str:
-    """A sentence on what each client was given over what it was owed while it waited, by client."""
-    if not given_over_owed:
+def verdict(shares: WindowShares) -> str:
+    """Whether each client was given what it was owed while it waited; if not, who lost and who took. And idle replicas."""
+    idle_s = shares.idle_s
+    if idle_s < 1:
+        return _of_shares(shares)
+    return f"{_of_shares(shares)} A replica was empty for {idle_s:.0f} s while requests waited at another."
+
+
+def _of_shares(shares: WindowShares) -> str:
+    parts = shares.given_over_owed
+    if not parts:
         return "Fair: no client had to wait for another."
-    client, least = min(given_over_owed.items(), key=lambda item: item[1])
-    if is_fair(given_over_owed):
-        part = min(least, 1.0)
+    if is_fair(parts):
+        part = min(shares.least, 1.0)
         return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."
-    return f"Unfair: {client} was given {least:.0%} of what it was owed while it waited."
+    (client, least), *others = sorted(parts.items(), key=itemgetter(1))
+    lost = [f"{name} {part:.0%}" for name, part in others if part < AS_OWED]
+    took = [f"{name} {part:.0%}" for name, part in shares.took.items()]
+    words = ", ".join(
+        [f"Unfair: {client} was given {least:.0%} of what it was owed while it waited", *_few(lost)]
+    )
+    return f"{words}. Given more than owed: {', '.join(_few(took))}." if took else f"{words}."
+
+
+def _few(names: list[str]) -> list[str]:
+    rest = len(names) - NAMED
+    return [*names[:NAMED], f"and {rest} more"] if rest > 0 else names
 
 
 def client_in_words(

@@ -190,7 +190,12 @@ def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, Non
     )
     return (
         maintenance.run(),
-        update_fairness(service_ledger, timing, lambda: rooms.replicas.take_speeds(service_ledger)),
+        update_fairness(
+            service_ledger,
+            timing,
+            lambda: [one.name for one in rooms.replicas.fleet if one.routable],
+            lambda: rooms.replicas.take_speeds(service_ledger),
+        ),
         demand(service_ledger, timing),
     )
 

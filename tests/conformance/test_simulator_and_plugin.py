@@ -19,6 +19,7 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.memory_shares import MemoryShares
 from evenkeel_plugin.scheduling import Scheduling
 from evenkeel_sglang import hooks
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -98,13 +99,14 @@ class Recorded(Dlpm):
         return taken
 
 
-def of_the_model(asked: Sequence[Asked], *, chunk_tokens: int) -> Turns:
+def of_the_model(asked: Sequence[Asked], *, chunk_tokens: int, memory: bool) -> Turns:
     policy = Recorded()
     config = EngineConfig(
         max_running=RUNNING,
         prefill_tokens=chunk_tokens,
         prefix_cache=False,  # no prompt here shares a prefix
         admission=AdmissionRule.HISTORY,
+        share_memory=memory,
     )
     engine = Engine(config, policy, PROFILE)
     for one in asked:
@@ -126,13 +128,14 @@ def of_the_model(asked: Sequence[Asked], *, chunk_tokens: int) -> Turns:
     return turns
 
 
-def of_the_plug_in(asked: Sequence[Asked], *, chunk_tokens: int) -> Turns:
+def of_the_plug_in(asked: Sequence[Asked], *, chunk_tokens: int, memory: bool) -> Turns:
     policy, now_s = Recorded(), 0.0
     scheduling = Scheduling(
         policy,
         Accounts(LinearCost()),
         match=lambda request: 0,
         time=EngineTime(isolation=ISOLATION),
+        memory=MemoryShares(POOL_TOKENS) if memory else None,
         clock=lambda: now_s,
     )
     scheduler = Scheduler(
@@ -164,12 +167,14 @@ def decode_s(requests: int) -> float:
 
 
 @cache
-def both(seed: int, *, longest: int, chunk_tokens: int) -> tuple[Turns, Turns]:
+def both(
+    seed: int, *, longest: int, chunk_tokens: int, memory: bool = False
+) -> tuple[Turns, Turns]:
     """The model's answers, and the plug-in's."""
     asked = queue(seed, longest=longest)
     return (
-        of_the_model(asked, chunk_tokens=chunk_tokens),
-        of_the_plug_in(asked, chunk_tokens=chunk_tokens),
+        of_the_model(asked, chunk_tokens=chunk_tokens, memory=memory),
+        of_the_plug_in(asked, chunk_tokens=chunk_tokens, memory=memory),
     )
 
 

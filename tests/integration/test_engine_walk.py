@@ -37,6 +37,10 @@ class Batch:
     def is_extend(self) -> bool:
         return self.extends
 
+    @property
+    def extend_lens(self) -> list[int]:
+        return [len(one.origin_input_ids) for one in self.reqs]
+
     def is_empty(self) -> bool:
         return not self.reqs
 

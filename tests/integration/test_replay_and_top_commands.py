@@ -108,6 +108,7 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
         assert status == 0, errors
         view = json.loads(output)
         assert sum(client["requests"] for client in view["clients"]) >= 20
+        assert report["summary"]["idle_s"] == view["fleet"]["idle_total_s"]
         assert [replica["state"] for replica in view["replicas"]] == ["ready", "ready"]
         status, output, errors = await evenkeel(
             "top", "--once", "--interval=0.1", "--url", router.admin_url, folder=tmp_path

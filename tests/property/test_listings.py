@@ -59,12 +59,16 @@ def schedule(policy: ReplicaPolicy, load: Load, disturbances: int) -> list[list[
     disturbances=st.integers(0, 1000),
     quantum=st.sampled_from([1, 7, 50, 400, 10_000]),
     keep_debt=st.booleans(),
+    first_turn=st.booleans(),
     cost=st.sampled_from([None, QUADRATIC]),
 )
-def test_the_printed_order_is_that_of_algorithm_1(load, disturbances, quantum, keep_debt, cost):
+def test_the_printed_order_is_that_of_algorithm_1(
+    load, disturbances, quantum, keep_debt, first_turn, cost
+):
     rejoin = Rejoin.KEEP_DEBT if keep_debt else Rejoin.PAPER
-    policy = PrintedDlpm(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
-    listed = ListedDlpm(quantum, keep_debt=keep_debt, cost=cost)
+    rules = DeficitRules(quantum=quantum, rejoin=rejoin, first_turn=first_turn)
+    policy = PrintedDlpm(rules=rules, cost=cost)
+    listed = ListedDlpm(quantum, keep_debt=keep_debt, first_turn=first_turn, cost=cost)
     assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
     # The deficits too, of those that left included.
     held = {account.name: account for account in accounts(policy)}
@@ -79,7 +83,7 @@ class AuditedDlpm(Dlpm):
     def __init__(self, quantum: float, *, keep_debt: bool, cost: Cost | None) -> None:
         rejoin = Rejoin.KEEP_DEBT if keep_debt else Rejoin.PAPER
         super().__init__(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
-        self.listed = ListedDlpm(quantum, keep_debt=keep_debt, cost=cost)
+        self.listed = ListedDlpm(quantum, keep_debt=keep_debt, first_turn=True, cost=cost)
         self.seen: Counter[str] = Counter()
 
     def arrive(self, request: Request, now_s: float) -> Arrival:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from evenkeel_plugin.scheduling import Scheduling
 from evenkeel_sglang import hooks
 
 PAGE_TOKENS = 1
+
+AddReqResult = Enum("AddReqResult", ["CONTINUE", "NO_TOKEN", "OTHER"])
 
 
 @dataclass
@@ -50,7 +53,7 @@ class Req:
     @property
     def rest_tokens(self) -> int:
         """Input that is not computed."""
-        return len(self.origin_input_ids) - self.prefix_len
+        return len(self.origin_input_ids) + len(self.output_ids) - self.prefix_len
 
     @property
     def possible_tokens(self) -> int:
@@ -84,19 +87,19 @@ class Adder:
         self.can_run_list: list[Req] = []
         self.new_chunked_req: Req | None = None
 
-    def budget_state(self) -> str:
+    def budget_state(self) -> AddReqResult:
         if self.rem_total_tokens <= 0:
-            return "NO_TOKEN"
-        return "OTHER" if self.rem_chunk_tokens <= 0 else "CONTINUE"
+            return AddReqResult.NO_TOKEN
+        return AddReqResult.OTHER if self.rem_chunk_tokens <= 0 else AddReqResult.CONTINUE
 
     def add_chunked_req(self, req: Req) -> Req | None:
         """The next chunk; None: it was the last one."""
         is_cut = self._add(req)
         return req if is_cut else None
 
-    def add_one_req(self, req: Req) -> str:
+    def add_one_req(self, req: Req) -> AddReqResult:
         if req.rest_tokens + req.possible_tokens + PAGE_TOKENS >= self.rem_total_tokens:
-            return "NO_TOKEN"
+            return AddReqResult.NO_TOKEN
         if self._add(req):
             self.new_chunked_req = req
         return self.budget_state()
@@ -108,8 +111,14 @@ class Adder:
         self.can_run_list.append(req)
         self.rem_chunk_tokens -= req.extend_len
         self.rem_total_tokens -= req.extend_len + PAGE_TOKENS
-        self.rem_total_tokens -= 0 if is_cut else req.possible_tokens
+        # Within the pass even what a retracted request has produced counts again.
+        self.rem_total_tokens -= 0 if is_cut else req.sampling_params.max_new_tokens
         return is_cut
+
+
+def enough(batch: Batch, selected: Sequence[int] | None) -> bool:
+    """There is always memory for the next tokens: all outputs are reserved."""
+    return True
 
 
 class Scheduler:
@@ -145,12 +154,28 @@ class Scheduler:
             return self._prefill(batch, prefill_s(sum(one.extend_len for one in batch)))
         if self._running.is_empty():
             return 0.0
+        self._retract()
+        if self._running.is_empty():
+            return 0.0
         seconds = decode_s(len(self._running.reqs))
         self._produce(self._running.reqs, is_prefill=False, seconds=seconds)
         left = [one for one in self._running.reqs if not one.finished()]
         if len(left) < len(self._running.reqs):
             self._running = Batch(left)
         return seconds
+
+    def _retract(self) -> None:
+        """`ScheduleBatch.retract_decode`: the last of the order first, until memory suffices."""
+        if hooks.decode_memory(enough, self._running):
+            return
+        reqs = self._running.reqs
+        order = hooks.retraction_order(lambda reqs: list(range(len(reqs))), reqs)
+        while not hooks.decode_memory(enough, self._running, order):
+            req = reqs[order.pop()]
+            req.prefix_len = 0
+            self.waiting_queue.append(req)
+        self._running = Batch([reqs[index] for index in sorted(order)])
+        hooks.reserve_all(lambda reqs: 1.0, self._running.reqs)
 
     def _prefill(self, batch: list[Req], seconds: float) -> float:
         for one in batch:
@@ -194,7 +219,7 @@ class Scheduler:
 
     def _walk(self, adder: Adder, running: Batch) -> None:
         for req in self.waiting_queue:
-            if adder.budget_state() == "OTHER":
+            if adder.budget_state() is AddReqResult.OTHER:
                 break
             begun = sum(one.prefix_len > 0 for one in adder.can_run_list)
             if len(adder.can_run_list) - begun >= self._free_places():
@@ -202,8 +227,8 @@ class Scheduler:
             if running.batch_is_full:
                 break
             found = hooks.add_request(Adder.add_one_req, adder, req)
-            if found != "CONTINUE":
-                if found == "NO_TOKEN":
+            if found is not AddReqResult.CONTINUE:
+                if found is AddReqResult.NO_TOKEN:
                     running.batch_is_full = bool(adder.can_run_list) or not running.is_empty()
                     if req not in adder.can_run_list:
                         self._no_room(req.rid)

@@ -67,7 +67,8 @@ class Replica(Protocol):
 class GameReplica:
     """One level, no engine: any client with credit may be served, down to just above -U.
 
-    While refills are deferred, so many quanta of debt count as credit.
+    While refills are deferred, so many quanta of debt count as credit. Who joins without a debt gets the quantum of the current
+    round, once (R17).
     """
 
     def __init__(
@@ -79,6 +80,9 @@ class GameReplica:
         self.deferred_refills = deferred_refills
         self.clients: dict[str, Client] = {}
         self.away: set[str] = set()
+        self.round = 0
+        self.last_round: dict[str, int] = {}
+        """The last round of which a client that is away got the quantum."""
         self.sequence = 0
 
     def leave(self, client: str) -> None:
@@ -86,14 +90,21 @@ class GameReplica:
         self.away.add(client)
         known = self.clients[client]
         known.deficit = min(known.deficit, 0.0)
+        self.last_round[client] = self.round
         self.sequence += 1
 
     def come_back(self, client: str) -> None:
         self.away.discard(client)
+        known = self.clients[client]
+        if known.deficit == 0 and self.last_round[client] < self.round:
+            known.deficit = self.quantum * self.weights.client(client)
         self.sequence += 1
 
     def meet(self, client: str, seeds: Seeds) -> None:
-        self.clients[client] = Client(deficit=seeds.client, seed=seeds.client)
+        deficit = seeds.client
+        if deficit >= 0 and self.round:
+            deficit = max(deficit, self.quantum * self.weights.client(client))
+        self.clients[client] = Client(deficit=deficit, seed=seeds.client)
         self.sequence += 1
 
     def progress(self, rng: Random, favourite: str | None) -> None:
@@ -132,7 +143,10 @@ class GameReplica:
             client.deficit += rounds * self.quantum * self.weights.client(name)
         for name in self.away:  # debts fade, to less than a quantum (R15)
             client, quantum = self.clients[name], self.quantum * self.weights.client(name)
-            client.deficit += min(rounds, int(-client.deficit // quantum)) * quantum
+            if paid := min(rounds, int(-client.deficit // quantum)):
+                client.deficit += paid * quantum
+                self.last_round[name] = self.round + paid
+        self.round += rounds
 
 
 @dataclass

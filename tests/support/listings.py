@@ -141,15 +141,24 @@ class ListedDlpm(ReplicaPolicy):
     """DLPM, Algorithm 1: flat, refills one quantum at a time over the whole list.
 
     With `keep_debt` debts fade (design R15): refills reduce the debts of clients that left, to less than a quantum, and all debts end
-    when a request arrives and none waits.
+    when a request arrives and none waits. With `first_turn` too, a client that joins without a debt gets the quantum of the current
+    round, unless it was here in that round, or its debt got that quantum (R17).
     """
 
     name: ClassVar[str] = "DLPM as listed"
     matches_prefix: ClassVar[bool] = True
 
-    def __init__(self, quantum: float, *, keep_debt: bool, cost: Cost | None = None) -> None:
+    def __init__(
+        self, quantum: float, *, keep_debt: bool, first_turn: bool = False, cost: Cost | None = None
+    ) -> None:
         self.refill_tokens = quantum
         self.keep_debt = keep_debt
+        self.first_turn = keep_debt and first_turn
+        self.round = 0
+        self.last_round: dict[str, int] = {}
+        """The last round of which a client that left got the quantum."""
+        self.debts_end = 0
+        """The round by which each debt, as of its last change, is paid."""
         self.cost = cost or LinearCost()
         self.l: list[str] = []
         self.q: dict[str, float] = {}
@@ -160,15 +169,34 @@ class ListedDlpm(ReplicaPolicy):
     def arrive(self, request: Request, now_s: float) -> Arrival:
         i = request.client
         if self.keep_debt and not self.queue:
-            for j in self.q:
-                while self.q[j] <= 0 and self.refill(j):
-                    pass
+            self.end_debts()
         if i not in self.l:  # line 12
-            self.q.setdefault(i, request.seed)
+            self.w.setdefault(i, request.client_weight)
+            self.join(i, request.seed)
             self.l.append(i)
+            self.changed(i)
         self.w[i] = request.client_weight
+        self.changed(i)
         self.queue.append(request)
         return Arrival.QUEUED
+
+    def changed(self, i: str) -> None:
+        missing = int(-self.q[i] // (self.refill_tokens * self.w[i])) + 1
+        self.debts_end = max(self.debts_end, self.round + missing)
+
+    def join(self, i: str, seed: float) -> None:
+        turn = self.refill_tokens * self.w[i] if self.first_turn and self.round else 0.0
+        if i not in self.q:
+            self.q[i] = seed if seed < 0 else max(seed, turn)
+        elif self.q[i] == 0 and self.last_round[i] < self.round:
+            self.q[i] = turn
+
+    def end_debts(self) -> None:
+        for j in self.q:
+            now = self.round
+            while self.q[j] <= 0 and self.refill(j, now + 1):
+                now += 1
+        self.round = max(self.round, self.debts_end)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         # Line 16. `queue` stays in order of arrival, so that equals always go in that order.
@@ -192,11 +220,13 @@ class ListedDlpm(ReplicaPolicy):
         self.batch.append(r)
         if r.charge_input:
             self.q[r.client] -= self.cost.input_cost(r.extend_tokens)
+            self.changed(r.client)
 
     def progress(self, request: Request, tokens: int) -> None:
         now = request.output_tokens
         cost = self.cost.output_cost(request.extend_tokens, now - tokens, now)
         self.q[request.client] -= cost
+        self.changed(request.client)
 
     def requeue(self, request: Request, now_s: float) -> None:
         self.batch.remove(request)
@@ -208,6 +238,7 @@ class ListedDlpm(ReplicaPolicy):
         if all(r.client != request.client for r in (*self.queue, *self.batch)):
             self.l.remove(request.client)
             self.q[request.client] = min(self.q[request.client], 0.0) if self.keep_debt else 0.0
+            self.last_round[request.client] = self.round
 
     def waiting(self) -> Iterable[Request]:
         return self.queue
@@ -220,16 +251,19 @@ class ListedDlpm(ReplicaPolicy):
         queued = {r.client for r in self.queue}
         refilled = False
         while all(self.q[i] <= 0 for i in queued):  # lines 4, 5, and §1.13 b
+            self.round += 1
             for i in self.q if self.keep_debt else self.l:
-                self.refill(i)
+                self.refill(i, self.round)
             refilled = True
         return refilled
 
-    def refill(self, i: str) -> bool:
+    def refill(self, i: str, number: int) -> bool:
         """Line 7; whether the client got a quantum. A client that left gets none that would make it positive."""
         quantum = self.refill_tokens * self.w[i]
         due = self.q[i] <= 0 and (i in self.l or self.q[i] + quantum <= 0)
-        self.q[i] += quantum if due else 0
+        if due:
+            self.q[i] += quantum
+            self.last_round[i] = number
         return due
 
 

@@ -122,7 +122,7 @@ def _print(report: DemoReport, console: Console) -> None:
     console.print(FittedTable(_table(figures)), highlight=False)
     console.print()
     for one in figures:
-        console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
+        console.print(f"{one.title}: {verdict(one.shares)}", highlight=False)
 
 
 def _table(figures: Sequence[PhaseFigures]) -> Table:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
+from evenkeel_fairshare.window import WindowShares
 from evenkeel_simulator.traffic.records import Record
-from evenkeel_simulator.traffic.summary import summarise
+from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.workload import Program
 
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
@@ -50,6 +51,8 @@ class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Jain's index of what each client was given over what it was owed."""
     given_over_owed: dict[str, float]
     """Client → what it was given over what it was owed, of those that were owed something."""
+    shares: WindowShares
+    """Given over owed in the worst minute, of clients that waited for half of it. The verdict is on these."""
     elapsed_s: float
 
 
@@ -68,7 +71,8 @@ def make_figures(result: PhaseResult) -> PhaseFigures:
     requests = ordinary_requests(result)
     window_s = result.phase.flood.duration_s
     ended = [o for o in result.outcomes if o.answer.error is None and o.answer.ended_s <= window_s]
-    ratios = given_over_owed(result)
+    summary = _summary(result)
+    ratios = summary.given_over_owed
     answered = [o.record().itl_s for o in result.outcomes if o.client != FLOOD]
     itls = [itl_s for itl_s in answered if itl_s is not None]
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
@@ -89,6 +93,7 @@ def make_figures(result: PhaseResult) -> PhaseFigures:
         tokens_per_s=sum(o.answer.input_tokens + o.answer.output_tokens for o in ended) / window_s,
         jain=jain_index(list(ratios.values())),
         given_over_owed=ratios,
+        shares=summary.shares,
         elapsed_s=result.elapsed_s,
     )
 
@@ -121,14 +126,14 @@ def ordinary_requests(result: PhaseResult) -> list[OrdinaryRequest]:
     return requests
 
 
-def given_over_owed(result: PhaseResult) -> dict[str, float]:
-    """Client → what it was given over what it was owed, until the phase was cut. Clients that were owed nothing are left out."""
+def _summary(result: PhaseResult) -> Summary:
+    """The figures of all requests until the phase was cut."""
     records = [outcome.record() for outcome in result.outcomes]
     ended = {record.program for record in records}
     records += [
         _unfinished(one, result.elapsed_s) for one in result.programs if one.id not in ended
     ]
-    return summarise(records, result.elapsed_s).given_over_owed
+    return summarise(records, result.elapsed_s)
 
 
 def _unfinished(program: Program, elapsed_s: float) -> Record:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from evenkeel_simulator.traffic.workload import Client
+
 from evenkeel_cli.faults import ManifestFaults
 from evenkeel_cli.manifest import load_manifest
 from evenkeel_cli.yamlfile import YamlFault, read_documents
@@ -20,7 +22,7 @@ def read_keys(path: Path) -> dict[str, str]:
     """Client → API key, from a YAML or JSON mapping or a file for `evenkeel up`; raises `ClientsError`."""
     try:
         documents = [document.data for document in read_documents(path)]
-        if any(isinstance(data, dict) and "kind" in data for data in documents):
+        if _are_resources(documents):
             return dict(load_manifest(path).api_keys())
     except (YamlFault, ManifestFaults) as error:
         raise ClientsError(str(error)) from error
@@ -34,6 +36,28 @@ def read_keys(path: Path) -> dict[str, str]:
         if not key or not key.isascii() or not key.isprintable():
             raise ClientsError(f"{path}: {client}: the key must be printable ASCII")
     return documents[0]
+
+
+def _are_resources(documents: Iterable[object]) -> bool:
+    return any(isinstance(data, dict) and "kind" in data for data in documents)
+
+
+def read_weights(path: Path, assigned: Mapping[str, str]) -> dict[str, Client]:
+    """The clients of a trace with tenants and weights, from a file for `evenkeel up` that `read_keys` has read; none from a mapping
+    of keys. `assigned`: client → name of its key."""
+    if not _are_resources(document.data for document in read_documents(path)):
+        return {}
+    named: dict[str, tuple[str, float, float]] = {}
+    for tenant in load_manifest(path).tenants:
+        spec, name = tenant.spec, tenant.metadata.name
+        weights = {client.name: client.weight for client in spec.clients}
+        for key in spec.api_keys:
+            named[f"{name}/{key.client}"] = (
+                f"{tenant.metadata.namespace}/{name}",
+                weights.get(key.client, spec.default_client_weight),
+                spec.weight,
+            )
+    return {client: Client(client, *named[key]) for client, key in assigned.items()}
 
 
 def assign_keys(clients: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from evenkeel_simulator.traffic.summary import summarise
 from evenkeel_simulator.traffic.traces import TraceError
-from evenkeel_simulator.traffic.workload import Program
+from evenkeel_simulator.traffic.workload import Client, Program
+from msgspec import structs
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
@@ -26,7 +28,9 @@ from evenkeel_cli.replay.clients import (
     headers_by_key,
     headers_by_name,
     read_keys,
+    read_weights,
 )
+from evenkeel_cli.replay.idle import idle_total_s
 from evenkeel_cli.replay.report import ReplayReport, make_report, table_of, write_report
 from evenkeel_cli.replay.run import Outcome, Replay
 from evenkeel_cli.replay.sender import (
@@ -52,7 +56,10 @@ class ReplayOptions:
         str | None, option("hash:N assigns the sessions of the trace to N clients.")
     ] = None
     api_keys: Annotated[
-        Path | None, option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
+        Path | None,
+        option(
+            "Client → API key: a YAML or JSON mapping, or a file for evenkeel up, whose weights the verdict then uses."
+        ),
     ] = None
     client_header: Annotated[
         str | None,
@@ -92,14 +99,14 @@ def _command(options: ReplayOptions) -> None:
                 limit=options.limit,
             )
         options = replace(options, url=api_root(options.url))
-        headers = _headers(work, options.api_keys, options.client_header)
+        headers, weighted = _identities(work, options.api_keys, options.client_header)
     except (TraceError, ClientsError, SenderError, UsageError) as error:
         print_error(error)
         raise typer.Exit(ExitCode.INVALID) from error
     try:
         if out is not None:
             make_output_folder(out.parent)
-        status = asyncio.run(_replay(options, headers, work))
+        status = asyncio.run(_replay(options, headers, work, weighted))
     except SenderError as error:
         print_error(error)
         raise typer.Exit(ExitCode.FAILED) from error
@@ -112,11 +119,14 @@ def _command(options: ReplayOptions) -> None:
 replay = command_of(_command, ReplayOptions)
 
 
-def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
+def _identities(
+    work: Sequence[Program], api_keys: Path | None, client_header: str | None
+) -> tuple[Headers, Mapping[str, Client]]:
+    """The headers of each client, and the tenants and weights that are known."""
     if api_keys is not None and client_header is not None:
         raise UsageError("use --api-keys or --client-header, not both")
     if client_header is not None:
-        return headers_by_name(client_header)
+        return headers_by_name(client_header), {}
     if api_keys is not None:
         keys = read_keys(api_keys)
         assigned = assign_keys((program.client for program in work), keys)
@@ -125,17 +135,23 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
                 Console(stderr=True).print(
                     f"client {client} uses the API key of {name}", highlight=False
                 )
-        return headers_by_key(assigned, keys)
-    return lambda _: {}  # no client is identified
+        return headers_by_key(assigned, keys), read_weights(api_keys, assigned)
+    return lambda _: {}, {}  # no client is identified
 
 
-async def _replay(options: ReplayOptions, headers_of: Headers, work: Sequence[Program]) -> int:
+async def _replay(
+    options: ReplayOptions,
+    headers_of: Headers,
+    work: Sequence[Program],
+    clients: Mapping[str, Client],
+) -> int:
     """Send, report and write; the exit code: INTERRUPTED after an interrupt, FAILED if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
     async with open_session() as session:
         headers = headers_of(work[0].client)
         model = options.model or await served_model(session, options.url, headers)
+        idle_before_s = await idle_total_s(session, options.url)
         began_s = loop.time()
         sender = Sender(
             url=options.url,
@@ -157,10 +173,15 @@ async def _replay(options: ReplayOptions, headers_of: Headers, work: Sequence[Pr
                 await run.run(work)
             except asyncio.CancelledError:  # Ctrl-C: report the results so far
                 interrupted = True
+        elapsed_s, idle_s = sender.now(), await idle_total_s(session, options.url)
         with working("computing the results"):
+            records = [outcome.record() for outcome in run.outcomes]
+            summary = summarise(records, elapsed_s, clients=clients)
+            if idle_s is not None and idle_before_s is not None:
+                summary = structs.replace(summary, idle_s=max(0.0, idle_s - idle_before_s))
             report = make_report(
                 run.outcomes,
-                elapsed_s=sender.now(),
+                summary=summary,
                 url=options.url,
                 model=model,
                 trace=options.trace.name,

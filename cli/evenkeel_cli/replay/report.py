@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from evenkeel_fairshare.verdict import verdict
-from evenkeel_simulator.traffic.summary import Summary, summarise
+from evenkeel_simulator.traffic.summary import Summary
 from rich.console import Group, RenderableType
 
 from evenkeel_cli.narrow import FittedTable, make_table
@@ -40,7 +40,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 def make_report(
     outcomes: Collection[Outcome],
     *,
-    elapsed_s: float,
+    summary: Summary,
     url: str,
     model: str,
     trace: str,
@@ -61,7 +61,7 @@ def make_report(
         errors=dict(Counter(outcome.answer.error or "" for outcome in failed).most_common()),
         errors_by_client=dict(Counter(outcome.client for outcome in failed)),
         latest_s=max(lateness, default=0.0),
-        summary=summarise([outcome.record() for outcome in outcomes], elapsed_s),
+        summary=summary,
     )
 
 
@@ -96,7 +96,7 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
     )
     lines = [" · ".join(totals)]
     if summary.finished:
-        lines.append(verdict(summary.given_over_owed))
+        lines.append(verdict(summary.shares))
     if report.latest_s > _LATE_S:
         cause = "--max-concurrency or the speed of this machine"
         if not report.max_concurrency:

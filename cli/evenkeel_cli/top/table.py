@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.window import WindowShares
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -47,7 +48,8 @@ def _header(view: View, verbose: bool) -> str:
 def _fairness(view: View, verbose: bool) -> Text:
     fleet = view.fleet
     words = [
-        fleet.verdict or verdict({"a client": 1 - fleet.share_error} if fleet.backlogged else {})
+        fleet.verdict
+        or verdict(WindowShares({"a client": 1 - fleet.share_error} if fleet.backlogged else {}))
     ]
     if verbose:
         words += [

@@ -56,11 +56,25 @@ def address(config: RouterConfig, port: int) -> str:
 
 def local_admin_url() -> str:
     """The admin port of a fleet that runs from this folder, or the default port on this machine."""
+    for config in _local_routers():
+        return address(config, config.listen.admin_port)
+    return f"http://127.0.0.1:{ADMIN_PORT}"
+
+
+def admin_url_of(url: str) -> str | None:
+    """The admin port of the router at `url`, if its fleet runs from this folder."""
+    for config in _local_routers():
+        if address(config, config.listen.traffic_port) == url:
+            return address(config, config.listen.admin_port)
+    return None
+
+
+def _local_routers() -> Iterator[RouterConfig]:
+    """The configurations of the routers that run from this folder."""
     for folder in sorted(path.parent for path in DEFAULT_ROOT.glob("*/state.json")):
         record = read_record(folder)
         if record is not None and any(
             Path(f"/proc/{one.pid}").exists() for one in record.processes
         ):
             for _, config in router_configs(folder, record):
-                return address(config, config.listen.admin_port)
-    return f"http://127.0.0.1:{ADMIN_PORT}"
+                yield config

@@ -49,6 +49,8 @@ class DeficitRules:
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     remembered: int = 65_536
     """Idle members per level whose debts are kept; beyond this number the smallest debts are cancelled."""
+    first_turn: bool = True
+    """Whether a member that joins without a debt gets the quantum of the current round (R17). Never with `Rejoin.PAPER`."""
 
     def __post_init__(self) -> None:
         if not self.first_quantum > 0:
@@ -60,6 +62,11 @@ class DeficitRules:
     def first_quantum(self) -> float:
         """The quantum before any measurement."""
         return FIRST_QUANTUM if self.quantum is None else self.quantum
+
+    @property
+    def gives_first_turn(self) -> bool:
+        """Whether R17 is in force."""
+        return self.first_turn and self.rejoin is Rejoin.KEEP_DEBT
 
 
 class Account:
@@ -83,7 +90,9 @@ class Account:
         "weight",
     )
 
-    def __init__(self, name: str, level: DeficitLevel, parent: Account | None) -> None:
+    def __init__(
+        self, name: str, level: DeficitLevel, parent: Account | None, *, weight: float
+    ) -> None:
         self.name = name
         self.level = level
         self.path: tuple[Account, ...] = (*parent.path, self) if parent else (self,)
@@ -98,8 +107,8 @@ class Account:
         """Waiting requests that the engine can begin only after another prompt. Other clients get refills meanwhile."""
         self.seed = 0.0
         """The first deficit (R5)."""
-        self.weight = 1.0
-        self.quantum = level.quantum
+        self.weight = weight
+        self.quantum = level.quantum * weight
         """Weighted tokens per refill: Q^u times the weight."""
         self.positive_from = 0
         """Number of the refill that makes the deficit positive, or made it so."""
@@ -163,26 +172,36 @@ class Account:
             self.quantum = quantum
             self._set(deficit)
 
+    def weigh_debt(self) -> None:
+        """Let later refills pay the debt of a member that left in the level's present quantum."""
+        if self.deficit < 0:
+            self.weigh(self.weight)
+            self.positive_from -= 1
+
     def start_from(self, seed: float) -> None:
-        """Start from debt or credit of ended replicas (R5), which the ledger keeps in range."""
+        """Start from debt or credit of ended replicas (R5), which the ledger keeps in range.
+
+        Without a debt it has at least the quantum of the current round (R17).
+        """
         self.seed = seed
-        self._set(seed)
+        self._set(seed if seed < 0 else max(seed, self.level.turn * self.weight))
 
     def leave(self) -> None:
         """Leave the list l: credit is lost (R4). Refills reduce the debt further, to less than a quantum (R15)."""
-        if self.level.rules.rejoin is not Rejoin.KEEP_DEBT:
-            self._set(0.0)
-        elif self._balance > 0 or self._balance_at != self.level.refills:  # else it is its debt
-            self._set(min(self.deficit, 0.0))
-        self.positive_from -= 1  # the last refill that does not make it positive
+        keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
+        self._balance = balance = min(self.deficit, 0.0) if keeps_debt else 0.0
+        self._balance_at = now = self.level.refills
+        # The last refill that does not make it positive. Without a debt it needs none, so `last_debt` stays.
+        self.positive_from = now + int(-balance // self.quantum)
         self._is_light = True
 
     def come_back(self) -> None:
-        """Return to the list l."""
-        if self._balance_at == self.level.refills:
-            self.positive_from += 1  # as before it left
-        else:
-            self._set(self.deficit)
+        """Return to the list l. Without a debt it gets the quantum of the current round (R17), but not of a round in which it was
+        here before, or whose quantum paid the last of its debt."""
+        level, deficit = self.level, self.deficit
+        if deficit == 0 and self.positive_from < level.refills:
+            deficit = level.turn * self.weight
+        self._set(deficit)
 
     def renew(self, before: int) -> None:
         """The level ended debts; it had `before` refills. Nothing else changes."""
@@ -210,7 +229,7 @@ class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "depth", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
+        "_departed", "depth", "horizon", "last_debt", "members", "quantum", "refills", "rules", "turn", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -233,6 +252,8 @@ class DeficitLevel:
         """Refills so far. Every queued member got as many quanta."""
         self.horizon = 0
         """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
+        self.turn = 0.0
+        """What the last refill gave for weight 1, for those that join without a debt (R17); 0 before the first refill."""
         self.last_debt = 0
         """Number of the refill after which no account that ever was here is in debt by a quantum or more."""
         self._departed: dict[str, Account] = {}
@@ -241,22 +262,21 @@ class DeficitLevel:
         self, name: str, *, weight: float, seed: float = 0.0, parent: Account | None = None
     ) -> Account:
         """Line 12: the account of `name`, with its old deficit or, as far as the level remembers, new with `seed`. The newest
-        weight counts."""
+        weight counts. Without a debt it gets its turn in the current round (R17)."""
         account = self.members.get(name)
         if account is not None:
             if account.weight != weight:
                 account.weigh(weight)
             return account
         account = self._departed.pop(name, None)
-        is_new = account is None
         if account is None:
-            account = Account(name, self, parent)
-        # Before the new weight counts: the refills that it missed gave quanta of the old one.
-        account.come_back()
-        self.members[name] = account
-        account.weigh(weight)
-        if is_new:
+            account = Account(name, self, parent, weight=weight)
             account.start_from(seed)
+        else:
+            # Before the new weight counts: the refills that it missed gave quanta of the old one.
+            account.come_back()
+            account.weigh(weight)
+        self.members[name] = account
         return account
 
     def leave_if_idle(self, account: Account) -> None:
@@ -282,15 +302,17 @@ class DeficitLevel:
         smallest that makes one of them eligible (§1.13 b).
         """
         self.horizon = max(self.horizon, horizon)
-        self.refills = max(
-            self.refills, self.horizon - (DEFERRED_REFILLS if self.warming_up else 0)
-        )
+        self._refill(self.horizon - (DEFERRED_REFILLS if self.warming_up else 0))
 
     def change_quantum(self, quantum: float) -> None:
         """Later refills give `quantum`. Deficits do not change, so each member got the same from earlier refills."""
+        if quantum == self.quantum:
+            return
         self.quantum = quantum
         for account in self.members.values():
             account.weigh(account.weight)
+        for account in self._departed.values():
+            account.weigh_debt()
 
     def end_debts(self) -> None:
         """No member is queued: refill until no debt is a quantum or more (R15).
@@ -302,7 +324,8 @@ class DeficitLevel:
             return
         if self.rules.rejoin is Rejoin.KEEP_DEBT:
             before = self.refills
-            self.refills = self.horizon = max(self.horizon, self.last_debt)
+            self.horizon = max(self.horizon, self.last_debt)
+            self._refill(self.horizon)
             for member in self.members.values():
                 member.renew(before)
 
@@ -313,19 +336,23 @@ class DeficitLevel:
 
     def end_warmup(self) -> None:
         """Let refills take effect at once. Deferred refills go to all members, so that no member misses any."""
-        self.warming_up, present = False, list(self.members.values())
-        departed = list(self._departed.values())
-        for account in departed:
-            account.come_back()
-        needed = [account.positive_from for account in present or departed]
-        self.refills = self.horizon = max(self.refills, min(needed, default=0))
-        for account in departed:
-            account.leave()
+        self.warming_up = False
+        needed = [account.positive_from for account in self.members.values()]
+        # `positive_from` of one that left is the last refill that does not make it positive.
+        needed = needed or [account.positive_from + 1 for account in self._departed.values()]
+        self._refill(min(needed, default=0))
+        self.horizon = self.refills
 
     def known(self) -> Iterator[Account]:
         """Members, then idle members that the level remembers."""
         yield from self.members.values()
         yield from self._departed.values()
+
+    def _refill(self, number: int) -> None:
+        """The refills up to this number."""
+        if number > self.refills:
+            self.refills = number
+            self.turn = self.quantum if self.rules.gives_first_turn else 0.0
 
     def _forget(self) -> None:
         """Remove half of the idle members: the smallest debts first, among equals the longest idle."""

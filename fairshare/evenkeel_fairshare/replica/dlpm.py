@@ -46,7 +46,7 @@ class Dlpm(ReplicaPolicy):
     `warmup_s`: time after its first request in which a replica defers refills (`DEFERRED_REFILLS`). It starts again when a
     request arrives at an empty replica. Clients arrive at a new replica one by one, and refills for the first ones would
     cancel the debts of these clients only (docs/design/0003).
-    A pass never proposes the same request twice.
+    A pass never proposes the same request twice. A client or tenant that joins without a debt gets its first turn at once (R17).
     """
 
     name: ClassVar[str] = "DLPM"

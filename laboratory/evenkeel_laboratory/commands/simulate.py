@@ -18,6 +18,7 @@ from evenkeel_cli.output import (
     make_output_folder,
     print_error,
     print_json,
+    print_note,
     report_console,
     working,
     write_json,
@@ -32,6 +33,7 @@ from evenkeel_simulator.traffic.records import Record, write_csv
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.traces import TraceError
 from evenkeel_simulator.traffic.workload import Client, Program, Workload, weighted
+from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 import evenkeel_laboratory
@@ -62,6 +64,8 @@ def _simulate(options: Options) -> None:
         spec = _find_spec(options.workload, options.trace, options.workloads)
         setup = _setup(options, spec)
         work = _of_trace(options) if spec is None else _of_workload(options, spec)
+        for note in work.notes:
+            print_note(Console(stderr=True), note)
         make_results_folder(out)
         if options.autoscale is not None:
             _compare_scalers(options, options.autoscale, setup, work)
@@ -313,7 +317,7 @@ def _report(summary: Summary, out: Path) -> None:
             f"{client.finished}"
             + (f" of {client.requests}" if client.finished < client.requests else ""),
             f"{client.service:,.0f}",
-            "-" if client.given_over_owed is None else f"{client.given_over_owed:.0%}",
+            "–" if client.worst_minute is None else f"{client.worst_minute:.0%}",
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
         )
@@ -326,17 +330,10 @@ def _report(summary: Summary, out: Path) -> None:
         f"max {difference.max:.2f} avg {difference.avg:.2f} var {difference.var:.2f}",
         highlight=False,
     )
-    if summary.idle_s is not None and summary.idle_s >= 1:
-        console.print(
-            f"a replica was idle for {summary.idle_s:,.0f} s while requests waited elsewhere "
-            "longer than their prefix takes to compute there",
-            style="yellow",
-            highlight=False,
-        )
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
     if summary.finished:
-        console.print(verdict(summary.given_over_owed), style="bold", highlight=False)
+        console.print(verdict(summary.shares), style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
 
 

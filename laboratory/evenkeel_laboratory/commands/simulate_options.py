@@ -138,7 +138,7 @@ class Options:
         bool,
         typer.Option(
             "--printed",
-            help="Run DLPM in the order that the paper prints, whatever --order says.",
+            help="Run DLPM as the paper prints it: in its order, whatever --order says, and without a first turn for newcomers.",
         ),
     ] = False
     artifact_rules: Annotated[

@@ -6,6 +6,9 @@ Two CSV files, plain or gzip, made from the `chunk-*-trace.csv` and `chunk-*-dat
 - lengths: `client,window_start_s,field,p0,…,p100`, quantiles of `input_tokens` and `output_tokens` (other fields are ignored).
 
 Between quantiles lengths are uniform. The tables say nothing about prefixes, so nothing is shared.
+
+Some rows of the published tables cannot be drawn: a window without arrivals has no shape and no scale, and there are other families.
+They are skipped and counted. A client without any lengths is skipped as a whole.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from __future__ import annotations
 import csv
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
+from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from evenkeel_simulator.traffic.traces import TraceError, read_text
 from evenkeel_simulator.traffic.workload import Call, Program
@@ -74,49 +78,102 @@ class _Source:
         return self.lengths[name][windows[place]].draw(rng)
 
 
-def servegen_programs(
-    rates: Path, lengths: Path, *, start_s: float, duration_s: float, load: float, seed: int
-) -> Iterator[list[Program]]:
-    """One list for each client, in the order of arrivals, with times from 0. Raises `TraceError`.
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What two tables say that can be drawn."""
 
-    `start_s`: time of the day. `load`: factor on every client's rate.
-    """
-    for client, source in _read(rates, lengths).items():
-        rng = Random(f"{seed}/{client}")
-        programs = []
-        for number, at_s in enumerate(source.arrivals(start_s, start_s + duration_s, load, rng)):
-            input_tokens, output_tokens = (source.length(name, at_s, rng) for name in _FIELDS)
-            call = Call(input_tokens, output_tokens, max_output_tokens=output_tokens)
-            name = f"client-{client}"
-            programs.append(Program(f"{name}.{number}", name, at_s - start_s, (call,)))
-        yield programs
+    sources: Mapping[str, _Source]
+    skipped: Sequence[str]
+    """One sentence for each kind of rows that cannot be drawn, with their number and the first one."""
+
+    def programs(
+        self, *, start_s: float, duration_s: float, load: float, seed: int
+    ) -> Iterator[list[Program]]:
+        """One list for each client, in the order of arrivals, with times from 0.
+
+        `start_s`: time of the day. `load`: factor on every client's rate.
+        """
+        for client, source in self.sources.items():
+            rng = Random(f"{seed}/{client}")
+            programs = []
+            times_s = source.arrivals(start_s, start_s + duration_s, load, rng)
+            for number, at_s in enumerate(times_s):
+                input_tokens, output_tokens = (source.length(name, at_s, rng) for name in _FIELDS)
+                call = Call(input_tokens, output_tokens, max_output_tokens=output_tokens)
+                name = f"client-{client}"
+                programs.append(Program(f"{name}.{number}", name, at_s - start_s, (call,)))
+            yield programs
 
 
-def _read(rates: Path, lengths: Path) -> Mapping[str, _Source]:
+def read_tables(rates: Path, lengths: Path) -> Tables:
+    """Read both tables. Raises `TraceError` if one is no table, or if nothing can be drawn."""
     sources: defaultdict[str, _Source] = defaultdict(_Source)
-    for row in _rows(rates, ("client", "t_s", "iat_family", "shape", "scale")):
-        sources[row["client"]].gaps[row.number("t_s")] = _gap(row)
-    for row in _rows(lengths, ("client", "window_start_s", "field", "p0", "p100")):
-        if row["field"] in _FIELDS:
-            known = sources[row["client"]].lengths[row["field"]]
-            known[row.number("window_start_s")] = _quantiles(row)
-    for client, source in sources.items():
-        for name in _FIELDS:
-            if source.gaps and not source.lengths[name]:
-                raise TraceError(f"{lengths}: no {name} of client {client}")
-    return sources
+    skipped: list[str] = []
+    rows = _rows(rates, ("client", "t_s", "iat_family", "shape", "scale"))
+    for row, (start_s, gap) in _drawable(rates, rows, _window_of_rates, skipped):
+        sources[row["client"]].gaps[start_s] = gap
+    rows = _rows(lengths, ("client", "window_start_s", "field", "p0", "p100"))
+    used = (row for row in rows if row["field"] in _FIELDS)
+    for row, (start_s, quantiles) in _drawable(lengths, used, _window_of_lengths, skipped):
+        sources[row["client"]].lengths[row["field"]][start_s] = quantiles
+    arriving = {client: source for client, source in sources.items() if source.gaps}
+    complete = {name: one for name, one in arriving.items() if all(one.lengths.values())}
+    if without := [client for client in arriving if client not in complete]:
+        skipped.append(
+            f"{lengths}: {len(without)} of {len(arriving)} clients have no lengths and were skipped, "
+            f"the first: client {without[0]}"
+        )
+    if not complete:
+        raise TraceError("; ".join(skipped) or f"{rates}: no rows")
+    return Tables(complete, skipped)
+
+
+_Window = TypeVar("_Window")
+
+
+def _drawable(
+    path: Path, rows: Iterable[_Row], read: Callable[[_Row], _Window], skipped: list[str]
+) -> list[tuple[_Row, _Window]]:
+    """Rows with what they say; those that cannot be drawn are counted in `skipped`."""
+    found: list[tuple[_Row, _Window]] = []
+    faults: list[str] = []
+    for row in rows:
+        try:
+            found.append((row, read(row)))
+        except _CannotBeDrawn as error:
+            faults.append(str(error))
+    if faults:
+        skipped.append(
+            f"{path}: {len(faults)} of {len(faults) + len(found)} rows cannot be drawn and were skipped, "
+            f"the first: {faults[0]}"
+        )
+    return found
+
+
+def _window_of_rates(row: _Row) -> tuple[float, Callable[[Random], float]]:
+    return row.number("t_s"), _gap(row)
+
+
+def _window_of_lengths(row: _Row) -> tuple[float, Quantiles]:
+    return row.number("window_start_s"), _quantiles(row)
+
+
+class _CannotBeDrawn(ValueError):
+    """A row without a distribution; the message names its line and field."""
 
 
 class _Row(dict[str, str]):
-    """A row of a table; `place` is its file and line."""
+    """A row of a table; `place` is its line."""
 
     place: str
 
     def number(self, name: str) -> float:
         try:
-            return float(self[name])
+            if isfinite(value := float(self[name])):
+                return value
         except (TypeError, ValueError):
-            raise TraceError(f"{self.place}: {name} is {self[name]!r}, not a number") from None
+            pass
+        raise _CannotBeDrawn(f"{self.place}: {name} is {self[name]!r}, not a number")
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
@@ -126,25 +183,25 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
         raise TraceError(f"{path}: no column {', '.join(missing)}; a table has {','.join(columns)}")
     for values in reader:
         row = _Row(values)
-        row.place = f"{path}, line {reader.line_num}"
+        row.place = f"line {reader.line_num}"
         yield row
 
 
 def _gap(row: _Row) -> Callable[[Random], float]:
     shape, scale = row.number("shape"), row.number("scale")
-    if not (0 < shape < float("inf") and 0 < scale < float("inf")):
-        raise TraceError(f"{row.place}: shape and scale must be above 0 and finite")
+    if min(shape, scale) <= 0:
+        raise _CannotBeDrawn(f"{row.place}: shape and scale must be above 0")
     if row["iat_family"] == "Gamma":
         return lambda rng: rng.gammavariate(shape, scale)
     if row["iat_family"] == "Weibull":
         return lambda rng: rng.weibullvariate(scale, shape)
-    raise TraceError(f"{row.place}: iat_family is {row['iat_family']!r}, not Gamma or Weibull")
+    raise _CannotBeDrawn(f"{row.place}: iat_family is {row['iat_family']!r}, not Gamma or Weibull")
 
 
 def _quantiles(row: _Row) -> Quantiles:
     names = [name for name in row if name[:1] == "p" and name[1:].isdecimal()]
     names.sort(key=lambda name: int(name[1:]))
     values = [row.number(name) for name in names]
-    if values != sorted(values) or not 0 <= values[0] <= values[-1] < float("inf"):
-        raise TraceError(f"{row.place}: quantiles must ascend from 0 or more")
+    if values != sorted(values) or values[0] < 0:
+        raise _CannotBeDrawn(f"{row.place}: quantiles must ascend from 0 or more")
     return Quantiles([int(name[1:]) / 100 for name in names], values)

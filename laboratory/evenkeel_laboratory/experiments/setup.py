@@ -56,7 +56,7 @@ class Setup:
     order: str = DEFAULT_ORDER.value
     """DLPM: which of the requests that it may admit goes first; `printed` ignores it."""
     printed: bool = False
-    """DLPM in the order that the paper prints, instead of the order of replicas."""
+    """DLPM in the order that the paper prints and without a first turn for newcomers (R17), instead of as replicas run it."""
     requests_per_minute: int = REQUESTS_PER_MINUTE
     """Limit of a client under RPM and RPMDefer."""
     preemption_lead: float = PREEMPTION_LEAD

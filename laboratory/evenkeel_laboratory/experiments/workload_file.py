@@ -19,7 +19,7 @@ from evenkeel_simulator.traffic.workload import Client, Program, Workload, tenan
 
 from evenkeel_laboratory.experiments.fleet import MAX_REPLICAS
 from evenkeel_laboratory.experiments.generators import Arrivals, ProgramSpec
-from evenkeel_laboratory.experiments.servegen import servegen_programs
+from evenkeel_laboratory.experiments.servegen import read_tables
 
 
 class WorkloadError(ValueError):
@@ -146,16 +146,21 @@ def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> 
         clients = weighted(spec.trace.shares, spec.trace.weights)
         return Workload(name, dealt, clients, size=len(dealt))
     if spec.servegen is not None:
-        drawn = servegen_programs(
-            traces / spec.servegen.rates,
-            traces / spec.servegen.lengths,
+        tables = read_tables(traces / spec.servegen.rates, traces / spec.servegen.lengths)
+        drawn = tables.programs(
             start_s=spec.servegen.start_s,
             duration_s=spec.duration_s,
             load=spec.servegen.load,
             seed=seed,
         )
         ascending = list(merge(*drawn, key=lambda program: program.arrival_s))
-        return Workload(name, ascending, size=len(ascending), duration_s=spec.duration_s)
+        return Workload(
+            name,
+            ascending,
+            size=len(ascending),
+            duration_s=spec.duration_s,
+            notes=tuple(tables.skipped),
+        )
     clients = {}
     streams = []
     for place, client in enumerate(spec.clients):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -155,12 +155,13 @@ def check_refill(level: DeficitLevel) -> bool:
 
 
 def policies(*, printed: bool, artifact: bool) -> Mapping[str, MakeReplicaPolicy]:
-    """Policies by their names in the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC,
+    """Policies by their names in the API. `printed`: DLPM as the paper prints it instead of as replicas run it: its order, and a
+    newcomer waits for the next refill; `artifact`: VTC,
     with and without predictions, and LCF with the accounts of the VTC paper's artifact."""
     literal: dict[str, MakeReplicaPolicy] = {}
     if printed:
         literal[Dlpm.name] = lambda config: PrintedDlpm(
-            rules=config.deficits,
+            rules=replace(config.deficits, first_turn=False),
             cost=config.cost,
             skip_misfit=config.skip_misfit,
             warmup_s=config.warmup_s,

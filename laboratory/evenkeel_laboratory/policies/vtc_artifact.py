@@ -151,12 +151,12 @@ class ArtifactAdmission(Admission):
         self._clients = {request.client for request in batch}
         self._input_tokens = 0
 
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        if self._input_tokens + self._prompt(request) > self._batch_max_tokens:
-            return False
+    def missing(self, request: EngineRequest, extend_tokens: int, available: int) -> int:
+        over = self._input_tokens + self._prompt(request) - self._batch_max_tokens
         clients = len(self._clients | {request.client})
         limit = self._kv_tokens - self.ADAPTER_TOKENS * clients
-        return _peak([*self._held, self._newcomer(request)]) < limit
+        peak = _peak([*self._held, self._newcomer(request)])
+        return max(0, over, peak - limit + 1)
 
     def admit(self, request: EngineRequest) -> None:
         self._held.append(self._newcomer(request))
@@ -189,5 +189,6 @@ def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
         prefix_cache=False,
         decode_steps_between_passes=10,
         isolation=None,
+        share_memory=False,
         retry_when_full=True,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from time import monotonic
 from types import CodeType, MappingProxyType
@@ -27,6 +27,7 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
+from evenkeel_fairshare.replica.memory_shares import MemoryShares
 
 from evenkeel_plugin.matching import AdapterLoads, Matching
 from evenkeel_plugin.request import (
@@ -92,22 +93,30 @@ class Scheduling:
         *,
         match: Callable[[EngineRequest], int],
         time: EngineTime | None = None,
+        memory: MemoryShares | None = None,
         adapters: AdapterLoads | None = None,
         refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13); `refused` is called for each client key that
+        """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13), `memory` its KV pool (R16); `refused` is called for each client key that
         could not be read. With several ranks `clock` must give them all the same time, or their orders would differ."""
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None
         self._time = time
         self._turns = PassTurns(time)
+        self._memory = memory
+        self._giving: dict[EngineRequest, None] = {}
+        """Running requests that the engine has to retract: their client holds more than its share, and another one has a claim."""
+        self._given: dict[EngineRequest, None] = {}
+        """Those retracted that are not in the queue yet."""
         self.reservations = Reservations(self._client_of)
         self._adapters = adapters or AdapterLoads()
         self.refused = refused
         self.bypassed: Callable[[], None] = lambda: None
         """Callback for each request that entered the batch unproposed."""
+        self.reserved_ratio: Callable[[], float] = lambda: 1.0
+        """The part of the possible output that the engine reserves for running requests."""
         self.chunk_waits: EngineRequest | None = None
         """The prompt in chunks that waits in this pass."""
         self._clock = clock
@@ -148,6 +157,8 @@ class Scheduling:
         """The engine tries no more requests; the result of its last try still counts."""
         if self._pass is not None and self._queue is not None:
             self._pass.close()
+            if self._memory is not None:
+                self._memory.end_pass()
             self._queue.disarm()
             self._pass = self._queue = self._proposed = None
 
@@ -184,6 +195,42 @@ class Scheduling:
         if request is self._proposed:
             self._answer = reason
 
+    def lacks(self, request: EngineRequest, missing_tokens: int) -> None:
+        """The last proposal found no room: the free memory is too small by `missing_tokens`."""
+        scheduled = self._waiting.get(request)
+        if self._memory is not None and scheduled is not None:
+            self._memory.lacks(scheduled, missing_tokens)
+
+    def wants_pass(self) -> bool:
+        """Asked while memory is full: whether a pass has to follow for clients below their shares of it (R16)."""
+        return (
+            self._memory is not None
+            and bool(self._waiting)
+            and self._memory.wants_pass(self._clock())
+        )
+
+    def giving(self) -> Collection[EngineRequest]:
+        """Running requests that the engine has to retract now (R16)."""
+        if self._memory is not None:
+            for one in self._memory.given_back():
+                assert isinstance(one, Scheduled)
+                self._giving[one.engine] = None
+        return self._giving
+
+    def gave(self, remaining: Collection[EngineRequest]) -> None:
+        """The engine retracted those of `giving` that are not among the `remaining` requests."""
+        self._given |= {one: None for one in self._giving if one not in remaining}
+        self._giving.clear()
+
+    def is_above_share(self, request: EngineRequest) -> bool:
+        """Whether the client of a running request holds more than its share of the memory."""
+        scheduled = self._running.get(request)
+        return (
+            self._memory is not None
+            and scheduled is not None
+            and self._memory.is_above_share(scheduled)
+        )
+
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
         scheduled = self._running.get(request)
@@ -214,6 +261,8 @@ class Scheduling:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
             self._account_time(running, seconds, computed)
             grown = self._charge(running)
+            if self._memory is not None and len(running) > len(computed):
+                self._memory.stepped(1)
             self._begin_decoding(grown)
             self._decoded += len(grown)
             for scheduled in running:
@@ -259,6 +308,8 @@ class Scheduling:
         self._running[request] = scheduled
         if self._time is not None:
             self._time.starts(scheduled)
+        if self._memory is not None:
+            self._memory.starts(scheduled)
         self._accounts.admitted(scheduled, charged=scheduled.charge_input)
         if self._matching is not None:
             self._matching.begin(request, scheduled.extend_tokens)
@@ -281,10 +332,11 @@ class Scheduling:
         self._time.elapsed(seconds, prefilled=prefilled, decoded=len(prefilled) < len(running))
 
     def _begin_decoding(self, grown: Iterable[Scheduled]) -> None:
-        if self._time is not None:
-            for scheduled in grown:
-                if self._time.in_prefill(scheduled):
-                    self._time.decodes(scheduled)
+        for scheduled in grown:
+            if self._time is not None and self._time.in_prefill(scheduled):
+                self._time.decodes(scheduled)
+            if self._memory is not None and self._memory.in_prefill(scheduled):
+                self._memory.decodes(scheduled)
 
     def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
         yield from probes
@@ -329,11 +381,14 @@ class Scheduling:
 
     def _next_try(self, admissions: Pass, proposed: Request | None) -> Scheduled | None:
         """The first request, from `proposed` on, that waits neither for a turn of its client nor for another request."""
-        must_wait, matching = self._turns.must_wait, self._matching
+        must_wait, matching, memory = self._turns.must_wait, self._matching, self._memory
         try:
             while proposed is not None:
                 if must_wait(proposed):
                     proposed = admissions.send(self._turn_of_others(proposed))
+                    continue
+                if memory is not None and memory.must_wait(proposed):
+                    proposed = admissions.send(AdmissionResult.CLIENT_LATER)
                     continue
                 assert isinstance(proposed, Scheduled)
                 if matching is not None and matching.is_being_computed(
@@ -380,19 +435,23 @@ class Scheduling:
         scheduled = self._running.pop(request, None)
         if scheduled is not None:  # retracted: what it computes again is charged again (R11)
             self._accounts.left(scheduled)
-            if self._time is not None:
-                self._time.stops(scheduled)
+            self._stops(scheduled)
             if scheduled.bypassed:
                 scheduled.bypassed = False
                 self.policy.arrive(scheduled, now_s)
             else:
                 self.policy.requeue(scheduled, now_s)
+            if request in self._given:  # what it computes again was paid (R16)
+                del self._given[request]
+                scheduled.charge_input = False
             if self._matching is not None:
                 self._matching.end(request)
         else:
             scheduled = scheduled_of(request, now_s, refused=self.refused)
             if self._time is not None:
                 self._time.open(scheduled)
+            if self._memory is not None:
+                self._memory.opens(scheduled)
             self.policy.arrive(scheduled, now_s)
         self._waiting[request] = scheduled
         scheduled.context_tokens = context_tokens(request)
@@ -405,8 +464,9 @@ class Scheduling:
         if self._running.pop(request, None) is not None:
             self._accounts.left(scheduled)
             self.reservations.ended(scheduled.client, scheduled.output_tokens)
-            if self._time is not None:
-                self._time.stops(scheduled)
+            self._stops(scheduled)
+            self._giving.pop(request, None)
+            self._given.pop(request, None)
             if self._matching is not None:
                 self._matching.cached(request)
         else:
@@ -418,8 +478,16 @@ class Scheduling:
             self._accounts.aborted(scheduled)
         if self._time is not None:
             self._time.close(scheduled)
+        if self._memory is not None:
+            self._memory.closes(scheduled)
         if not scheduled.bypassed:
             self.policy.leave(scheduled, self._clock())
+
+    def _stops(self, scheduled: Scheduled) -> None:
+        if self._time is not None:
+            self._time.stops(scheduled)
+        if self._memory is not None:
+            self._memory.stops(scheduled)
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
         """Charge new output, once per token; returns the requests that have some."""

@@ -54,6 +54,12 @@ def refusal_beside(adder: Any, request: Any, chunk: Any) -> AdmissionResult | No
     return AdmissionResult.LATER if needed_tokens >= adder.rem_total_tokens else None
 
 
+def missing_tokens(adder: Any, request: Any) -> int:
+    """By how much the free memory is too small for a request that found no room; at least 1."""
+    needed_tokens = _rest_tokens(request) + _expected_tokens(request) + adder.page_size
+    return max(1, 1 + int(needed_tokens - adder.rem_total_tokens))
+
+
 def _rest_tokens(request: Any) -> int:
     """Input that is not computed."""
     return context_tokens(request) - prefix_tokens(request)
@@ -61,5 +67,5 @@ def _rest_tokens(request: Any) -> int:
 
 def _expected_tokens(request: Any) -> int:
     """Output to come, as SGLang estimates it."""
-    most: int = request.sampling_params.max_new_tokens
+    most: int = request.sampling_params.max_new_tokens or 0  # None: no output at all
     return min(most, CLIPPED) - len(request.output_ids)

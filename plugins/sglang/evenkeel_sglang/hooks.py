@@ -22,6 +22,7 @@ from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.names import ADAPTER_HEADER, CACHE_SALT_HEADER, CLIENT_KEY_HEADER
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.memory_shares import MemoryShares
 from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_plugin.matching import AdapterLoads
 from evenkeel_plugin.policy import policy_of
@@ -36,7 +37,7 @@ from evenkeel_plugin.request import (
 from evenkeel_plugin.scheduling import Scheduling
 
 from evenkeel_sglang import modes, seams
-from evenkeel_sglang.chunks import refusal_beside, waits
+from evenkeel_sglang.chunks import missing_tokens, refusal_beside, waits
 from evenkeel_sglang.engine import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 
@@ -161,6 +162,8 @@ def add_request(
     if _scheduling is not None:
         admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
         _scheduling.tried(req, admitted=admitted)
+        if not admitted and result.name == "NO_TOKEN":
+            _scheduling.lacks(req, _with_expected_output([req], missing_tokens, adder, req))
     return result
 
 
@@ -186,7 +189,13 @@ def reserve_running(  # noqa: PLR0917 - the order is that of SGLang's `PrefillAd
 
 
 def reserve_all(original: Callable[..., float], reqs: Sequence[Any]) -> float:
-    """Around the estimate after a retraction. It is a share of the reservations, so it must mean the same ones (R14)."""
+    """Around the estimate after a retraction. It is a share of the reservations, so it must mean the same ones (R14).
+
+    Memory that was given back (R16) says nothing about the reservations, so the estimate stays.
+    """
+    if _scheduling is not None and _scheduling.giving():
+        _scheduling.gave(reqs)
+        return float(_scheduling.reserved_ratio())
     return _with_expected_output(reqs, original, reqs)
 
 
@@ -231,6 +240,8 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         if _scheduling is not None:
+            if running_batch.batch_is_full and _scheduling.wants_pass():
+                running_batch.batch_is_full = False
             plan = _without_chunk(_scheduling, original, scheduler, running_batch)
             if plan is not None:
                 return plan
@@ -287,6 +298,38 @@ def process_result(original: Callable[..., None], scheduler: Any, batch: Any, re
         )
 
 
+def decode_memory(
+    original: Callable[..., bool], batch: Any, selected_indices: Sequence[int] | None = None
+) -> bool:
+    """Around `ScheduleBatch.check_decode_mem`: short until the requests that give memory back are retracted (R16).
+
+    The last request stays: SGLang would abort it.
+    """
+    if _scheduling is not None:
+        indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
+        giving = _scheduling.giving()
+        if len(indices) > 1 and any(batch.reqs[index] in giving for index in indices):
+            return False
+    return original(batch, selected_indices)
+
+
+def retraction_order(original: Callable[..., list[int]], reqs: Sequence[Any]) -> list[int]:
+    """Around `ScheduleBatch._get_decode_retraction_order`, whose last request goes first: those that give memory back, then those of
+    clients above their shares (R16)."""
+    order = original(reqs)
+    if _scheduling is not None:
+        turns = {request: turn for turn, request in enumerate(_scheduling.giving())}
+        is_above = _scheduling.is_above_share
+
+        def place(index: int) -> tuple[int, int]:
+            request = reqs[index]
+            turn = turns.get(request)
+            return (int(is_above(request)), 0) if turn is None else (2, -turn)
+
+        order.sort(key=place)
+    return order
+
+
 def kv_published(result: None, publisher: Any, events: Any) -> None:
     """After `ZmqEventPublisher.publish`: a batch, which a thread of SGLang's gives the next number."""
     pages.published(events.ts, events.events)
@@ -337,10 +380,14 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         return request.num_matched_prefix_tokens
 
     policy, accounts = policy_of(name, settings)
-    return Scheduling(
+    shares_memory = settings.isolation is not None and policy.divides_time
+    if any(map(seams.misfits, seams.MEMORY)):
+        shares_memory = False
+    scheduling = Scheduling(
         policy,
         accounts,
         match=matched_tokens,
+        memory=MemoryShares(scheduler.max_total_num_tokens) if shares_memory else None,
         clock=_rank_clock or monotonic,
         adapters=AdapterLoads(
             lambda: scheduler.tp_worker.model_runner.lora_manager.memory_pool.uid_to_buffer_id
@@ -350,3 +397,5 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         if settings.isolation is not None and policy.divides_time and ranks == 1
         else None,
     )
+    scheduling.reserved_ratio = lambda: scheduler.new_token_ratio_tracker.current
+    return scheduling

@@ -50,6 +50,9 @@ def register() -> None:
     # Fairness does not depend on these, so a misfit does not stop the engine; routers that come late get the reason of the first.
     if not seams.misfits(seams.PENDING_TOKENS):
         HookRegistry.register(seams.PENDING_TOKENS.path, hooks.pending_tokens, HookType.AROUND)
+    if not any(map(seams.misfits, seams.MEMORY)):
+        HookRegistry.register(seams.DECODE_MEMORY.path, hooks.decode_memory, HookType.AROUND)
+        HookRegistry.register(seams.RETRACTION_ORDER.path, hooks.retraction_order, HookType.AROUND)
     hooks.pages.trouble = seams.misfits(seams.KV_PUBLISH)
     if not hooks.pages.trouble:
         HookRegistry.register(seams.KV_PUBLISH.path, hooks.kv_published, HookType.AFTER)

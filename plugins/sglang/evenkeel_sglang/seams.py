@@ -122,7 +122,16 @@ PENDING_TOKENS: Final = Seam(
     ("self", "chunk_deduct"),
 )
 """The count of waiting tokens for the log. SGLang adds up its whole queue in each pass without this seam."""
-OPTIONAL: Final[Sequence[Seam]] = (KV_PUBLISH, PENDING_TOKENS)
+DECODE_MEMORY: Final = Seam(
+    "sglang.srt.managers.schedule_batch.ScheduleBatch.check_decode_mem",
+    ("self", "selected_indices"),
+)
+RETRACTION_ORDER: Final = Seam(
+    "sglang.srt.managers.schedule_batch.ScheduleBatch._get_decode_retraction_order", ("reqs",)
+)
+MEMORY: Final = (DECODE_MEMORY, RETRACTION_ORDER)
+"""Where SGLang retracts running requests. Memory is not shared (R16) without both seams."""
+OPTIONAL: Final[Sequence[Seam]] = (KV_PUBLISH, PENDING_TOKENS, *MEMORY)
 """Seams that fairness does not need: the engine starts with the policy where one of them does not fit."""
 
 SCHEDULER_MODULE: Final = "sglang.srt.managers.scheduler"

@@ -11,30 +11,29 @@ longer than a request may wait.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import msgspec
 from evenkeel_contract.adminstate import Demand, FleetState
 from evenkeel_fairshare.bounds import Churn, churn_gap
+from evenkeel_fairshare.idle import NO_LOAD, IdleReplicas, ReplicaLoad
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
+from evenkeel_fairshare.ledger.replica_account import RUNNING, WAITING
 from evenkeel_fairshare.ledger.replica_account import SERVICE as SERVED
-from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
+from evenkeel_fairshare.window import Moment, Window
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.accounting import replica_of
 from evenkeel_router.ledger.backlog import Backlog, look
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
-WINDOW_S: Final = 60.0
-"""Window over which shares are compared: the duration of a few long requests."""
 SERVICE: Final = ""
 """The level whose members are the tenants; a tenant is the level of its clients."""
 STRIDE: Final = 20
@@ -69,6 +68,8 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     tenants: Mapping[str, MemberFigures] = {}
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
+    took: Mapping[str, float] = {}
+    """Service over owed service of each client that was given more than it was owed, the largest surplus first."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
     Latency objectives exclude them."""
@@ -78,26 +79,6 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     """Seconds in which requests waited at a replica without a break, over all replicas since this router started."""
     saturated_service: float = 0.0
     """Weighted tokens that those replicas served in those seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    at_s: float
-    waiting: Mapping[str, Backlog]
-    """Clients that were backlogged, and with what."""
-    competed: Mapping[str, tuple[float, float]]
-    """Client → (owed service, service) since the previous moment, for clients backlogged at both."""
-    total: float
-    """Service of the whole fleet until now."""
-
-
-@dataclass(slots=True)
-class _Competed:
-    """One client within the window."""
-
-    owed: float = 0.0
-    given: float = 0.0
-    times: int = 0
 
 
 class Fairness:
@@ -112,14 +93,17 @@ class Fairness:
         self._owed: defaultdict[str, float] = defaultdict(float)
         self._ahead: dict[str, float] = {}
         """Client or tenant → (service − owed service while backlogged) / weight."""
-        self._moments: deque[_Moment] = deque()
-        self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
+        self._window = Window()
+        self._waited: Mapping[str, Backlog] = {}
+        """Clients that were backlogged at the last moment, and with what."""
         self._total = 0.0
         self._rate = 0.0
         """Service per second of the whole fleet while clients wait; the last known one."""
         self._most_alive = 1
         self._saturation = Saturation()
         self._speeds: Mapping[str, float] = {}
+        self._idle = IdleReplicas()
+        self._idle_total_s = 0.0
 
     @property
     def known(self) -> int:
@@ -131,9 +115,15 @@ class Fairness:
         return self._speeds.get(replica_of(incarnation))
 
     def steps(
-        self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
+        self,
+        alive: Collection[str],
+        weights: ConfiguredWeights,
+        now_s: float,
+        *,
+        routable: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as alive."""
+        """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as alive; `routable`:
+        those that may get requests, None: all. Others are not idle."""
         self._most_alive = max(self._most_alive, len(alive))
         grown: dict[str, float] = {}
         for client, more in self._served.refresh():
@@ -142,25 +132,32 @@ class Fairness:
                 yield
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
-        replicas: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
+        replicas: dict[str, ReplicaLoad] = {}
         for incarnation, account in list(self._ledger.open_accounts()):
             if incarnation in alive:
                 names = account.clients.positive(WAITING)
-                service = sum(account.clients.column(SERVED))
-                replicas[replica_of(incarnation)].append((service, bool(names)))
+                own = ReplicaLoad(
+                    service=sum(account.clients.column(SERVED)),
+                    waits=bool(names),
+                    runs=bool(account.clients.positive(RUNNING)),
+                )
+                replica = replica_of(incarnation)
+                replicas[replica] = own.beside(replicas.get(replica, NO_LOAD))
                 waiting.update(names)
                 for name in names:
                     queued[name] += account.clients.cell(name, WAITING)
                 yield
-        for replica, accounts in replicas.items():
-            service = sum([own for own, _ in accounts])
-            waits = any(waits for _, waits in accounts)
-            self._saturation.observe(replica, service=service, waits=waits, now_s=now_s)
+        for replica, load in replicas.items():
+            self._saturation.observe(replica, service=load.service, waits=load.waits, now_s=now_s)
         self._saturation.retain(replicas)
         self._speeds = self._saturation.speeds()
+        able = replicas if routable is None else {*map(replica_of, routable)}
+        idle_s = self._idle.observe(replicas, now_s, able=able)
+        self._idle_total_s += idle_s
         backlogs = yield from self._backlogs(waiting, alive, now_s)
         competed = self._owe(grown, backlogs, weights)
-        self._remember(_Moment(now_s, backlogs, competed, self._total))
+        self._waited = backlogs
+        self._window.add(Moment(now_s, competed, self._total, idle_s))
         yield
         everywhere = {client for client, count in waiting.items() if count == len(alive)}
         ratio = yield from self._bound_ratio(everywhere, alive)
@@ -172,11 +169,6 @@ class Fairness:
             saturated_s=self._saturation.seconds,
             saturated_service=self._saturation.service,
         )
-
-    @property
-    def _waited(self) -> Mapping[str, Backlog]:
-        """Clients that were backlogged at the last moment."""
-        return self._moments[-1].waiting if self._moments else {}
 
     def _backlogs(
         self, waiting: Collection[str], alive: Collection[str], now_s: float
@@ -248,39 +240,12 @@ class Fairness:
                 ahead[name] = self._ahead.get(name, least) + given - owed
         self._ahead = ahead
 
-    def _remember(self, moment: _Moment) -> None:
-        """Advance the window."""
-        self._moments.append(moment)
-        for client, (owed, given) in moment.competed.items():
-            sums = self._competed[client]
-            sums.owed += owed
-            sums.given += given
-            sums.times += 1
-        while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= WINDOW_S:
-            self._moments.popleft()
-            # The figures of the oldest moment belong to the time before it, so before the window.
-            for client, (owed, given) in self._moments[0].competed.items():
-                sums = self._competed[client]
-                sums.owed -= owed
-                sums.given -= given
-                sums.times -= 1
-                if not sums.times:
-                    del self._competed[client]
-
-    def _ratios(self) -> dict[str, float]:
-        """Service over owed service of each client that was backlogged for at least half of the window."""
-        least = (len(self._moments) - 1) / 2
-        return {
-            client: max(0.0, sums.given / sums.owed)
-            for client, sums in self._competed.items()
-            if sums.times >= least and sums.owed > 0
-        }
-
     def _conclude(
         self, waiting: Collection[str], weights: ConfiguredWeights, bound_ratio: float
     ) -> Generator[None, None, FleetFigures]:
-        ratios = self._ratios()
-        contended = [(before, now) for before, now in pairwise(self._moments) if now.competed]
+        shares = self._window.shares()
+        ratios = shares.given_over_owed
+        contended = [(one, now) for one, now in pairwise(self._window.moments) if now.competed]
         if contended:
             self._rate = _over(
                 sum(now.total - before.total for before, now in contended),
@@ -292,13 +257,16 @@ class Fairness:
         return FleetFigures(
             clients=clients,
             tenants=self._tenants(clients, leads),
-            window_s=self._moments[-1].at_s - self._moments[0].at_s,
-            share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
+            window_s=self._window.span_s,
+            share_error=max(0.0, 1.0 - shares.least),
             lead_s=max((leads.get(name, 0.0) for name in backlogged), default=0.0),
             jain=jain_index(list(ratios.values())),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
+            idle_s=shares.idle_s,
+            idle_total_s=self._idle_total_s,
             given_over_owed=ratios,
+            took=shares.took,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),
         )
 

@@ -98,16 +98,31 @@ async def _in_steps(steps: Iterable[object]) -> None:
 
 
 async def update_fairness(
-    service_ledger: ServiceLedger, timing: Timing, updated: Callable[[], None]
+    service_ledger: ServiceLedger,
+    timing: Timing,
+    routable: Callable[[], Iterable[str]],
+    updated: Callable[[], None],
 ) -> None:
-    """Keep `service_ledger.fairness` up to date, until cancelled. `updated` is called after each update."""
+    """Keep `service_ledger.fairness` up to date, until cancelled.
+
+    `routable`: names of the replicas that may get requests now. `updated` is called after each update.
+    """
     now = time.perf_counter  # the loop's own clock stands still within a step
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(timing.report_interval_s)
         busy_s, step_s = 0.0, now()
         alive = service_ledger.current(loop.time())
-        for _ in service_ledger.fairness.steps(alive, service_ledger.weights, step_s):
+        accounting = service_ledger.accounting
+        # What waits and runs at a replica without reports is known only where this router orders its queue.
+        able = [
+            accounting.incarnation(name)
+            for name in routable()
+            if accounting.orders_queue(name) or not accounting.unreported(name)
+        ]
+        for _ in service_ledger.fairness.steps(
+            alive, service_ledger.weights, step_s, routable=able
+        ):
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()

@@ -30,6 +30,7 @@ from evenkeel_router.telemetry.snapshot import (
     ledger_state,
     peer_states,
     replica_states,
+    shares_of,
 )
 
 DRAWN: Final = 7
@@ -80,11 +81,7 @@ def now_answer(
     """The answer of `NOW_PATH`, as JSON: of one `namespace/tenant`, or of all."""
     window, config = history.now, rooms.settings.config
     clients = yield from _clients(rooms, history, tenant)
-    waited = {
-        "/".join(names_of(name)): part
-        for name, part in rooms.service_ledger.fairness.now.given_over_owed.items()
-        if tenant in (WHOLE_SERVICE, tenant_of(name))
-    }
+    shares = shares_of(rooms, tenant)
     state = consolestate.ConsoleState(
         version=consolestate.CONSOLE_VERSION,
         scope="tenant" if tenant else "service",
@@ -97,8 +94,8 @@ def now_answer(
         router=rooms.service_ledger.ledger.router,
         window_s=window.seconds,
         draining=rooms.intake.draining,
-        verdict=verdict(waited),
-        fair=is_fair(waited),
+        verdict=verdict(shares),
+        fair=is_fair(shares.given_over_owed),
         total=window.rates.get(tenant, NOTHING),
         clients=clients,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from evenkeel_fairshare.ledger.replica_account import (
     ReplicaAccount,
 )
 from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.window import WindowShares
 
 from evenkeel_router.api.identity import names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
@@ -214,9 +215,22 @@ def _client(rooms: Rooms, own: ClientFigures) -> adminstate.ClientState:
 def fleet_state(rooms: Rooms) -> adminstate.FleetState:
     """Fairness of the whole fleet, with the verdict."""
     now = rooms.service_ledger.fairness.now
-    waited = {"/".join(names_of(name)): part for name, part in now.given_over_owed.items()}
-    plain = fields_of(adminstate.FleetState, now) | {"verdict": verdict(waited)}
+    plain = fields_of(adminstate.FleetState, now) | {"verdict": verdict(shares_of(rooms))}
     return adminstate.FleetState(**plain)
+
+
+def shares_of(rooms: Rooms, tenant: str = "") -> WindowShares:
+    """What the clients of one `namespace/tenant`, or of all, were given over what they were owed. Idle replicas are for all only."""
+    now = rooms.service_ledger.fairness.now
+
+    def shown(parts: Mapping[str, float]) -> dict[str, float]:
+        return {
+            "/".join(names_of(name)): part
+            for name, part in parts.items()
+            if tenant in ("", tenant_of(name))
+        }
+
+    return WindowShares(shown(now.given_over_owed), shown(now.took), 0.0 if tenant else now.idle_s)
 
 
 def ledger_state(rooms: Rooms) -> adminstate.LedgerState:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
+from math import ceil
 
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
 
@@ -22,7 +23,7 @@ MAX_CLIPPED_TOKENS = 4096
 
 
 class Admission(ABC):
-    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate.
+    """One engine's rule. `begin` opens a pass over the batch as it is; then `missing` and `admit` alternate.
 
     The other methods do nothing in a rule that has nothing to learn.
     """
@@ -32,8 +33,8 @@ class Admission(ABC):
         """`possible_tokens`: the most that the batch may produce yet. The rule reads `batch` once at most, in this pass."""
 
     @abstractmethod
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        """Whether the candidate may enter now. In an empty engine it must fit alone."""
+    def missing(self, request: EngineRequest, extend_tokens: int, available: int) -> int:
+        """Tokens that the candidate lacks to enter now; 0: it may. In an empty engine it must fit alone."""
 
     @abstractmethod
     def admit(self, request: EngineRequest) -> None:
@@ -58,8 +59,8 @@ class Reservation(Admission):
     def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
         self._reserved = possible_tokens
 
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        return extend_tokens + request.reserved_tokens <= available - self._reserved
+    def missing(self, request: EngineRequest, extend_tokens: int, available: int) -> int:
+        return max(0, extend_tokens + request.reserved_tokens + self._reserved - available)
 
     def admit(self, request: EngineRequest) -> None:
         self._reserved += request.reserved_tokens
@@ -103,12 +104,13 @@ class SGLangAdmission(Admission):
     def begin(self, batch: Iterable[EngineRequest], possible_tokens: int) -> None:
         self._batch, self._reserved, self._admitted = batch, possible_tokens, 0
 
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+    def missing(self, request: EngineRequest, extend_tokens: int, available: int) -> int:
         # A newcomer counts in full, as in SGLang; the ratio applies to those already in the batch.
         needed = self._admitted + extend_tokens + self._expected(request) + self.MARGIN_TOKENS
         if needed >= available - self._reserved and self._batch is not None:
             self._reserved, self._batch = self._count(self._batch), None
-        return needed < available - self._reserved
+        left = available - self._reserved - needed
+        return 0 if left > 0 else 1 + ceil(-left)
 
     def admit(self, request: EngineRequest) -> None:
         # Within the pass even what a retracted request has produced counts again, as in SGLang.

@@ -6,7 +6,7 @@ a step costs nothing per request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol, runtime_checkable
 
@@ -120,9 +120,12 @@ class Batch:
                 ended.append(entry[2])
         return ended
 
-    def by_cost_of_retraction(self) -> list[EngineRequest]:
+    def by_cost_of_retraction(
+        self, above: Callable[[EngineRequest], bool] | None
+    ) -> list[EngineRequest]:
         """The least output first, of these the longest input, of equal ones the last to begin: SGLang's order in `retract_decode`."""
-        return sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens, -r.entry))
+        order = sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens, -r.entry))
+        return order if above is None else sorted(order, key=lambda r: not above(r))
 
 
 def _is_live(entry: tuple[int, int, EngineRequest]) -> bool:

@@ -49,6 +49,8 @@ class EngineConfig:
     isolation: float | None = ISOLATION
     """Divide engine time among clients (R13, `replica.engine_time`) under a policy that wants it; not negative. None: prefill always
     goes first, as in SGLang without Evenkeel's plug-in."""
+    share_memory: bool = True
+    """Share the KV pool among clients too (R16, `replica.memory_shares`), where engine time is divided. False: in experiments only."""
     adapters_per_batch: int | None = None
     """Slots for LoRA adapters (`--max-loras-per-batch`); None: no limit, and no adapter is ever loaded."""
     adapter_load_ms: float = 20.0
@@ -59,6 +61,10 @@ class EngineConfig:
     retry_when_full: bool = False
     """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
     (`batch_is_full`); the VTC artifact does not."""
+
+    @property
+    def shares_memory(self) -> bool:
+        return self.share_memory and self.isolation is not None
 
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "max_running", "prefill_tokens", "adapters_per_batch"):

@@ -18,6 +18,7 @@ from sys import maxsize
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.memory_shares import LOOK_S
 
 from evenkeel_simulator.engine.admission import SGLangAdmission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
@@ -29,8 +30,8 @@ from evenkeel_simulator.engine.prefills import Prefills
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.room import Room
+from evenkeel_simulator.engine.shares import Shares
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
-from evenkeel_simulator.engine.time_shares import TimeShares
 from evenkeel_simulator.engine.token_times import TokenTimes
 
 
@@ -57,7 +58,11 @@ class Engine:
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
-        self._shares = TimeShares(config.isolation if policy.divides_time else None)
+        divides = policy.divides_time
+        self._shares = Shares(
+            isolation=config.isolation if divides else None,
+            pool_tokens=self.kv_tokens if divides and config.shares_memory else None,
+        )
         self.token_times = TokenTimes() if config.token_times else None
         self._batch = Batch(self.token_times)
         self._prefills = Prefills(self.memory, shared=config.share_in_batch and self._follows)
@@ -129,7 +134,8 @@ class Engine:
         self._requests[request.id] = request
         self._shares.opened(request)
         # A run of decode steps ends early, so that the next pass sees the request.
-        if self._iteration is not None and (self._speed.waiting_s or not self._room.is_closed):
+        is_seen = not self._room.is_closed or self._shares.memory is not None
+        if self._iteration is not None and (self._speed.waiting_s or is_seen):
             self._iteration.truncate()
         return Arrival.QUEUED
 
@@ -159,17 +165,19 @@ class Engine:
         assert self._iteration is None, "an iteration is under way"
         # Preempt, admit; then prefill what was admitted, or make room and decode.
         retracted = self._preempt(now_s) if self._may_preempt else []
+        self._look_for_claims(now_s)
         chunks, admitted = self._plan_prefill(now_s)
         if chunks:
             iteration = self._start_prefill(now_s, chunks, retracted)
         elif self._batch:
+            retracted += self._give_back(now_s)
             retracted += self._make_room(now_s)
             iteration = self._speed.run(
                 now_s,
                 batch=len(self._batch.requests),
                 kv_tokens=self._batch.kv_tokens,
                 steps=min(self._free_steps(), most_steps),
-                until_s=until_s,
+                until_s=min(until_s, self._next_look_s(now_s)),
                 waiting=len(self.policy),
             )
             if self._by_pass is not None:
@@ -268,6 +276,8 @@ class Engine:
                         break
                 request = admissions.send(outcome)
         admissions.close()
+        if self._shares.memory is not None:
+            self._shares.memory.end_pass()
         return admitted
 
     def _try(
@@ -276,7 +286,12 @@ class Engine:
         if self._shares.turns.must_wait(request):
             is_own = beside is not None and beside.client == request.client
             return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
+        memory = self._shares.memory
+        if memory is not None and memory.must_wait(request):
+            return AdmissionResult.CLIENT_LATER
         outcome = self._room.enter(request, now_s, None if beside is None else budget)
+        if outcome is AdmissionResult.NO_ROOM and memory is not None:
+            memory.lacks(request, self._room.missing_tokens)
         if outcome is not AdmissionResult.ADMITTED:
             return outcome
         request.load_tokens = 0
@@ -285,7 +300,7 @@ class Engine:
             request.load_tokens = self._speed.load_tokens(self.config.adapter_load_ms)
         self._prefills.add(request)
         self._shares.started(request)
-        self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
+        self._accounts.admitted(request, charged=request.charge_input)
         return outcome
 
     # Prefill
@@ -341,6 +356,11 @@ class Engine:
             steps = min(steps, max(1, until_pass))
         return max(1, steps)
 
+    def _next_look_s(self, now_s: float) -> float:
+        """When the queue is looked at again while the pool is full."""
+        is_due = self._shares.memory is not None and len(self.policy) > 0 and self._room.is_full
+        return now_s + LOOK_S if is_due else inf
+
     def _catch_up(self, now_s: float) -> None:
         """Apply the decode steps that have ended, so that the caller sees the current state."""
         iteration = self._iteration
@@ -371,7 +391,8 @@ class Engine:
         # One alone always has room; see `EngineRequest.check`.
         least = 0 if self._prefills.requests else 1
         retracted: list[EngineRequest] = []
-        for request in self._batch.by_cost_of_retraction():
+        above = None if self._shares.memory is None else self._shares.memory.is_above_share
+        for request in self._batch.by_cost_of_retraction(above):
             if len(running) <= least or self.memory.available >= len(running):
                 break
             self._retract(request, now_s)
@@ -390,11 +411,32 @@ class Engine:
             self._retract(request, now_s)
         return preempted
 
+    def _look_for_claims(self, now_s: float) -> None:
+        """While the pool is full, a pass may have to follow for clients below their shares of it (R16)."""
+        memory = self._shares.memory
+        if memory is None or not (self._room.is_full and len(self.policy)):
+            return
+        if memory.wants_pass(now_s):
+            self._room.reopen()
+
+    def _give_back(self, now_s: float) -> list[EngineRequest]:
+        """Retract requests of clients above their shares of the pool for others below theirs that find no room (R16)."""
+        memory = self._shares.memory
+        given = [] if memory is None else memory.given_back()
+        retracted = [request for request in given if request in self._batch.requests]
+        del retracted[len(self._batch) - 1 :]  # SGLang retracts all but one
+        for request in retracted:
+            assert isinstance(request, EngineRequest)
+            self._retract(request, now_s)
+            request.charge_input = False  # what is computed again is paid once
+        return retracted
+
     def _retract(self, request: EngineRequest, now_s: float) -> None:
         """Return a request to the queue. Its output stays, its KV is dropped and computed again (R11)."""
         self._leave_batch(request, keep=False)
         request.state = State.WAITING
         request.retractions += 1
+        request.charge_input = True  # it is computed again here (R11)
         if self._follows:
             self.memory.cache.follow(request)
         self.policy.requeue(request, now_s)

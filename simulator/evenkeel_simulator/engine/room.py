@@ -44,6 +44,8 @@ class Room:
         self._full = False  # memory did not suffice, and none has been released since
         self.ran_out = False
         """Whether memory did not suffice for a request in this pass. SGLang asks for no other one then."""
+        self.missing_tokens = 0
+        """By how much the free memory was too small for the last request."""
         self._rule_has_begun = self._has_admitted = False  # in this pass
 
     @property
@@ -57,11 +59,20 @@ class Room:
         full = self._full and not self._config.retry_when_full
         return full or self.running >= self._config.max_running
 
+    @property
+    def is_full(self) -> bool:
+        """Whether memory did not suffice in the last pass, and none was released since."""
+        return self._full
+
+    def reopen(self) -> None:
+        """The next pass tries again."""
+        self._full = False
+
     def check(self, request: EngineRequest) -> None:
         """Raise `RequestError` if the request could never enter."""
         request.check(self._memory.capacity)
         self.rule.begin((), 0)
-        if not self.rule.fits(request, request.input_tokens, self._memory.capacity):
+        if self.rule.missing(request, request.input_tokens, self._memory.capacity):
             raise RequestError(f"input_tokens is {request.input_tokens}: no empty batch takes it")
 
     def begin_pass(self) -> None:
@@ -100,7 +111,8 @@ class Room:
         if whole_tokens is not None and extend_tokens > whole_tokens:
             # After another one it may fit into the next iteration.
             return AdmissionResult.LATER if self._has_admitted else AdmissionResult.HELD
-        if self.rule.fits(request, extend_tokens, self._memory.available):
+        self.missing_tokens = self.rule.missing(request, extend_tokens, self._memory.available)
+        if not self.missing_tokens:
             return None
         if whole_tokens is not None:
             return AdmissionResult.LATER

@@ -5,18 +5,20 @@ clients that wait are owed their shares of what they were given together, but no
 requests cost; the others are owed the rest (`tenancy.divided`). A client that does not wait is owed what it was given. So the
 quotient is 1 for a client that got all it asked for, whatever the others got.
 
-Routers compute their figures by the same rule from the reports of replicas (`evenkeel_router.ledger.fairness`). There a request
-that waits costs what the client's requests cost lately.
+A run is judged by its worst minute (`evenkeel_fairshare.window`). Routers compute their figures by the same rule from the reports of
+replicas (`evenkeel_router.ledger.fairness`). There a request that waits costs what the client's requests cost lately.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
 from evenkeel_fairshare.tenancy import divided
+from evenkeel_fairshare.window import WINDOW_S, Moment, Window, WindowShares
 
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.timeline import Span, served
@@ -27,10 +29,18 @@ MOMENTS: Final = 1000
 """Most moments of a run; those of a longer run are longer."""
 
 
-def owed_service(
-    records: Collection[Record], clients: Mapping[str, Client], end_s: float
-) -> dict[str, float]:
-    """Weighted tokens by client, for a run from 0 to `end_s`. A client in neither `clients` nor a tenant weighs 1."""
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What was owed in a run."""
+
+    service: dict[str, float]
+    """Client → weighted tokens."""
+    shares: WindowShares = field(default_factory=WindowShares)
+    """The worst minute of each client; `took` is of the worst minute of all. A run of less than a minute is one window."""
+
+
+def owed_service(records: Collection[Record], clients: Mapping[str, Client], end_s: float) -> Owed:
+    """What was owed in a run from 0 to `end_s`. A client in neither `clients` nor a tenant weighs 1."""
     moment_s = max(MOMENT_S, end_s / MOMENTS)
     moments = max(1, ceil(end_s / moment_s))
     windows = [(moment_s * n, moment_s * (n + 1)) for n in range(moments)]
@@ -49,13 +59,40 @@ def owed_service(
     }
     weights = {identities[client.name]: client.client_weight for client in known}
     tenants = {client.tenant: client.tenant_weight for client in known}
+    judge = _Judge(min(WINDOW_S, moment_s * moments))
     for moment, names in enumerate(waiting):
         most = {identities[name]: given[name][moment] + asked[name][moment] for name in names}
         together = sum([given[name][moment] for name in names])
         parts = divided(together, most, weights.__getitem__, tenants.__getitem__)
-        for name in names:
-            owed[name] += parts[identities[name]] - given[name][moment]
-    return owed
+        competed = {name: (parts[identities[name]], given[name][moment]) for name in names}
+        for name, (due, own) in competed.items():
+            owed[name] += due - own
+        judge.add(Moment(moment_s * (moment + 1), competed))
+    return Owed(owed, judge.worst())
+
+
+class _Judge:
+    """Finds the worst minute of a run. `least_s`: length from which a window counts, seconds."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._window = Window()
+        self._window.add(Moment(0.0, {}))
+        self._least: dict[str, float] = {}
+        self._worst = WindowShares()
+
+    def add(self, moment: Moment) -> None:
+        self._window.add(moment)
+        if self._window.span_s < self._least_s:
+            return
+        shares = self._window.shares()
+        for name, part in shares.given_over_owed.items():
+            self._least[name] = min(part, self._least.get(name, part))
+        if shares.least < self._worst.least:
+            self._worst = shares
+
+    def worst(self) -> WindowShares:
+        return replace(self._worst, given_over_owed=self._least)
 
 
 def _asked(records: Collection[Record], moment_s: float, moments: int) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from statistics import fmean
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
+from evenkeel_fairshare.window import WindowShares
 
 from evenkeel_simulator.traffic.owed import owed_service, service_of
 from evenkeel_simulator.traffic.records import Record
@@ -42,6 +43,9 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Weighted tokens computed: extend + 2·output."""
     owed: float
     """Service that was due to it: its share while it waited, otherwise what it was given."""
+    worst_minute: float | None
+    """Service over owed service in its worst minute, of those in which it waited for half of the time; None without one. The
+    verdict is on this figure."""
     requested: float
     """Requested weighted tokens: input + 2·output."""
     hit_rate: float
@@ -87,13 +91,25 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     service_difference: ServiceDifference
     accumulated_difference_max: float
     """Largest accumulated difference over the whole run, of the service rate's kind."""
-    idle_s: float | None
-    """Seconds with an empty replica while a request waited elsewhere longer than its missing prefix takes there; None: not measured."""
     jain_index: float
     """Jain's index of what each client was given over what it was owed, as in `evenkeel top`."""
     jain_index_service_rate: float
     """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
+    idle_s: float = 0.0
+    """Seconds in which a replica was empty while requests waited at another; 0 if it is not known."""
+    took: dict[str, float]
+    """Clients that were given more than they were owed in the worst minute of all: service over owed service."""
     clients: dict[str, ClientSummary]
+
+    @property
+    def shares(self) -> WindowShares:
+        """What the verdict judges."""
+        worst = {name: client.worst_minute for name, client in self.clients.items()}
+        return WindowShares(
+            {name: part for name, part in worst.items() if part is not None},
+            self.took,
+            self.idle_s,
+        )
 
     @property
     def given_over_owed(self) -> dict[str, float]:
@@ -108,7 +124,7 @@ def summarise(
     *,
     duration_s: float = 0.0,
     clients: Mapping[str, Client] | None = None,
-    idle_s: float | None = None,
+    idle_s: float = 0.0,
 ) -> Summary:
     """All figures of a run.
 
@@ -125,7 +141,7 @@ def summarise(
     servable = {record.client for record in records if record.status != "refused"}
     owed = owed_service(records, clients or {}, makespan_s)
     by_client = {
-        name: _client(own, owed.get(name, 0.0))
+        name: _client(own, owed.service.get(name, 0.0), owed.shares.given_over_owed.get(name))
         for name, own in _by(records, lambda r: r.client).items()
     }
     return Summary(
@@ -149,6 +165,7 @@ def summarise(
             [by_client[name].given_over_owed or 0.0 for name in sorted(servable)]
         ),
         jain_index_service_rate=_jain(spans, completions, servable),
+        took=dict(owed.shares.took),
         clients=by_client,
     )
 
@@ -194,7 +211,7 @@ def completion(record: Record) -> Completion:
     )
 
 
-def _client(records: Sequence[Record], owed: float) -> ClientSummary:
+def _client(records: Sequence[Record], owed: float, worst_minute: float | None) -> ClientSummary:
     finished = [record for record in records if record.status == "finished"]
     ttfts = [record.ttft_s for record in finished if record.ttft_s is not None]
     latencies = [record.latency_s for record in finished if record.latency_s is not None]
@@ -205,6 +222,7 @@ def _client(records: Sequence[Record], owed: float) -> ClientSummary:
         finished=len(finished),
         service=sum(service_of(record) for record in records),
         owed=owed,
+        worst_minute=worst_minute,
         requested=sum(r.input_tokens + 2.0 * r.output_tokens for r in finished),
         hit_rate=_hit_rate(finished),
         ttft_p50_s=_percentile(ttfts, 50),

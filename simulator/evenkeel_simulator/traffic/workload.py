@@ -79,6 +79,8 @@ class Workload:
     """Requests in all, for progress bars; None where it is not known beforehand."""
     duration_s: float = 0.0
     """Planned duration of arrivals; 0 if only the arrivals define it."""
+    notes: tuple[str, ...] = ()
+    """One sentence for each part of its source that was left out."""
 
     def client(self, name: str) -> Client:
         return self.clients.get(name) or Client(name, tenant_of(name))

@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenkeel_cli.replay.clients import ClientsError, assign_keys, headers_by_key, read_keys
+from evenkeel_cli.replay.clients import (
+    ClientsError,
+    assign_keys,
+    headers_by_key,
+    read_keys,
+    read_weights,
+)
 from evenkeel_cli.replay.report import ReplayReport, make_report, seconds, table_of
 from evenkeel_cli.replay.run import WORDS, Outcome, prompt_of
 from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.traffic.workload import Call
+from evenkeel_simulator.traffic.summary import summarise
+from evenkeel_simulator.traffic.workload import Call, Client
 from rich.console import Console
 
 from docs.generate.exampletrace import HABITS
@@ -176,6 +183,16 @@ def test_keys_come_from_a_mapping_or_from_an_evenkeel_file(tmp_path: Path) -> No
     assert assign_keys(of_trace, keys) == {name: name.removeprefix("default/") for name in of_trace}
 
 
+def test_weights_are_those_of_the_file_that_has_the_keys(tmp_path: Path) -> None:
+    quickstart = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+    assert read_weights(quickstart, {"web": "ads/chat", "nightly": "research/notebook"}) == {
+        "web": Client("web", "default/ads", 3, 4),
+        "nightly": Client("nightly", "default/research", 1, 1),
+    }
+    (tmp_path / "keys.json").write_text('{"a": "sk-a"}')
+    assert read_weights(tmp_path / "keys.json", {"a": "a"}) == {}
+
+
 @pytest.mark.parametrize(
     ("url", "want"),
     [
@@ -210,7 +227,7 @@ def report_of(*outcomes: Outcome, max_concurrency: int = 0) -> tuple[ReplayRepor
     """The report, and what the terminal shows of it."""
     report = make_report(
         outcomes,
-        elapsed_s=10.0,
+        summary=summarise([one.record() for one in outcomes], 10.0),
         url="http://h:1",
         model="m",
         trace="t",

@@ -12,7 +12,7 @@ import pytest
 from evenkeel_cli import main
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.status import FleetStatus, _print, make_status
-from evenkeel_cli.up.record import FleetRecord, ProcessRecord, local_admin_url
+from evenkeel_cli.up.record import FleetRecord, ProcessRecord, admin_url_of, local_admin_url
 from evenkeel_contract.adminstate import STATE_VERSION, FleetState, ReplicaState, RouterState
 from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config
@@ -182,4 +182,6 @@ def test_the_default_address_is_that_of_the_fleet_that_runs_from_this_folder(
     config = replace(CONFIG, listen=listen)
     (folder / "router.json").write_bytes(dump_router_config(config))
     monkeypatch.chdir(tmp_path)
+    assert admin_url_of("http://127.0.0.1:9080") == (want if running else None)
+    assert admin_url_of("http://127.0.0.1:8080") is None, "another router"
     assert local_admin_url() == want

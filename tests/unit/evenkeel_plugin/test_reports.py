@@ -12,6 +12,7 @@ from evenkeel_contract.heldpages import HeldPages, PagesPart, decode_part
 from evenkeel_contract.kvevents import AllBlocksCleared, BlockStored
 from evenkeel_contract.promptfacts import facts_of
 from evenkeel_contract.reportbook import ReportBook
+from evenkeel_plugin import reports
 from evenkeel_plugin.reports import ReportServer
 
 PAGES = 40
@@ -84,3 +85,19 @@ def test_a_question_that_is_none_is_not_answered_and_the_next_one_is(
     asking.send(b"\xc1")
     asking.send(heldpages.ask())
     assert told(asking).sequence == 0
+
+
+def test_a_question_beyond_the_limit_ends_its_connection_and_no_other(
+    asking: zmq.Socket[bytes],
+) -> None:
+    """The port is open to the cluster: what it reads is bounded before it is read."""
+    assert reports.MAX_QUESTION_BYTES < 2**20
+    address = asking.get_string(zmq.LAST_ENDPOINT)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as other:
+        other.setsockopt(zmq.LINGER, 0)
+        watched = other.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        other.connect(address)
+        other.send(b"x" * (reports.MAX_QUESTION_BYTES + 1))
+        assert watched.poll(10_000), "the server ends the connection"
+        other.disable_monitor()
+        watched.close()

@@ -28,6 +28,7 @@ async def test_only_a_valid_configuration_is_applied_and_faults_are_reported(
     faults: list[tuple[str, ...]] = []
     source = FileSource(path, path.read_bytes(), interval_s=0.005)
     watching = asyncio.create_task(source.watch(applied.append, faults.append))
+    await asyncio.sleep(0.05)  # looks at the unchanged file do not end the watch
     path.write_bytes(b"{")
     await until(lambda: len(faults) == 1, "the fault")
     assert "is not JSON" in faults[0][0]

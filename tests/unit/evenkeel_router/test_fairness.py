@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import CarryRules, CompactionRules, Compactor, Ledger, ReplicaRow
-from evenkeel_router.ledger.fairness import WINDOW_S, Fairness, FleetFigures
+from evenkeel_fairshare.window import WINDOW_S
+from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
@@ -31,6 +32,7 @@ class World:
         self.alive = [f"replica-{n}" for n in range(replicas)]
         self.truth = Fairness(self.ledger, max_clients=max_clients)
         self.at = 0
+        self.routable: list[str] | None = None
 
     def tick(
         self,
@@ -59,7 +61,7 @@ class World:
         return self.look()
 
     def look(self) -> FleetFigures:
-        for _ in self.truth.steps(self.alive, WEIGHTS, 10.0 * self.at):
+        for _ in self.truth.steps(self.alive, WEIGHTS, 10.0 * self.at, routable=self.routable):
             pass
         return self.truth.now
 
@@ -330,3 +332,22 @@ def test_a_client_that_waited_in_less_than_half_of_a_window_is_not_judged() -> N
     for n in range(ticks + 2, ticks + 2 + int(0.7 * ticks)):
         now = world.tick({B: 25 * n})
     assert set(now.given_over_owed) == {B}
+
+
+def test_those_that_took_and_the_idle_seconds_are_with_the_shares() -> None:
+    world = World(replicas=2)
+    world.ledger.observe("replica-1", since=0, sequence=1, rows=[])
+    for n in range(4):
+        now = world.tick({A: 20.0 * n, B: 80.0 * n})
+    assert now.given_over_owed == {A: pytest.approx(20 / 75), B: pytest.approx(80 / 25)}
+    assert now.took == {B: pytest.approx(80 / 25)}
+    assert now.idle_s == 30.0
+
+
+def test_a_replica_that_may_get_no_requests_is_not_idle() -> None:
+    world = World(replicas=2)
+    world.ledger.observe("replica-1", since=0, sequence=1, rows=[])
+    world.routable = ["replica-0"]
+    for n in range(4):
+        now = world.tick({A: 20.0 * n, B: 80.0 * n})
+    assert now.idle_s == 0.0

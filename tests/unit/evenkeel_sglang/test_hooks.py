@@ -19,6 +19,7 @@ class Batch:
     """The batch that decodes."""
 
     requests: int = 1
+    batch_is_full: bool = False
 
     def is_empty(self) -> bool:
         return not self.requests
@@ -61,6 +62,8 @@ class Scheduling:
     waits: set[str] = field(default_factory=set)
     last: set[str] = field(default_factory=set)
     chunk_waits: str | None = None
+    wants: bool = False
+    """Whether a client below its share of the memory has waited long enough."""
 
     def must_wait(self, request: str) -> bool:
         return request in self.waits
@@ -70,6 +73,9 @@ class Scheduling:
 
     def end_pass(self) -> None:
         pass
+
+    def wants_pass(self) -> bool:
+        return self.wants
 
     def look(self, queue: list[str]) -> None:
         pass
@@ -151,6 +157,46 @@ def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, enter
         page_size=16, rem_chunk_tokens=2048, rem_total_tokens=13_165, can_run_list=entered
     )
     assert refusal_beside(adder, asked, chunk) is want
+
+
+@pytest.mark.parametrize(("full", "wants"), [(False, True), (True, False), (True, True)])
+def test_a_claim_opens_a_full_batch_for_a_pass(monkeypatch, full, wants):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(wants=wants))
+    batch = Batch(batch_is_full=full)
+    hooks.new_prefill(Scheduler.get_new_batch_prefill, Scheduler("long"), batch)
+    assert batch.batch_is_full is (full and not wants)
+
+
+@dataclass
+class Giving:
+    """Requests that give memory back, and those of clients above their shares."""
+
+    of: list[str]
+    above: set[str]
+
+    def giving(self) -> list[str]:
+        return self.of
+
+    def is_above_share(self, request: str) -> bool:
+        return request in self.above
+
+
+def test_memory_is_short_until_those_who_give_it_back_are_retracted(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Giving(["d", "b"], {"a", "b", "d"}))
+    batch = SimpleNamespace(reqs=["a", "b", "c", "d"])
+    order = hooks.retraction_order(lambda reqs: [2, 1, 3, 0], batch.reqs)
+    assert order == [2, 0, 1, 3]
+    checked = [
+        hooks.decode_memory(lambda batch, selected: True, batch, order[:left]) for left in (4, 3, 2)
+    ]
+    assert checked == [False, False, True]
+    assert hooks.decode_memory(lambda batch, selected: True, batch) is False
+    assert (
+        hooks.decode_memory(lambda batch, selected: True, batch, [3]) is True
+    )  # the last one stays
+    hooks._scheduling.of.clear()
+    assert hooks.decode_memory(lambda batch, selected: False, batch) is False
+    assert hooks.decode_memory(lambda batch, selected: True, batch) is True
 
 
 @pytest.mark.parametrize(("order", "want"), [("", "short"), ("LongestMatch", "long")])

@@ -37,6 +37,11 @@ def expected(reservations: Reservations, request: Req) -> int | None:
         restore(limits)
 
 
+def test_memory_given_back_leaves_the_estimate_as_it_is(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(history(128), given=True))
+    assert hooks.reserve_all(lambda reqs: 0.9, [Req()]) == 0.25
+
+
 def test_a_request_counts_with_the_longest_of_its_clients_last_five():
     assert expected(history(900, 100, 128, 5, 90, 7), Req()) == 128
 
@@ -76,6 +81,16 @@ def test_the_limits_themselves_do_not_change():
 @dataclass
 class Scheduling:
     reservations: Reservations
+    given: bool = False
+
+    def giving(self) -> bool:
+        return self.given
+
+    def gave(self, remaining: list[Req]) -> None:
+        assert len(remaining) == 1
+
+    def reserved_ratio(self) -> float:
+        return 0.25
 
 
 def test_the_engine_estimates_by_expected_output_and_failures_undo_it(monkeypatch):

@@ -284,7 +284,7 @@ def test_the_artifact_needs_no_memory_for_the_last_output_token() -> None:
         held = (100 + 1 + 2) + (10 + 1 + 2)  # with two tokens of the tokenizer's each
         rule = ArtifactAdmission(held + ArtifactAdmission.ADAPTER_TOKENS + spare)
         rule.begin([running], 0)
-        assert rule.fits(newcomer, 10, 0) is fits
+        assert (rule.missing(newcomer, 10, 0) == 0) is fits
 
 
 def test_the_first_prefill_of_a_new_engine_may_take_longer() -> None:
@@ -326,7 +326,7 @@ def test_of_requests_with_equal_lengths_the_last_to_begin_is_retracted_first() -
     batch = Batch()
     for name in ("first", "second", "third"):
         batch.add(make_request(name, tail=20), 0.0)
-    order = [request.id for request in batch.by_cost_of_retraction()]
+    order = [request.id for request in batch.by_cost_of_retraction(None)]
     assert order == ["third", "second", "first"]
 
 

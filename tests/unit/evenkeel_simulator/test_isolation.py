@@ -109,8 +109,8 @@ def test_a_retracted_request_counts_with_its_output_within_a_pass() -> None:
     rule.admit(retracted)
     newcomer = make_request("n", tail=10, output=100)
     need = (100 + rule.MARGIN_TOKENS) + (10 + 100 + rule.MARGIN_TOKENS)
-    assert rule.fits(newcomer, 10, need + 1)
-    assert not rule.fits(newcomer, 10, need)
+    assert not rule.missing(newcomer, 10, need + 1)
+    assert rule.missing(newcomer, 10, need)
 
 
 def test_beyond_its_history_a_request_counts_with_all_that_it_may_produce() -> None:
@@ -120,11 +120,11 @@ def test_beyond_its_history_a_request_counts_with_all_that_it_may_produce() -> N
     for tokens, want in ((0, 1000), (99, 901), (100, 900), (400, 600)):
         running.output_tokens = tokens
         rule.begin([running], running.reserved_tokens)
-        assert rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 1)
-        assert not rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)
+        assert not rule.missing(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 1)
+        assert rule.missing(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)
     rule.finished(ended)
     for tokens, want in ((0, 100), (99, 1), (100, 900), (400, 600)):
         running.output_tokens = tokens
         rule.begin([running], running.reserved_tokens)
-        assert rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 2)
-        assert not rule.fits(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)
+        assert not rule.missing(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) + 2)
+        assert rule.missing(make_request("n", tail=10, output=1), 10, 12 + int(0.7 * want) - 1)

@@ -3,7 +3,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from evenkeel_laboratory.experiments.servegen import servegen_programs
+from evenkeel_laboratory.experiments.servegen import Tables, read_tables
 from evenkeel_laboratory.experiments.workload_file import WorkloadError, make_workload, read_spec
 from evenkeel_simulator.traffic.traces import TraceError
 from evenkeel_simulator.traffic.workload import Program
@@ -28,11 +28,15 @@ b,0,reason_ratio,0.5,0,x,1
 def draw(
     folder: Path, *, rates: str = RATES, lengths: str = LENGTHS, **changes: float
 ) -> dict[str, list[Program]]:
+    options = {"start_s": 0.0, "duration_s": 1200.0, "load": 1.0, "seed": 1, **changes}
+    drawn = tables(folder, rates=rates, lengths=lengths).programs(**options)  # type: ignore[arg-type]
+    return {programs[0].client: programs for programs in drawn if programs}
+
+
+def tables(folder: Path, *, rates: str = RATES, lengths: str = LENGTHS) -> Tables:
     (folder / "rates.csv").write_text(rates)
     (folder / "lengths.csv").write_text(lengths)
-    options = {"start_s": 0.0, "duration_s": 1200.0, "load": 1.0, "seed": 1, **changes}
-    drawn = servegen_programs(folder / "rates.csv", folder / "lengths.csv", **options)  # type: ignore[arg-type]
-    return {programs[0].client: programs for programs in drawn if programs}
+    return read_tables(folder / "rates.csv", folder / "lengths.csv")
 
 
 def test_each_client_has_its_rates_and_lengths_by_window(tmp_path: Path) -> None:
@@ -67,18 +71,55 @@ def test_load_multiplies_rates_and_the_same_seed_gives_the_same_requests(tmp_pat
 @pytest.mark.parametrize(
     ("table", "old", "new", "want"),
     [
-        ("rates", "shape,", "", "rates.csv: no column shape; a table has client,t_s"),
-        ("rates", "a,0,2", "a,x,2", "rates.csv, line 2: t_s is 'x', not a number"),
-        ("rates", "Weibull,1", "Weibull,0", "rates.csv, line 3: shape and scale must be above 0"),
-        ("rates", "Weibull", "Pareto", "iat_family is 'Pareto', not Gamma or Weibull"),
-        ("lengths", "100,200,400", "100,90,400", "lengths.csv, line 2: quantiles must ascend"),
-        ("lengths", "b,0,out", "c,0,out", "lengths.csv: no output_tokens of client b"),
+        ("rates", "a,0,2", "a,x,2", "line 2: t_s is 'x', not a number"),
+        ("rates", "Weibull,1", "Weibull,0", "line 3: shape and scale must be above 0"),
+        ("rates", "Weibull,1,0.05", "Weibull,,", "line 3: shape is '', not a number"),
+        ("rates", "Weibull,1,0.05", "Weibull", "line 3: shape is None, not a number"),
+        ("rates", "Weibull", "Pareto", "line 3: iat_family is 'Pareto', not Gamma or Weibull"),
+        ("lengths", "100,200,400", "100,90,400", "line 2: quantiles must ascend from 0 or more"),
+        ("lengths", "100,200,400", "100,nan,400", "line 2: p50 is 'nan', not a number"),
     ],
 )
-def test_a_fault_is_named(tmp_path: Path, table: str, old: str, new: str, want: str) -> None:
+def test_rows_that_cannot_be_drawn_are_skipped_and_counted(
+    tmp_path: Path, table: str, old: str, new: str, want: str
+) -> None:
     text = {"rates": RATES, "lengths": LENGTHS}[table].replace(old, new, 1)
+    read = tables(tmp_path, **{table: text})
+    rows = {"rates": 3, "lengths": 5}[table]
+    (note,) = read.skipped
+    assert note == (
+        f"{tmp_path / table}.csv: 1 of {rows} rows cannot be drawn and were skipped, the first: {want}"
+    )
+    assert {*read.sources} == {"a", "b"}, "each has other rows"
+
+
+def test_the_others_of_a_client_are_drawn_as_before(tmp_path: Path) -> None:
+    whole, without = draw(tmp_path), draw(tmp_path, rates=RATES.replace("Weibull,1", "Weibull,nan"))
+    early = [program for program in whole["client-a"] if program.arrival_s < 600]
+    assert without == whole | {"client-a": early}
+
+
+def test_a_client_without_lengths_is_skipped_and_counted(tmp_path: Path) -> None:
+    read = tables(tmp_path, lengths=LENGTHS.replace("b,0,out", "c,0,out"))
+    assert read.skipped == [
+        f"{tmp_path}/lengths.csv: 1 of 2 clients have no lengths and were skipped, the first: client b"
+    ]
+    assert {*read.sources} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("rates", "want"),
+    [
+        (RATES.replace("shape,", ""), "rates.csv: no column shape; a table has client,t_s"),
+        (RATES.replace("Gamma", "X").replace("Weibull", "X"), "3 of 3 rows cannot be drawn"),
+        (RATES.partition("\n")[0], "rates.csv: no rows"),
+    ],
+)
+def test_tables_of_which_nothing_can_be_drawn_are_refused(
+    tmp_path: Path, rates: str, want: str
+) -> None:
     with pytest.raises(TraceError, match=want):
-        draw(tmp_path, **{table: text})  # type: ignore[arg-type]
+        tables(tmp_path, rates=rates)
 
 
 def test_a_workload_file_names_the_tables(tmp_path: Path) -> None:

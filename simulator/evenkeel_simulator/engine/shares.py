@@ -1,40 +1,53 @@
-"""Engine time by client in the engine model (design R13), or nothing where prefill always goes first."""
+"""What each client has of one engine in the model: time (design R13) and memory (R16)."""
 
 from __future__ import annotations
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
+from evenkeel_fairshare.replica.memory_shares import MemoryShares
 
 from evenkeel_simulator.engine.iteration import Iteration
 from evenkeel_simulator.engine.request import EngineRequest, State
 
 
-class TimeShares:
-    """One engine's `EngineTime`, if it has one."""
+class Shares:
+    """One engine's `EngineTime` and `MemoryShares`, if it has them."""
 
-    def __init__(self, isolation: float | None) -> None:
+    def __init__(self, *, isolation: float | None, pool_tokens: int | None) -> None:
+        """`isolation`: None: prefill always goes first. `pool_tokens`: None: memory is not shared."""
         self.time = None if isolation is None else EngineTime(isolation=isolation)
+        self.memory = None if pool_tokens is None else MemoryShares(pool_tokens)
         self.turns = PassTurns(self.time)
 
     def opened(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.open(request)
+        if self.memory is not None:
+            self.memory.opens(request)
 
     def started(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.starts(request)
+        if self.memory is not None:
+            self.memory.starts(request)
 
     def decoding(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.decodes(request)
+        if self.memory is not None:
+            self.memory.decodes(request)
 
     def stopped(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.stops(request)
+        if self.memory is not None:
+            self.memory.stops(request)
 
     def closed(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.close(request)
+        if self.memory is not None:
+            self.memory.closes(request)
 
     def should_wait(self, request: EngineRequest) -> bool:
         """Whether others go before the next chunk of a prompt."""
@@ -46,6 +59,8 @@ class TimeShares:
 
     def account(self, iteration: Iteration, *, first: int, steps: int, decoded: bool) -> None:
         """Attribute an iteration with a prefill, or `steps` decode steps of a run from the step number `first` on."""
+        if self.memory is not None and decoded:
+            self.memory.stepped(steps)
         if self.time is None:
             return
         if not iteration.chunks:
