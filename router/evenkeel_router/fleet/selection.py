@@ -9,7 +9,7 @@ change the figures of the new one, and the prefix index can sweep a departed slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -264,6 +264,16 @@ class Fleet:
             self._slots[member.slot] = None
             member.slot = None
 
+    def measured(self, speeds: Mapping[str, float]) -> None:
+        """Weighted tokens per second of replicas while requests waited there, by name."""
+        self.policy.measured(
+            {
+                member.slot: speeds[member.name]
+                for member in self._members.values()
+                if member.slot is not None and member.name in speeds
+            }
+        )
+
     def replace_policy(self, policy: FleetPolicy) -> None:
         """A changed policy starts from zero (R8 allows it)."""
         self.policy = policy
@@ -298,13 +308,22 @@ class Fleet:
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
-            depth, holders = self.index.match(blocks, self.routable)
-            matched_tokens = pages.cached(depth)
         else:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
-            depth, holders = self.index.match(blocks, self.routable)
-            matched_tokens = input_tokens * depth * self._block_bytes // len(text) if depth else 0
+
+        length, block_bytes = len(text), self._block_bytes
+
+        def tokens(depth: int) -> int:
+            if pages is not None:
+                return pages.cached(depth)
+            return input_tokens * depth * block_bytes // length if depth else 0
+
+        def matched_at(slot: int) -> int:
+            return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
+
+        depth, holders = self.index.match(blocks, self.routable)
+        matched_tokens = tokens(depth)
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
@@ -314,6 +333,7 @@ class Fleet:
             matched_tokens=matched_tokens,
             adapter_tokens=adapter_tokens,
             blocks=blocks,
+            matched_at=matched_at,
         )
         return MatchedRequest(dispatch, depth, pages, adapter)
 
@@ -340,15 +360,13 @@ class Fleet:
 
     def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
-        dispatch, pages = match.dispatch, match.pages
-        depth, tokens = match.matched_blocks, dispatch.matched_tokens
-        if depth and not dispatch.longest >> slot & 1:
-            depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
-            tokens = round(tokens * (depth / match.matched_blocks))
-        if pages is None:
+        dispatch, tokens = match.dispatch, match.dispatch.matched_tokens
+        if match.matched_blocks and not dispatch.longest >> slot & 1:
+            tokens = dispatch.matched_at(slot)
+        if match.pages is None:
             return Prediction(_TEXT, tokens)
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
-        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
+        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, tokens)
 
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
         """The request ended there: replace its estimated charge.

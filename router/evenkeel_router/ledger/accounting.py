@@ -320,6 +320,13 @@ class Accounting:
             cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
         )
 
+    def is_idle(self, incarnation: str) -> bool:
+        """Whether no request runs or waits at an incarnation by its last report; not if there was none."""
+        account = self.ledger.replica_accounts.get(incarnation)
+        return account is not None and not (
+            account.clients.positive(RUNNING) or account.clients.positive(WAITING)
+        )
+
     def open_at(self, incarnation: str, client: str) -> int:
         """Number of a client's requests that this router has open at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))

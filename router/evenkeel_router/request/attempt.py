@@ -24,7 +24,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, TypeAlias
 
-from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
 from evenkeel_router.api.answers import GarbageError, of_reply
@@ -107,7 +107,11 @@ class Attempt(Struct, eq=False):
     turn: Turn | None = None
     """Turn at the replica's gate; None where the engine orders its own queue."""
     taken_back: PendingVerdict | None = None
-    """The verdict to wait for, once the router took the request back from a replica that drains; None otherwise."""
+    """The verdict to wait for, once the router took the request back from its replica; None otherwise."""
+    invited: ReplicaSet = EMPTY
+    """Idle replicas that the request was taken back for; empty: it may go to any."""
+    dispatched_s: float = 0.0
+    """Time of the loop at which the request was sent."""
 
     @property
     def replica(self) -> str:
@@ -122,6 +126,7 @@ class Attempt(Struct, eq=False):
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = _DISPATCHED
+        self.dispatched_s = now_s
         booking = self.booking = self._accounting.sends(
             self.ticket.member.name, client, paid=paid, now_s=now_s
         )
@@ -148,7 +153,7 @@ class Attempt(Struct, eq=False):
         return ran, paid
 
     async def relocated(self, estimate: Usage) -> Paid:
-        """A draining replica gives the request back. Returns what of it is charged by now (R11).
+        """A replica gives the request back: it drains, or another one is idle. Returns what of it is charged by now (R11).
 
         Waits for the report that shows whether the request had begun after all.
         """

@@ -138,6 +138,7 @@ class Forwarder:
             except RelocatedError:
                 request_state.attempt_failed("relocated")
                 history.paid = await attempt.relocated(admitted.match.estimate(0))
+                history.invited = attempt.invited
                 history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue

@@ -31,7 +31,7 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 _CLIENTS: Final[_Rows] = (
     (counter, "request", "here.requests", "Requests of identified clients."),
     (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
-    (counter, "request_relocation", "here.relocations", "Requests that were waiting at a draining replica and were sent to another one."),
+    (counter, "request_relocation", "here.relocations", "Requests that waited at a replica and were sent to another one: the first was draining, or the second idle."),
     (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
     (counter, "client_cached_tokens", "here.cached_tokens", "Input tokens that replicas found in their caches."),
     (counter, "client_output_tokens", "here.output_tokens", "Output tokens of served requests."),

@@ -107,6 +107,12 @@ class Engine:
         yield from self._prefills.requests
         yield from self._batch
 
+    def waiting(self) -> Iterable[EngineRequest]:
+        """Every request that waits for its first admission, oldest first."""
+        for request in self._requests.values():
+            if request.state is State.WAITING and request.admitted_s is None:
+                yield request
+
     def loads(self) -> Loads:
         return loads_of(self.memory, running=self._room.running, waiting=len(self.policy))
 
