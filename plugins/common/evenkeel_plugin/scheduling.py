@@ -77,7 +77,7 @@ class Scheduling:
         self._giving: dict[EngineRequest, None] = {}
         """Running requests that the engine has to retract: their client holds more than its share, and another one has a claim."""
         self._given: dict[EngineRequest, None] = {}
-        """Those retracted that are not in the queue yet."""
+        """Requests that gave memory back and are not in the queue yet."""
         self.reservations = Reservations(self._client_of)
         self._adapters = adapters or AdapterLoads()
         self.refused = refused

@@ -123,7 +123,7 @@ class Batch:
     def by_cost_of_retraction(
         self, is_above_share: Callable[[EngineRequest], bool]
     ) -> list[EngineRequest]:
-        """Those of clients above their shares of the memory first (R16), and as in SGLang's `retract_decode` the least output first, of
+        """Requests of clients above their shares of the memory first (R16), and as in SGLang's `retract_decode` the least output first, of
         these the longest input, of equal ones the last to begin."""
         return sorted(
             self.requests,
