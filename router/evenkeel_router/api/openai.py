@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -17,27 +18,38 @@ from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 from msgspec import UNSET, Raw, UnsetType
 
+from evenkeel_router.api.contents import written_bytes
 from evenkeel_router.api.errors import Refusal, error_event
 from evenkeel_router.api.inference import (
     Guarded,
     Inference,
-    Input,
     Limits,
-    Message,
-    Prompt,
     adapter_of,
     check_choices,
     check_not_empty,
     check_output,
     members_of,
-    prompt_of_input,
-    prompt_of_messages,
     splice,
     without_guarded,
+)
+from evenkeel_router.api.prompt import (
+    USUAL_TOKEN_BYTES,
+    Input,
+    Message,
+    Prompt,
+    prompt_of_input,
+    prompt_of_messages,
+    with_extras,
+    with_prefix,
 )
 
 DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
 _USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
+_CONTINUOUS_MEMBER: Final = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
+TOKEN_ROOM: Final = 48
+"""Bytes of text in an event that may be one token, in JSON."""
+LONG_TOKEN_BYTES: Final = 16
+"""Bytes of a long token: a text has at least its bytes over these, as tokens."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -47,6 +59,7 @@ class _StreamOptions(msgspec.Struct):
 class _OpenAI(Guarded, kw_only=True):
     model: str
     n: int | None = None
+    best_of: int | None = None
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | UnsetType | None = UNSET
@@ -55,18 +68,30 @@ class _OpenAI(Guarded, kw_only=True):
 
 class _Completions(_OpenAI, kw_only=True):
     prompt: Input
+    suffix: str | None = None
+    echo: bool | None = None
+    prompt_embeds: Raw | UnsetType = UNSET
 
 
 class _Chat(_OpenAI, kw_only=True):
     messages: list[Message]
     max_completion_tokens: int | None = None
     tools: Raw | UnsetType = UNSET
+    # What a template prints before the messages, or how.
+    documents: Raw | UnsetType = UNSET
+    chat_template: Raw | UnsetType = UNSET
+    chat_template_kwargs: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
 
 
 class _Embeddings(_OpenAI, kw_only=True):
     input: Input
 
 
+_before_messages = attrgetter(
+    "tools", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"
+)
+_NOTHING_BEFORE: Final = (UNSET,) * 5
 _COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
 _CHAT: Final = msgspec.json.Decoder(_Chat)
 _EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
@@ -77,8 +102,13 @@ def completions(body: bytes, limits: Limits) -> Inference:
     fields = _COMPLETIONS.decode(body)
     check_output("max_tokens", fields.max_tokens, limits)
     text = prompt_of_input(fields.prompt, "prompt")
+    if fields.suffix or fields.prompt_embeds is not UNSET:
+        text = with_extras(text, {"embeds": fields.prompt_embeds}, suffix=fields.suffix or "")
     bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
-    return _openai(body, fields, text, limits, bound=bound)
+    assumed = fields.max_tokens is None
+    return _openai(
+        body, fields, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo)
+    )
 
 
 def embeddings(body: bytes, limits: Limits) -> Inference:
@@ -97,15 +127,31 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt_of_messages(fields.messages, fields.tools)
-    return _openai(body, fields, text, limits, bound=bound)
+    text = prompt_of_messages(fields.messages, body)
+    before = _before_messages(fields)
+    if before == _NOTHING_BEFORE:
+        return _openai(body, fields, text, limits, bound=bound)
+    tools = fields.tools is not UNSET
+    text = with_prefix(text, before)
+    return _openai(body, fields, text, limits, bound=bound, loose_events=tools)
 
 
 def _openai(
-    body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, *, bound: int | None
+    body: bytes,
+    fields: _OpenAI,
+    text: Prompt,
+    limits: Limits,
+    *,
+    bound: int | None,
+    assumed: bool = False,
+    loose_events: bool = False,
 ) -> Inference:
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
+    sequences = (fields.n or 1) * text.prompts
+    if fields.best_of is not None:
+        check_choices("best_of", fields.best_of)
+        sequences = max(fields.n or 1, fields.best_of) * text.prompts
     body, stripped = without_guarded(body, fields)
     stream = bool(fields.stream)
     options = fields.stream_options
@@ -119,7 +165,12 @@ def _openai(
         text=text.first,
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
-        max_output_tokens=None if bound is None else bound * (fields.n or 1) * text.prompts,
+        max_output_tokens=None if bound is None else bound * sequences,
+        assumed_bound=assumed,
+        media=text.media,
+        sequences=sequences,
+        prompts=text.prompts,
+        loose_events=loose_events,
         stream=stream,
         wants_usage=wants_usage,
         stripped=stripped,
@@ -135,6 +186,14 @@ def _with_usage_option(body: bytes) -> bytes:
     options["include_usage"] = Raw(b"true")
     members["stream_options"] = Raw(msgspec.json.encode(options))
     return msgspec.json.encode(members)
+
+
+def with_continuous_usage(body: bytes) -> bytes:
+    """The body, asking for usage in every event as vLLM and SGLang offer it, if the router itself asks for usage in it."""
+    asked = b"{" + _USAGE_MEMBER
+    if not body.startswith(asked):
+        return body
+    return b"{" + _CONTINUOUS_MEMBER + body[len(asked) :]
 
 
 class Details(msgspec.Struct):
@@ -207,7 +266,13 @@ def within_bounds(given: int | None, cached: int | None, output: int | None) -> 
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every event
 
+MANY: Final = 1 << 62
 _DONE: Final = b"[DONE]"
+_DONE_EVENT: Final = b"data: [DONE]\n\n"
+_CONTENT: Final = b'"content":"'
+_TEXT: Final = b'"text":"'
+_USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
 _ROLE: Final = b'"role"'  # never within a text, where JSON escapes the quotes
@@ -236,13 +301,35 @@ class EventScan:
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
     __slots__ = (
-        "_drops_usage", "_fresh", "_has_content", "_opening", "_tail", "_usage", "broken", "done", "events",
-        "failed",
+        "_continuous", "_drops_usage", "_fresh", "_has_content", "_last_event", "_opening", "_packed", "_packed_bytes",
+        "_rewritten", "_several", "_tail", "_usage", "_usual_bytes", "_usual_chunk", "broken", "cut", "done", "events", "failed",
     )  # fmt: skip
 
-    def __init__(self, *, drops_usage: bool) -> None:
-        """`drops_usage`: the client did not ask for the usage event."""
+    def __init__(
+        self,
+        *,
+        drops_usage: bool,
+        most_events: int = MANY,
+        continuous: bool = False,
+        several: bool = False,
+    ) -> None:
+        """`drops_usage`: the client did not ask for the usage event.
+
+        `most_events`: more show that the engine goes on beyond the bound of the output. `continuous`: the router asked for usage in
+        every event, which its client did not. `several`: the stream has the events of several sequences.
+        """
         self._drops_usage = drops_usage
+        self._continuous = continuous
+        self._several = several
+        self._last_event = most_events
+        self._usual_bytes = self._usual_chunk = _MAX_CHUNK_BYTES
+        """Size of an event of one token, and of its chunk. Larger ones are counted by their text."""
+        self._packed = self._packed_bytes = 0
+        """Events of several tokens, and the bytes of their texts."""
+        self._rewritten: bytes | None = None
+        """What the client gets instead of the current event; None: the event itself."""
+        self.cut = False
+        """The engine goes on beyond the bound of the output: nothing more of its answer is passed on."""
         self._fresh = (
             True  # no bytes are kept, the stream has not ended, and the last event had content
         )
@@ -266,9 +353,30 @@ class EventScan:
         return self._usage
 
     @property
-    def output_tokens(self) -> int:
-        """Events with content so far, which is about the number of output tokens."""
+    def content_events(self) -> int:
+        """Events with content so far."""
         return self.events - self._opening
+
+    @property
+    def output_tokens(self) -> int:
+        """About the output tokens so far: one for each event with content, and more for one with a long text."""
+        tokens = self.events - self._opening
+        if self._packed:
+            tokens += max(0, self._packed_bytes // USUAL_TOKEN_BYTES - self._packed)
+        return tokens
+
+    @property
+    def least_tokens(self) -> int:
+        """Output tokens that were certainly streamed, but for events without a token."""
+        tokens = self.events - self._opening
+        if self._packed:
+            tokens += max(0, self._packed_bytes // LONG_TOKEN_BYTES - self._packed)
+        return tokens
+
+    @property
+    def packs_tokens(self) -> bool:
+        """Whether most events carry several tokens."""
+        return 2 * self._packed > self.events
 
     def passes(self, chunk: bytes) -> bool:
         """Whether a chunk, framing included, is one usual event. Then it is counted, and may be passed on as it is.
@@ -278,10 +386,11 @@ class EventScan:
         size = len(chunk)
         if (
             self._fresh
-            and size < _MAX_CHUNK_BYTES
+            and size < self._usual_chunk
             and chunk.startswith(_CHUNK_HEADS[size])
             and chunk.endswith(_CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
+            and self.events < self._last_event
         ):
             self.events += 1
             return True
@@ -296,7 +405,10 @@ class EventScan:
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n")
         ):
-            return data if self._data(data[6:-2].strip()) else b""
+            passes = self._data(data[6:-2].strip())
+            if self.cut or self._rewritten is not None:
+                return self._replaced()
+            return data if passes else b""
         return self._slowly(data)
 
     def close(self) -> None:
@@ -314,7 +426,10 @@ class EventScan:
         passed = []
         for event in events:
             if self._event(event):
-                passed.append(event)
+                passed.append(event if self._rewritten is None else self._replaced())
+            if self.cut:
+                self._tail = b""
+                return b"".join(passed) + self._replaced()
             if self.broken is not None:
                 self._tail = b""
                 return b"".join(passed)
@@ -364,14 +479,59 @@ class EventScan:
             self._usage = usage or self._usage
             if alone:
                 return not self._drops_usage
+            if usage is not None and self._continuous:
+                self._rewritten = b"data: " + _USAGE_OF_EVENT.sub(b'"usage":null', data) + b"\n\n"
         if not self._has_content:
             if _ROLE in data and only_opens(data):
                 self._opening += 1
                 self._fresh = False
             else:
                 self._has_content = True
+                self._sample(data)
+        if len(data) > self._usual_bytes or self.events >= self._last_event:
+            return self._count(data)
         self.events += 1
         return True
+
+    def _sample(self, data: bytes) -> None:
+        """The first event with content shows how large an event of one token is."""
+        at = data.find(_CONTENT) + len(_CONTENT)
+        if at < len(_CONTENT):
+            at = data.find(_TEXT) + len(_TEXT)
+        # -1 where there is no text: the length is that of another string then, or 1.
+        usual = self._usual_bytes = len(data) - data.find(b'"', at) + at + TOKEN_ROOM
+        self._usual_chunk = min(_MAX_CHUNK_BYTES, usual + _FRAMING_BYTES)
+
+    def _count(self, data: bytes) -> bool:
+        """Count an event with content; returns whether to pass it on."""
+        if self.events >= self._last_event and written_bytes(data):
+            self.cut = self.done = True
+            self._rewritten = self._end_of_cut(data)
+            return False
+        self.events += 1
+        if len(data) > self._usual_bytes and (written := written_bytes(data)) > LONG_TOKEN_BYTES:
+            self._packed += 1
+            self._packed_bytes += written
+        return True
+
+    def _end_of_cut(self, data: bytes) -> bytes:
+        """The end of a stream that is cut, made of the event that is beyond the bound."""
+        try:
+            event = msgspec.json.decode(data, type=dict[str, object])
+        except UNREADABLE:
+            return _DONE_EVENT
+        choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
+        if b'"delta"' in data:
+            choice["delta"] = {}
+        else:
+            choice["text"] = ""
+        event |= {"choices": [choice], "usage": None}
+        return b"data: " + msgspec.json.encode(event) + b"\n\n" + _DONE_EVENT
+
+    def _replaced(self) -> bytes:
+        """Take what the client gets instead of the event."""
+        data, self._rewritten = self._rewritten or b"", None
+        return data
 
     def _break(self, why: str) -> bytes:
         self.broken = why

@@ -125,6 +125,8 @@ class Member:
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """Times that the replica joined."""
+    context_tokens: int = 0
+    """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
     """Backoff of the replica's process; `health` replaces it."""
 

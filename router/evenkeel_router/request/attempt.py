@@ -36,7 +36,7 @@ from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
-from evenkeel_router.request import own_answers
+from evenkeel_router.request import own_answers, usage_claims
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
@@ -217,16 +217,21 @@ class FailedAttempt(Exception):
 class Relay:
     """One request's stream, sent on as it comes."""
 
-    __slots__ = ("_begun", "_match", "passes", "reply", "request_state", "scan", "stream")
+    __slots__ = ("_admitted", "_begun", "passes", "reply", "request_state", "scan", "stream")
 
     def __init__(self, answered: Answered) -> None:
         admitted = answered.admitted
         self.request_state = answered.request_state
         self.reply = answered.reply
-        self._match = admitted.match
+        self._admitted = admitted
         self._begun = answered.begun
-        scan = SCANS[admitted.endpoint.api.dialect]
-        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
+        inference = admitted.inference
+        self.scan = SCANS[admitted.endpoint.api.dialect](
+            drops_usage=not inference.wants_usage,
+            most_events=usage_claims.most_events(admitted),
+            continuous=self.request_state.continuous,
+            several=inference.sequences > 1,
+        )
         self.passes: Passes = self.scan.passes
         self.stream = Stream(answered.request, headers=self.request_state.reply_headers())
 
@@ -241,7 +246,7 @@ class Relay:
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
                     self.reply.splice(self.passes, client)
-        if scan.broken is not None:
+        if scan.broken is not None or scan.cut:
             self.reply.hold()
 
     def usage(self) -> Usage:
@@ -249,7 +254,7 @@ class Relay:
         scan = self.scan
         if scan.failed and not scan.events:  # an error as the first event: nothing was computed
             return NOTHING
-        return scan.usage or self._match.estimate(scan.output_tokens)
+        return usage_claims.of_stream(self.request_state, self._admitted, scan)
 
     async def room(self, idle_s: float) -> None:
         """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
@@ -302,6 +307,8 @@ async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) ->
         if stream.started:
             state.usage_reported = scan.usage is not None
             state.usage = relay.usage()
+            if scan.cut:
+                state.impossible = "an answer beyond the bound of its output"
     if scan.failed:
         state.outcome = Outcome.REPLICA_FAILED
     stream.finish()
@@ -313,7 +320,7 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
     scan = relay.scan
     try:
         ended = False
-        while not ended and scan.broken is None:
+        while not ended and scan.broken is None and not scan.cut:
             await relay.room(idle_s)
             ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
         scan.close()
@@ -373,7 +380,11 @@ def relay_whole(
         except GarbageError as error:
             raise FailedAttempt(str(error)) from error
         request_state.usage_reported = reported is not None
-        request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
+        request_state.usage = (
+            usage_claims.of_whole(request_state, admitted, reported, body)
+            if api.computes
+            else NOTHING
+        )
     else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
         content = reply.content_type or "no content type"
         raise FailedAttempt(f"the replica answered {status} with {content}")

@@ -203,7 +203,9 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
-        self._replicas.totals[replica].requests += 1
+        totals = self._replicas.totals[replica]
+        totals.requests += 1
+        request_state.continuous = totals.packs_tokens
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
         if left_s < silence_s:
@@ -252,7 +254,10 @@ class Forwarder:
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
+        answer = await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
+        if relay.scan.packs_tokens:  # from now on it is asked for usage in every event
+            self._replicas.totals[answered.attempt.replica].packs_tokens = True
+        return answer
 
     async def _has_turn(
         self,

@@ -28,7 +28,7 @@ from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
 from evenkeel_router.ledger.service_ledger import ServiceLedger
-from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
+from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
@@ -212,9 +212,9 @@ class Pipeline:
             # 3. Admit: the tenant's limits, and the router's.
             if request_state.trace is not None:
                 request_state.trace.step(Step.ADMIT)
-            tokens = inference.prompt_tokens
-            if tokens is None:
-                tokens = self._totals.ratio.estimate(inference.prompt_bytes)
+            adapter, estimates = inference.adapter, totals.estimates
+            known = estimates.model if adapter is None else estimates.of(adapter)
+            tokens = known.of(inference)
             request_state.estimate_tokens = tokens
             now_s = self._now()
             try:
@@ -280,9 +280,11 @@ class Pipeline:
                 adapter=inference.adapter,
                 cache_salt=client.cache_salt,
             )
-            return await self._forwarder.forward(
-                request_state, AdmittedRequest(client, totals, endpoint, inference, match), request
-            )
+            most = inference.max_output_tokens
+            if most is None or inference.assumed_bound:
+                most = self._settings.config.limits.max_output_tokens * inference.sequences
+            admitted = AdmittedRequest(client, totals, endpoint, inference, match, most)
+            return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:
             if request_state.interrupted():
                 raise own_answers.shutting_down() from None
@@ -312,9 +314,12 @@ class Pipeline:
             cost = self._totals.settle(totals, at_replica, usage)
             self._service_ledger.demand.finished(client.identity, cost)
             good = request_state.outcome is None and request_state.usage_reported
-            if usage.input_tokens and good and ticket is not None:
-                if inference.prompt_bytes:
-                    self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+            if request_state.impossible:
+                self._distrust(request_state, at_replica)
+            elif usage.input_tokens and good and ticket is not None:
+                adapter, estimates = inference.adapter, totals.estimates
+                known = estimates.model if adapter is None else estimates.of(adapter)
+                known.taught(inference, usage.input_tokens)
                 self._compare(request_state, ticket.prediction, usage)
         elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
@@ -322,6 +327,19 @@ class Pipeline:
             )  # the model did not run; the tenant's limit counts it
         unpaid_tokens = used_tokens - request_state.estimate_tokens
         self._intake.admission.leave(client, unpaid_tokens, self._now())
+
+    def _distrust(self, request_state: RequestState, at: ReplicaTotals) -> None:
+        """A replica reported what its request cannot have used: count it, and log the 1st, 2nd, 4th, 8th … time."""
+        at.rejected_usage += 1
+        if at.rejected_usage & (at.rejected_usage - 1) == 0:
+            _log.warning(
+                "replica %s reported %s for request %s; the bound or the estimate is charged instead "
+                "(%d such reports so far; evenkeel_router_replica_usage_rejected_total counts)",
+                request_state.replica,
+                request_state.impossible,
+                request_state.request_id,
+                at.rejected_usage,
+            )
 
     def _compare(self, request_state: RequestState, prediction: Prediction, usage: Usage) -> None:
         """The predicted cached tokens with those that the replica reports, where both count the same prompt."""

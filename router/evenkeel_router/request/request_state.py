@@ -34,6 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
+from evenkeel_router.api.openai import MANY, with_continuous_usage
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
@@ -162,6 +163,12 @@ class RequestState(msgspec.Struct, eq=False):
     """Usage of the request, estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
     usage_reported: bool = False
     """Whether the replica reported `usage`."""
+    impossible: str = ""
+    """What the replica reported that its request cannot have used (R18); empty: nothing."""
+    continuous: bool = False
+    """Whether the replica was asked for usage in every event."""
+    charged: Usage = NOTHING
+    """What the request is charged by now (`charges`)."""
     outcome: Outcome | None = None
     """How the request failed; None: success."""
 
@@ -200,11 +207,15 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     endpoint: Endpoint
     inference: Inference
     match: MatchedRequest
+    most_output_tokens: int = MANY
+    """Most output tokens of all sequences: as the client or the router bounds them."""
 
     def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
         inference, api, cache_salt = self.inference, self.endpoint.api, self.client.cache_salt
         body = inference.body
+        if request_state.continuous:
+            body = with_continuous_usage(body)
         if api.key_in_body:
             body = with_client_key(body, key)
         lines = _client_lines("" if api.key_in_body else key, cache_salt)

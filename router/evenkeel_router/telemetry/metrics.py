@@ -81,6 +81,8 @@ _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
     (counter, "replica_backoff", "backoffs", "Pauses of new requests after the replica failed requests that another one answered."),
+    (counter, "replica_usage_rejected", "rejected_usage",
+     "Reports of usage that were impossible for their request. The bound or the estimate was charged instead."),
     (counter, "replica_input_tokens", "input_tokens", "Input tokens of requests that the replica served."),
     (counter, "replica_cached_tokens", "cached_tokens", "Input tokens that the replica found in its cache."),
     (counter, "replica_output_tokens", "output_tokens", "Output tokens that the replica generated."),
