@@ -254,10 +254,13 @@ class Forwarder:
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        answer = await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
-        if relay.scan.packs_tokens:  # from now on it is asked for usage in every event
-            self._replicas.totals[answered.attempt.replica].packs_tokens = True
-        return answer
+        try:
+            return await relay_stream(
+                relay, idle_s=config.limits.idle_timeout_s, health=self._health
+            )
+        finally:
+            if relay.scan.packs_tokens:  # from now on it is asked for usage in every event
+                self._replicas.totals[answered.attempt.replica].packs_tokens = True
 
     async def _has_turn(
         self,
