@@ -333,6 +333,8 @@ class Accounting:
         if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
             return True  # the engine never reported: then nothing may be charged twice
         client = booking.client.identity
+        if account.is_in_rest(client):
+            return True  # its reports do not show what of this client runs
         at = (booking.incarnation, client)
         # One set for each report: with every booking that ends, younger ones would become the oldest.
         if self._lost.get(at, (-1.0, ()))[0] != account.head:
