@@ -242,7 +242,7 @@ class ReplicaAccount:
 
     def received(self, router: str, client: str, service: float) -> str:
         """A router received `service` more for a client. Returns the rest row whose service changed with it; empty: none."""
-        own = self.account(router)
+        own = self.accounts.get(router) or self.account(router)
         own.head += 1
         self.changes += 1
         own.clients.add(client, own.head, SERVICE, service)

@@ -82,7 +82,7 @@ def generate(body: bytes, limits: Limits) -> Inference:
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
         max_output_tokens=sum(map(_bound, each)),
-        assumed_bound=any(one.max_new_tokens is None for one in each),
+        most_output_tokens=sum(_most(one, limits) for one in each),
         media=text.media,
         sequences=max(text.prompts, sum(one.n or 1 for one in each)),
         prompts=text.prompts,
@@ -95,6 +95,11 @@ def generate(body: bytes, limits: Limits) -> Inference:
 def _bound(sampling: _Sampling) -> int:
     tokens = sampling.max_new_tokens
     return (DEFAULT_GENERATED if tokens is None else tokens) * (sampling.n or 1)
+
+
+def _most(sampling: _Sampling, limits: Limits) -> int:
+    tokens = sampling.max_new_tokens
+    return (limits.max_output_tokens if tokens is None else tokens) * (sampling.n or 1)
 
 
 def _without_custom_params(body: bytes) -> bytes:

@@ -55,8 +55,9 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     """Tokens of the prompts that the client sent as token ids, or that are no text; None without such a prompt."""
     max_output_tokens: int | None
     """Most output tokens of all sequences together; None if the client sets no limit, and the API has no default."""
-    assumed_bound: bool = False
-    """Whether `max_output_tokens` is the API's default: an engine's own may be another."""
+    most_output_tokens: int = 0
+    """Most output tokens of all sequences that the engine may make: bounded by the client, else by the router. The default of an
+    API is no bound, because an engine's may be another."""
     media: tuple[Media, ...] = ()
     """Media in the prompts, by kind."""
     sequences: int = 1

@@ -73,6 +73,7 @@ def messages(body: bytes, limits: Limits) -> Inference:
         prompt_bytes=given.size_bytes,
         prompt_tokens=None,
         max_output_tokens=fields.max_tokens,
+        most_output_tokens=fields.max_tokens,
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),

@@ -166,7 +166,8 @@ def _openai(
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
         max_output_tokens=None if bound is None else bound * sequences,
-        assumed_bound=assumed,
+        most_output_tokens=(limits.max_output_tokens if bound is None or assumed else bound)
+        * sequences,
         media=text.media,
         sequences=sequences,
         prompts=text.prompts,
@@ -269,10 +270,9 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every 
 MANY: Final = 1 << 62
 _DONE: Final = b"[DONE]"
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
-_CONTENT: Final = b'"content":"'
-_TEXT: Final = b'"text":"'
 _USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 _FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
+LONG_EVENT_BYTES: Final = 4000  # with room for a token it fits into the longest chunk that passes
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
 _ROLE: Final = b'"role"'  # never within a text, where JSON escapes the quotes
@@ -301,51 +301,42 @@ class EventScan:
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
     __slots__ = (
-        "_continuous", "_drops_usage", "_fresh", "_has_content", "_last_event", "_opening", "_packed", "_packed_bytes",
-        "_rewritten", "_several", "_tail", "_usage", "_usual_bytes", "_usual_chunk", "broken", "cut", "done", "events", "failed",
+        "_drops_usage", "_fresh", "_has_content", "_left", "_most_events", "_opening", "_packed_bytes",
+        "_passable", "_rewritten", "_tail", "_usage", "_usual_bytes", "_usual_chunk", "broken", "continuous", "cut",
+        "done", "failed", "packed",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        drops_usage: bool,
-        most_events: int = MANY,
-        continuous: bool = False,
-        several: bool = False,
-    ) -> None:
-        """`drops_usage`: the client did not ask for the usage event.
-
-        `most_events`: more show that the engine goes on beyond the bound of the output. `continuous`: the router asked for usage in
-        every event, which its client did not. `several`: the stream has the events of several sequences.
-        """
+    def __init__(self, *, drops_usage: bool, most_events: int = MANY) -> None:
+        """`drops_usage`: the client did not ask for the usage event. `most_events`: more show that the engine goes on beyond the
+        bound of the output."""
         self._drops_usage = drops_usage
-        self._continuous = continuous
-        self._several = several
-        self._last_event = most_events
-        self._usual_bytes = self._usual_chunk = _MAX_CHUNK_BYTES
-        """Size of an event of one token, and of its chunk. Larger ones are counted by their text."""
-        self._packed = self._packed_bytes = 0
-        """Events of several tokens, and the bytes of their texts."""
-        self._rewritten: bytes | None = None
-        """What the client gets instead of the current event; None: the event itself."""
-        self.cut = False
-        """The engine goes on beyond the bound of the output: nothing more of its answer is passed on."""
+        self._left = self._most_events = most_events
+        """Events that may still come."""
+        self._usual_bytes = self._usual_chunk = self._passable = _MAX_CHUNK_BYTES
+        """Size of an event of one token, of its chunk, and of a chunk that may pass now (0 unless `_fresh`). Larger events are counted
+        by their text."""
+        # Chained, because this runs for every stream.
+        self._opening = self.packed = self._packed_bytes = 0
+        self._has_content = self.done = self.failed = self.cut = self.continuous = False
         self._fresh = (
             True  # no bytes are kept, the stream has not ended, and the last event had content
         )
         self._tail = b""
         self._usage: Usage | None = None
-        self.events = 0
-        """Events so far, without those of usage alone."""
-        self._opening = 0
-        """Events before the first content: a role, as chats begin."""
-        self._has_content = False
-        self.done = False
-        """The replica sent its last event."""
-        self.failed = False
-        """The replica sent an error event of its own."""
+        self._rewritten: bytes | None = None
+        """What the client gets instead of the current event; None: the event itself."""
         self.broken: str | None = None
         """Why the stream is invalid, once that is known."""
+
+    # `_opening`: events before the first content: a role, as chats begin. `packed`: events of several tokens, whose texts have
+    # `_packed_bytes`. `done`: the replica sent its last event. `failed`: it sent an error event of its own. `cut`: it goes on
+    # beyond the bound of the output, so nothing more of its answer is passed on. `continuous`: the router asked for usage in every
+    # event, which its client did not.
+
+    @property
+    def events(self) -> int:
+        """Events so far, without those of usage alone."""
+        return self._most_events - self._left
 
     @property
     def usage(self) -> Usage | None:
@@ -361,22 +352,22 @@ class EventScan:
     def output_tokens(self) -> int:
         """About the output tokens so far: one for each event with content, and more for one with a long text."""
         tokens = self.events - self._opening
-        if self._packed:
-            tokens += max(0, self._packed_bytes // USUAL_TOKEN_BYTES - self._packed)
+        if self.packed:
+            tokens += max(0, self._packed_bytes // USUAL_TOKEN_BYTES - self.packed)
         return tokens
 
     @property
     def least_tokens(self) -> int:
         """Output tokens that were certainly streamed, but for events without a token."""
         tokens = self.events - self._opening
-        if self._packed:
-            tokens += max(0, self._packed_bytes // LONG_TOKEN_BYTES - self._packed)
+        if self.packed:
+            tokens += max(0, self._packed_bytes // LONG_TOKEN_BYTES - self.packed)
         return tokens
 
     @property
     def packs_tokens(self) -> bool:
         """Whether most events carry several tokens."""
-        return 2 * self._packed > self.events
+        return 2 * self.packed > self.events
 
     def passes(self, chunk: bytes) -> bool:
         """Whether a chunk, framing included, is one usual event. Then it is counted, and may be passed on as it is.
@@ -385,14 +376,13 @@ class EventScan:
         """
         size = len(chunk)
         if (
-            self._fresh
-            and size < self._usual_chunk
+            size < self._passable
             and chunk.startswith(_CHUNK_HEADS[size])
             and chunk.endswith(_CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
-            and self.events < self._last_event
+            and self._left
         ):
-            self.events += 1
+            self._left -= 1
             return True
         return False
 
@@ -427,14 +417,12 @@ class EventScan:
         for event in events:
             if self._event(event):
                 passed.append(event if self._rewritten is None else self._replaced())
-            if self.cut:
+            elif self.cut or self.broken is not None:
                 self._tail = b""
                 return b"".join(passed) + self._replaced()
-            if self.broken is not None:
-                self._tail = b""
-                return b"".join(passed)
         self._tail = tail
         self._fresh = not tail and not self.done and (self._has_content or not self._opening)
+        self._passable = self._usual_chunk if self._fresh else 0
         if len(tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
         elif tail and not _begins_event(tail):
@@ -479,38 +467,39 @@ class EventScan:
             self._usage = usage or self._usage
             if alone:
                 return not self._drops_usage
-            if usage is not None and self._continuous:
+            if usage is not None and self.continuous:
                 self._rewritten = b"data: " + _USAGE_OF_EVENT.sub(b'"usage":null', data) + b"\n\n"
         if not self._has_content:
             if _ROLE in data and only_opens(data):
                 self._opening += 1
                 self._fresh = False
+                self._passable = 0
             else:
                 self._has_content = True
-                self._sample(data)
-        if len(data) > self._usual_bytes or self.events >= self._last_event:
+                if len(data) < LONG_EVENT_BYTES:
+                    self._sample(data)
+        if len(data) > self._usual_bytes or not self._left:
             return self._count(data)
-        self.events += 1
+        self._left -= 1
         return True
 
     def _sample(self, data: bytes) -> None:
         """The first event with content shows how large an event of one token is."""
-        at = data.find(_CONTENT) + len(_CONTENT)
-        if at < len(_CONTENT):
-            at = data.find(_TEXT) + len(_TEXT)
-        # -1 where there is no text: the length is that of another string then, or 1.
-        usual = self._usual_bytes = len(data) - data.find(b'"', at) + at + TOKEN_ROOM
-        self._usual_chunk = min(_MAX_CHUNK_BYTES, usual + _FRAMING_BYTES)
+        # The last string is the text: what follows it is null. Without one the length is of something else, which is short.
+        start = data.rfind(b'":"') + 3
+        usual = self._usual_bytes = len(data) - data.find(b'"', start) + start + TOKEN_ROOM
+        self._passable = self._usual_chunk = usual + _FRAMING_BYTES
 
     def _count(self, data: bytes) -> bool:
         """Count an event with content; returns whether to pass it on."""
-        if self.events >= self._last_event and written_bytes(data):
-            self.cut = self.done = True
-            self._rewritten = self._end_of_cut(data)
-            return False
-        self.events += 1
+        if not self._left:
+            if written_bytes(data):
+                self.cut = self.done = True
+                self._rewritten = self._end_of_cut(data)
+            return not self.cut
+        self._left -= 1
         if len(data) > self._usual_bytes and (written := written_bytes(data)) > LONG_TOKEN_BYTES:
-            self._packed += 1
+            self.packed += 1
             self._packed_bytes += written
         return True
 

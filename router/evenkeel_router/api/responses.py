@@ -97,6 +97,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
         prompt_bytes=given.size_bytes,
         prompt_tokens=None,
         max_output_tokens=fields.max_output_tokens,
+        most_output_tokens=fields.max_output_tokens or limits.max_output_tokens,
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),

@@ -31,7 +31,7 @@ from evenkeel_router.api.errors import (
     anthropic_error_event,
     response_error_event,
 )
-from evenkeel_router.api.openai import EventScan
+from evenkeel_router.api.openai import LONG_EVENT_BYTES, EventScan
 
 
 class _Typed(msgspec.Struct):
@@ -77,13 +77,13 @@ class GeneratedScan(EventScan):
         return False
 
     def _content(self, data: bytes) -> bool:
-        index = _INDEX.search(data) if self._several else None
+        index = _INDEX.search(data)
         self._newest[b"" if index is None else index[1]] = data
-        if self.events >= self._last_event:
+        if not self._left:
             self.cut = self.done = True
             self._rewritten = b"data: [DONE]\n\n"
             return False
-        self.events += 1
+        self._left -= 1
         return True
 
 
@@ -129,7 +129,8 @@ class _NamedScan(EventScan, ABC):
         """Count an event with content."""
         if not self._has_content:
             self._has_content = True
-            self._sample(data)
+            if len(data) < LONG_EVENT_BYTES:
+                self._sample(data)
         self._count(data)
 
     @abstractmethod

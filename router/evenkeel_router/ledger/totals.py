@@ -118,7 +118,10 @@ class ClientTotals(msgspec.Struct, eq=False):
     distributions: Distributions
     estimates: TenantEstimates
     in_flight: int = 0
+    """Sequences of admitted requests that have not ended."""
     requests: int = 0
+    sequences: int = 0
+    """Sequences of admitted requests."""
     retries: int = 0
     relocations: int = 0
     errors: Counter[Outcome] = msgspec.field(default_factory=Counter)
@@ -301,7 +304,7 @@ class RequestTotals:
 @dataclass(slots=True)
 class _Requested:
     arrivals: float = 0.0
-    """Decayed count of the requests that arrived."""
+    """Decayed count of the sequences that arrived."""
     since_s: float = 0.0
     last_s: float = 0.0
     """Time of the client's last request."""
@@ -310,14 +313,14 @@ class _Requested:
     cost: float = 0.0
     """Decayed sum of the costs of finished requests."""
     finished: float = 0.0
-    """Decayed count of the requests behind `cost`."""
+    """Decayed count of their sequences."""
 
 
 class DemandMeter:
     """Measures the requested service of each client at one router, per second (design §6).
 
-    Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do
-    not lower the rate. Until a client's first request has finished, its requests count `FIRST_COST` each. Every router
+    Rate = arrivals per second × mean cost of finished ones, in sequences (R19), both over an exponential window. So delayed
+    requests do not lower the rate. Until a client's first request has finished, its sequences count `FIRST_COST` each. Every router
     publishes its own part and exports the sum of all parts: aggregate it over routers by maximum.
     """
 
@@ -328,21 +331,21 @@ class DemandMeter:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def arrived(self, client: str, now_s: float) -> None:
+    def arrived(self, client: str, now_s: float, sequences: int = 1) -> None:
         """A new request, not a retry."""
         known = self._clients.get(client)
         if known is None:
             known = self._clients[client] = _Requested(since_s=now_s)
         self._decay(known, now_s)
-        known.arrivals += 1
+        known.arrivals += sequences
         known.last_s, known.silent = now_s, False
 
-    def finished(self, client: str, cost: float) -> None:
+    def finished(self, client: str, cost: float, sequences: int = 1) -> None:
         """A request has ended with this cost. It is ignored if its arrival is unknown."""
         known = self._clients.get(client)
         if known is not None:
             known.cost += cost
-            known.finished += 1
+            known.finished += sequences
 
     def rates(self, now_s: float) -> dict[str, float]:
         """Weighted tokens per second by client. A client that stopped is reported once, with 0.

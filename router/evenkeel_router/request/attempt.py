@@ -226,13 +226,15 @@ class Relay:
         self._admitted = admitted
         self._begun = answered.begun
         inference = admitted.inference
-        self.scan = SCANS[admitted.endpoint.api.dialect](
+        most = inference.most_output_tokens * (1 + inference.loose_events)
+        # Calls of tools may take two events for a token, and each sequence has events without one.
+        scan = self.scan = SCANS[admitted.endpoint.api.dialect](
             drops_usage=not inference.wants_usage,
-            most_events=usage_claims.most_events(admitted),
-            continuous=self.request_state.continuous,
-            several=inference.sequences > 1,
+            most_events=most + usage_claims.EVENTS_BESIDE * inference.sequences,
         )
-        self.passes: Passes = self.scan.passes
+        if self.request_state.continuous:
+            scan.continuous = True
+        self.passes: Passes = scan.passes
         self.stream = Stream(answered.request, headers=self.request_state.reply_headers())
 
     def feed(self, data: bytes, last: bool) -> None:

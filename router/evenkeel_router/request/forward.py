@@ -259,7 +259,9 @@ class Forwarder:
                 relay, idle_s=config.limits.idle_timeout_s, health=self._health
             )
         finally:
-            if relay.scan.packs_tokens:  # from now on it is asked for usage in every event
+            if (
+                relay.scan.packed and relay.scan.packs_tokens
+            ):  # from now on it is asked for usage in every event
                 self._replicas.totals[answered.attempt.replica].packs_tokens = True
 
     async def _has_turn(
@@ -277,6 +279,7 @@ class Forwarder:
             streams=inference.stream,
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
+            sequences=inference.sequences,
         )
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)

@@ -27,6 +27,7 @@ from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
+from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -216,14 +217,21 @@ class Pipeline:
             known = estimates.model if adapter is None else estimates.of(adapter)
             tokens = known.of(inference)
             request_state.estimate_tokens = tokens
-            now_s = self._now()
+            now_s, sequences = self._now(), inference.sequences
             try:
-                intake.admission.enter(client, tokens, now_s)
+                intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
-                admission = intake.admission
-                await topped_up(admission, self._top_up, client, tokens, self._now, refusal=refusal)
+                await topped_up(
+                    intake.admission,
+                    self._top_up,
+                    client,
+                    tokens,
+                    self._now,
+                    refusal=refusal,
+                    sequences=sequences,
+                )
             if endpoint.api.computes:
-                self._service_ledger.demand.arrived(client.identity, now_s)
+                self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -233,7 +241,7 @@ class Pipeline:
 
             # 5. Account: what it really used, or the best estimate.
             finally:
-                self._settle(request_state, client, totals, endpoint, inference)
+                self._settle(request_state, client, totals, endpoint, inference, known)
         finally:
             body_memory.release(held_bytes)
 
@@ -260,7 +268,9 @@ class Pipeline:
         endpoint: Endpoint,
         inference: Inference,
     ) -> Answer:
-        totals.in_flight += 1
+        sequences = inference.sequences
+        totals.in_flight += sequences
+        totals.sequences += sequences
         request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
@@ -279,11 +289,9 @@ class Pipeline:
                 pages=pages,
                 adapter=inference.adapter,
                 cache_salt=client.cache_salt,
+                sequences=sequences,
             )
-            most = inference.max_output_tokens
-            if most is None or inference.assumed_bound:
-                most = self._settings.config.limits.max_output_tokens * inference.sequences
-            admitted = AdmittedRequest(client, totals, endpoint, inference, match, most)
+            admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:
             if request_state.interrupted():
@@ -293,7 +301,7 @@ class Pipeline:
         finally:
             self._intake.active_requests.discard(request_state)
             request_state.task = None
-            totals.in_flight -= 1
+            totals.in_flight -= sequences
 
     def _settle(  # noqa: PLR0917 - the state of one request, called once
         self,
@@ -302,6 +310,7 @@ class Pipeline:
         totals: ClientTotals,
         endpoint: Endpoint,
         inference: Inference,
+        known: Estimates,
     ) -> None:
         """Return what the request reserved and charge what it used, for every kind of end."""
         if request_state.trace is not None:
@@ -312,13 +321,11 @@ class Pipeline:
             used_tokens = usage.input_tokens + usage.output_tokens
             at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)
-            self._service_ledger.demand.finished(client.identity, cost)
+            self._service_ledger.demand.finished(client.identity, cost, inference.sequences)
             good = request_state.outcome is None and request_state.usage_reported
             if request_state.impossible:
                 self._distrust(request_state, at_replica)
             elif usage.input_tokens and good and ticket is not None:
-                adapter, estimates = inference.adapter, totals.estimates
-                known = estimates.model if adapter is None else estimates.of(adapter)
                 known.taught(inference, usage.input_tokens)
                 self._compare(request_state, ticket.prediction, usage)
         elif request_state.outcome is None and not endpoint.api.computes:
@@ -326,7 +333,7 @@ class Pipeline:
                 request_state.estimate_tokens
             )  # the model did not run; the tenant's limit counts it
         unpaid_tokens = used_tokens - request_state.estimate_tokens
-        self._intake.admission.leave(client, unpaid_tokens, self._now())
+        self._intake.admission.leave(client, unpaid_tokens, self._now(), inference.sequences)
 
     def _distrust(self, request_state: RequestState, at: ReplicaTotals) -> None:
         """A replica reported what its request cannot have used: count it, and log the 1st, 2nd, 4th, 8th … time."""

@@ -34,7 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.api.openai import MANY, with_continuous_usage
+from evenkeel_router.api.openai import with_continuous_usage
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
@@ -207,8 +207,6 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     endpoint: Endpoint
     inference: Inference
     match: MatchedRequest
-    most_output_tokens: int = MANY
-    """Most output tokens of all sequences: as the client or the router bounds them."""
 
     def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""

@@ -43,36 +43,30 @@ def most_input_tokens(inference: Inference, context_tokens: int = 0) -> int:
     return most * max(1, inference.sequences // prompts)
 
 
-def most_events(admitted: AdmittedRequest) -> int:
-    """Events with content after which an engine has gone on beyond the bound of the output."""
-    inference = admitted.inference
-    most = admitted.most_output_tokens + EVENTS_BESIDE * inference.sequences
-    return 2 * most if inference.loose_events else most
-
-
 def of_stream(state: RequestState, admitted: AdmittedRequest, scan: EventScan) -> Usage:
     """The usage of a stream: as reported, within the bounds, else as estimated and counted."""
-    claim, seen = scan.usage, scan.output_tokens
+    claim, inference = scan.usage, admitted.inference
     if claim is None:
-        return admitted.match.estimate(min(seen, admitted.most_output_tokens))
-    inference = admitted.inference
+        return admitted.match.estimate(min(scan.output_tokens, inference.most_output_tokens))
     if (
         claim.input_tokens <= inference.prompt_bytes
-        and seen <= claim.output_tokens <= admitted.most_output_tokens
+        and scan.events - EVENTS_BESIDE <= claim.output_tokens <= inference.most_output_tokens
+        and not scan.packed
     ):
         return claim  # the usual case
     least = scan.least_tokens
     if inference.loose_events:
         least //= 2
     least -= EVENTS_BESIDE * inference.sequences
-    return _checked(state, admitted, claim, least=least, seen=seen)
+    return _checked(state, admitted, claim, least=least, seen=scan.output_tokens)
 
 
 def of_whole(
     state: RequestState, admitted: AdmittedRequest, claim: Usage | None, body: bytes
 ) -> Usage:
     """The usage of a whole answer, in the same way."""
-    inference, most = admitted.inference, admitted.most_output_tokens
+    inference = admitted.inference
+    most = inference.most_output_tokens
     if claim is None:
         seen = _written(body) // USUAL_TOKEN_BYTES if most else 0
         return admitted.match.estimate(min(seen, most))
@@ -98,9 +92,10 @@ def _checked(
     state: RequestState, admitted: AdmittedRequest, claim: Usage, *, least: int, seen: int
 ) -> Usage:
     """The claim, with what is impossible replaced. `least`: output tokens that it has certainly; `seen`: about as many."""
-    ticket, most = state.ticket, admitted.most_output_tokens
+    inference, ticket = admitted.inference, state.ticket
+    most = inference.most_output_tokens
     context_tokens = 0 if ticket is None else ticket.member.context_tokens
-    most_input = most_input_tokens(admitted.inference, context_tokens)
+    most_input = most_input_tokens(inference, context_tokens)
     usage = claim
     if claim.input_tokens > most_input:
         usage = admitted.match.estimate(claim.output_tokens)
