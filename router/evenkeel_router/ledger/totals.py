@@ -120,8 +120,6 @@ class ClientTotals(msgspec.Struct, eq=False):
     in_flight: int = 0
     """Sequences of admitted requests that have not ended."""
     requests: int = 0
-    sequences: int = 0
-    """Sequences of admitted requests."""
     retries: int = 0
     relocations: int = 0
     errors: Counter[Outcome] = msgspec.field(default_factory=Counter)
@@ -182,6 +180,8 @@ class ReplicaTotals:
     """One replica since the router knows it."""
 
     requests: int = 0
+    sequences: int = 0
+    """Sequences of those requests."""
     failures: int = 0
     backoffs: int = 0
     input_tokens: int = 0

@@ -37,6 +37,7 @@ from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request import own_answers, usage_claims
+from evenkeel_router.request.charges import Computed, charge_of
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
@@ -122,8 +123,13 @@ class Attempt(Struct, eq=False):
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = _DISPATCHED
+        ticket = self.ticket
         booking = self.booking = self._accounting.sends(
-            self.ticket.member.name, client, paid=paid, now_s=now_s
+            ticket.member.name,
+            client,
+            paid=paid,
+            now_s=now_s,
+            sequences=ticket.match.dispatch.sequences,
         )
         return booking.key
 
@@ -137,7 +143,7 @@ class Attempt(Struct, eq=False):
         """The replica failed before the client was sent anything. Its charge of q is taken back, since the next attempt pays it.
 
         Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
+        now (R11): if the replica may have computed and charged its input, the next attempt carries that flag.
         """
         booking = self._end()
         ran = self._accounting.was_running(booking)
@@ -160,18 +166,32 @@ class Attempt(Struct, eq=False):
         self._leave_gate(None if paid.input else NOTHING)
         return paid
 
-    def finished(self, usage: Usage | None) -> None:
+    def finished(self, usage: Usage | None, request_state: RequestState | None = None) -> None:
         """The request is over, however it ended; does nothing where another ending came before.
 
-        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
+        `usage`: `NOTHING` where the replica refused it, None where it is unknown. Then `request_state` gets what it is charged.
         """
         if self._state is _SELECTED:
             self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
             if self._state is _DISPATCHED:
                 self._give_back(usage)
-            self._accounting.ended(self._end(), usage)
+            charge = usage
+            if usage is None and request_state is not None:
+                unknown = self._charge_of_unknown(client_left=request_state.client_leaves())
+                if unknown != NOTHING:
+                    charge = request_state.charged = unknown
+            self._accounting.ended(self._end(), charge)
             self._leave_gate(usage)
+
+    def _charge_of_unknown(self, *, client_left: bool) -> Usage:
+        """The charge of a request that ends without content."""
+        computed, booking = Computed.NO, self.booking
+        if booking is not None and self._accounting.was_running(booking):
+            in_doubt = self._accounting.is_in_doubt(booking)
+            computed = Computed.UNKNOWN if in_doubt else Computed.YES
+        estimate = self.ticket.match.estimate(0)
+        return charge_of(None, computed, estimate, client_left=client_left)
 
     def _end(self) -> Booking:
         self._state = _ENDED

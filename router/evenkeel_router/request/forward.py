@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from msgspec import Struct
 
 from evenkeel_router.api.identity import UNPAID, Paid
@@ -137,13 +137,16 @@ class Forwarder:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
                 request_state.attempt_failed("relocated")
-                history.paid = await attempt.relocated(admitted.match.estimate(0))
+                estimate = admitted.match.estimate(0)
+                history.paid = _noted(request_state, await attempt.relocated(estimate), estimate)
                 history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
                 request_state.attempt_failed("replica_failed")
-                ran, history.paid = attempt.failed(admitted.match.estimate(0))
+                estimate = admitted.match.estimate(0)
+                ran, paid = attempt.failed(estimate)
+                history.paid = _noted(request_state, paid, estimate)
                 self._replicas.totals[attempt.replica].failures += 1
                 history.failed += (ticket,)
                 if failed.unanswered and not ran:
@@ -156,7 +159,8 @@ class Forwarder:
                 continue
             finally:
                 self._unanswered.discard(attempt)
-                attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
+                # Does nothing after `relocated` and `failed`.
+                attempt.finished(request_state.usage, request_state)
             if answer is not None:
                 return answer
 
@@ -205,6 +209,7 @@ class Forwarder:
         request_state.replica = replica
         totals = self._replicas.totals[replica]
         totals.requests += 1
+        totals.sequences += admitted.inference.sequences
         request_state.continuous = totals.packs_tokens
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
@@ -332,3 +337,10 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
+
+
+def _noted(request_state: RequestState, paid: Paid, estimate: Usage) -> Paid:
+    """What an attempt without content was charged, noted for the other books."""
+    if paid.input and paid.booked:
+        request_state.charged = estimate
+    return paid

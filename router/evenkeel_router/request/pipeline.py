@@ -270,7 +270,6 @@ class Pipeline:
     ) -> Answer:
         sequences = inference.sequences
         totals.in_flight += sequences
-        totals.sequences += sequences
         request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
@@ -317,7 +316,9 @@ class Pipeline:
             request_state.trace.step(Step.ACCOUNT)
         usage, ticket = request_state.usage, request_state.ticket
         used_tokens = 0
-        if usage is not None and usage != NOTHING:
+        if usage is None or usage == NOTHING:
+            usage = request_state.charged  # of an attempt before, or of one without content
+        if usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
             at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Set as AbstractSet
 
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
 
@@ -61,38 +61,42 @@ class Relocation:
             self._pending[incarnation] = pending
 
     def _take_back(self, incarnation: str) -> None:
-        unanswered: dict[str, list[tuple[int, Attempt]]] = defaultdict(list)
+        unanswered: dict[str, list[tuple[Booking, Attempt]]] = defaultdict(list)
         for attempt in self._unanswered:
             booking = None if attempt.taken_back else attempt.open_booking
             if booking is not None and booking.incarnation == incarnation:
-                unanswered[booking.client.identity].append((booking.number, attempt))
+                unanswered[booking.client.identity].append((booking, attempt))
         relocated = 0
         for client, theirs in unanswered.items():
             if client not in self._pending.get(incarnation, ()):
-                theirs.sort(key=lambda one: one[0])
+                theirs.sort(key=lambda one: one[0].number)
                 relocated += self._take_back_from(incarnation, client, theirs)
         if relocated:
             _log.info("%d requests that waited at a draining replica are relocated", relocated)
 
     def _take_back_from(
-        self, incarnation: str, client: str, unanswered: list[tuple[int, Attempt]]
+        self, incarnation: str, client: str, unanswered: list[tuple[Booking, Attempt]]
     ) -> int:
-        """Take back those of a client's unanswered attempts (oldest first) that only wait; returns their number."""
+        """Take back those of a client's unanswered attempts (oldest first) that only wait; returns their number.
+
+        An attempt of which a sequence has begun stays.
+        """
         accounting, routable = self._accounting, self._fleet.routable
         held = accounting.held(incarnation, client)
         open_here = accounting.open_at(incarnation, client)
-        waiting = held.waiting_here(open_here, len(unanswered))
-        if not waiting:
+        waiting = held.waiting_here(open_here, sum(one.sequences for one, _ in unanswered))
+        taken: list[tuple[Booking, Attempt]] = []
+        for booking, attempt in reversed(unanswered):
+            waiting -= booking.sequences
+            if waiting < 0:
+                break
+            if routable & ~attempt.tried and attempt.exchange and attempt.exchange.break_off():
+                taken.append((booking, attempt))
+        if not taken:
             return 0
-        taken = [
-            (number, attempt)
-            for number, attempt in unanswered[-waiting:]
-            if routable & ~attempt.tried and attempt.exchange and attempt.exchange.break_off()
-        ]
-        numbers = tuple(number for number, _ in taken)
+        numbers = tuple(number for booking, _ in reversed(taken) for number in booking.numbers)
         pending = PendingVerdict(TakenBack(held, held.share(open_here), numbers))
         for _, attempt in taken:
             attempt.taken_back = pending
-        if taken:
-            self._pending.setdefault(incarnation, {})[client] = pending
+        self._pending.setdefault(incarnation, {})[client] = pending
         return len(taken)

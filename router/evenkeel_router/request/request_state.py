@@ -168,7 +168,7 @@ class RequestState(msgspec.Struct, eq=False):
     continuous: bool = False
     """Whether the replica was asked for usage in every event."""
     charged: Usage = NOTHING
-    """What the request is charged by now (`charges`)."""
+    """What the request is charged without content, or by an attempt before (`charges`)."""
     outcome: Outcome | None = None
     """How the request failed; None: success."""
 
@@ -191,6 +191,10 @@ class RequestState(msgspec.Struct, eq=False):
         """The client went away. Many do so with the last event, before the replica has closed the stream."""
         if not self.complete:
             self.outcome = Outcome.CLIENT_GONE
+
+    def client_leaves(self) -> bool:
+        """Whether the request ends now because its client goes away."""
+        return self.task is not None and self.task.cancelling() > 0 and not self.expired
 
     def interrupted(self) -> bool:
         """Whether a cancellation came from `interrupt`, and not from a client that left; takes it back."""
@@ -280,7 +284,8 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
     client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
     started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
-    input_tokens, cached_tokens, output_tokens = request_state.usage or NOTHING
+    usage = request_state.usage
+    input_tokens, cached_tokens, output_tokens = request_state.charged if usage is None else usage
     return RequestLogLine(
         time.time(),
         request_state.request_id,

@@ -30,7 +30,6 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 
 _CLIENTS: Final[_Rows] = (
     (counter, "request", "here.requests", "Requests of identified clients."),
-    (counter, "sequence", "here.sequences", "Sequences of admitted requests: prompts times answers to each."),
     (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
     (counter, "request_relocation", "here.relocations", "Requests that were waiting at a draining replica and were sent to another one."),
     (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
@@ -80,6 +79,7 @@ _MEMBERS: Final[_Rows] = (
 )  # fmt: skip
 _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
+    (counter, "replica_sequence", "sequences", "Sequences of those requests: prompts times answers to each."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
     (counter, "replica_backoff", "backoffs", "Pauses of new requests after the replica failed requests that another one answered."),
     (counter, "replica_usage_rejected", "rejected_usage",
