@@ -59,7 +59,6 @@ class _StreamOptions(msgspec.Struct):
 class _OpenAI(Guarded, kw_only=True):
     model: str
     n: int | None = None
-    best_of: int | None = None
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | UnsetType | None = UNSET
@@ -68,6 +67,7 @@ class _OpenAI(Guarded, kw_only=True):
 
 class _Completions(_OpenAI, kw_only=True):
     prompt: Input
+    best_of: int | None = None
     suffix: str | None = None
     echo: bool | None = None
     prompt_embeds: Raw | UnsetType = UNSET
@@ -105,6 +105,10 @@ def completions(body: bytes, limits: Limits) -> Inference:
     if fields.suffix or fields.prompt_embeds is not UNSET:
         text = with_extras(text, {"embeds": fields.prompt_embeds}, suffix=fields.suffix or "")
     bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
+    if fields.best_of is not None:
+        check_choices("n", fields.n)
+        check_choices("best_of", fields.best_of)
+        fields.n = max(fields.n or 1, fields.best_of)  # the engine computes all of them
     assumed = fields.max_tokens is None
     return _openai(
         body, fields, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo)
@@ -149,9 +153,6 @@ def _openai(
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
     sequences = (fields.n or 1) * text.prompts
-    if fields.best_of is not None:
-        check_choices("best_of", fields.best_of)
-        sequences = max(fields.n or 1, fields.best_of) * text.prompts
     body, stripped = without_guarded(body, fields)
     stream = bool(fields.stream)
     options = fields.stream_options
@@ -166,8 +167,8 @@ def _openai(
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
         max_output_tokens=None if bound is None else bound * sequences,
-        most_output_tokens=(limits.max_output_tokens if bound is None or assumed else bound)
-        * sequences,
+        most_output_tokens=sequences
+        * (limits.max_output_tokens if assumed or bound is None else bound),
         media=text.media,
         sequences=sequences,
         prompts=text.prompts,
@@ -292,51 +293,54 @@ def _chunk_head(size_bytes: int) -> bytes:
     return b"\n"
 
 
-_MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
-_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
+MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
+_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(MAX_CHUNK_BYTES)]
 """Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 
 
-class EventScan:
+class EventScan(msgspec.Struct, kw_only=True, eq=False):
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
 
-    __slots__ = (
-        "_drops_usage", "_fresh", "_has_content", "_left", "_most_events", "_opening", "_packed_bytes",
-        "_passable", "_rewritten", "_tail", "_usage", "_usual_bytes", "_usual_chunk", "broken", "continuous", "cut",
-        "done", "failed", "packed",
-    )  # fmt: skip
-
-    def __init__(self, *, drops_usage: bool, most_events: int = MANY) -> None:
-        """`drops_usage`: the client did not ask for the usage event. `most_events`: more show that the engine goes on beyond the
-        bound of the output."""
-        self._drops_usage = drops_usage
-        self._left = self._most_events = most_events
-        """Events that may still come."""
-        self._usual_bytes = self._usual_chunk = self._passable = _MAX_CHUNK_BYTES
-        """Size of an event of one token, of its chunk, and of a chunk that may pass now (0 unless `_fresh`). Larger events are counted
-        by their text."""
-        # Chained, because this runs for every stream.
-        self._opening = self.packed = self._packed_bytes = 0
-        self._has_content = self.done = self.failed = self.cut = self.continuous = False
-        self._fresh = (
-            True  # no bytes are kept, the stream has not ended, and the last event had content
-        )
-        self._tail = b""
-        self._usage: Usage | None = None
-        self._rewritten: bytes | None = None
-        """What the client gets instead of the current event; None: the event itself."""
-        self.broken: str | None = None
-        """Why the stream is invalid, once that is known."""
-
-    # `_opening`: events before the first content: a role, as chats begin. `packed`: events of several tokens, whose texts have
-    # `_packed_bytes`. `done`: the replica sent its last event. `failed`: it sent an error event of its own. `cut`: it goes on
-    # beyond the bound of the output, so nothing more of its answer is passed on. `continuous`: the router asked for usage in every
-    # event, which its client did not.
+    drops_usage: bool
+    """Whether the client did not ask for the usage event."""
+    continuous: bool = False
+    """Whether the router asked for usage in every event, which its client did not."""
+    most_events: int = MANY
+    """More events show that the engine goes on beyond the bound of the output."""
+    left: int = MANY
+    """How many of them may still come."""
+    packed: int = 0
+    """Events of several tokens."""
+    done: bool = False
+    """The replica sent its last event."""
+    failed: bool = False
+    """The replica sent an error event of its own."""
+    cut: bool = False
+    """The engine goes on beyond the bound of the output: nothing more of its answer is passed on."""
+    broken: str | None = None
+    """Why the stream is invalid, once that is known."""
+    _packed_bytes: int = 0
+    """Bytes of text of the events of several tokens."""
+    _opening: int = 0
+    """Events before the first content: a role, as chats begin."""
+    _has_content: bool = False
+    _fresh: bool = True
+    """No bytes are kept, the stream has not ended, and the last event had content."""
+    _tail: bytes = b""
+    _usage: Usage | None = None
+    _rewritten: bytes | None = None
+    """What the client gets instead of the current event; None: the event itself."""
+    _usual_bytes: int = MAX_CHUNK_BYTES
+    """Size of an event of one token. Larger ones are counted by their text."""
+    _usual_chunk: int = MAX_CHUNK_BYTES
+    """Size of its chunk."""
+    _passable: int = MAX_CHUNK_BYTES
+    """Size of a chunk that may pass now; 0 unless `_fresh`."""
 
     @property
     def events(self) -> int:
         """Events so far, without those of usage alone."""
-        return self._most_events - self._left
+        return self.most_events - self.left
 
     @property
     def usage(self) -> Usage | None:
@@ -380,9 +384,9 @@ class EventScan:
             and chunk.startswith(_CHUNK_HEADS[size])
             and chunk.endswith(_CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
-            and self._left
+            and self.left
         ):
-            self._left -= 1
+            self.left -= 1
             return True
         return False
 
@@ -466,7 +470,7 @@ class EventScan:
             usage, alone = of_chunk(data)
             self._usage = usage or self._usage
             if alone:
-                return not self._drops_usage
+                return not self.drops_usage
             if usage is not None and self.continuous:
                 self._rewritten = b"data: " + _USAGE_OF_EVENT.sub(b'"usage":null', data) + b"\n\n"
         if not self._has_content:
@@ -478,9 +482,9 @@ class EventScan:
                 self._has_content = True
                 if len(data) < LONG_EVENT_BYTES:
                     self._sample(data)
-        if len(data) > self._usual_bytes or not self._left:
+        if len(data) > self._usual_bytes or not self.left:
             return self._count(data)
-        self._left -= 1
+        self.left -= 1
         return True
 
     def _sample(self, data: bytes) -> None:
@@ -492,12 +496,12 @@ class EventScan:
 
     def _count(self, data: bytes) -> bool:
         """Count an event with content; returns whether to pass it on."""
-        if not self._left:
+        if not self.left:
             if written_bytes(data):
                 self.cut = self.done = True
                 self._rewritten = self._end_of_cut(data)
             return not self.cut
-        self._left -= 1
+        self.left -= 1
         if len(data) > self._usual_bytes and (written := written_bytes(data)) > LONG_TOKEN_BYTES:
             self.packed += 1
             self._packed_bytes += written

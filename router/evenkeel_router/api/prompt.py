@@ -63,9 +63,17 @@ class _RawMessages(msgspec.Struct):
 TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
 """Types of parts whose member `text` is all that an engine reads of them."""
 _rare_members = attrgetter(
-    "tool_calls", "reasoning", "name", "tool_call_id", "refusal", "function_call", "audio", "tools"
+    "reasoning_content",
+    "tool_calls",
+    "reasoning",
+    "name",
+    "tool_call_id",
+    "refusal",
+    "function_call",
+    "audio",
+    "tools",
 )
-_NONE_RARE: Final = (UNSET,) * 8
+_NONE_RARE: Final = (None, *(UNSET,) * 8)
 _RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessages)
 _RAW_LIST: Final = msgspec.json.Decoder(list[Raw])
 
@@ -104,11 +112,11 @@ def prompt_of_messages(messages: list[Message], body: bytes) -> Prompt:
                 if parts > MAX_PARTS:
                     raise _too_many_parts("messages", parts)
                 contents = _add_parts(pieces, index, content, contents, body)
-        if message.reasoning_content is not None:
-            pieces += (_UNIT, message.reasoning_content)
         rare = _rare_members(message)
         if rare != _NONE_RARE:
-            pieces += [_UNIT + given for given in map(text_of, rare) if given not in ("", "null")]
+            thoughts, *others = rare
+            given = [thoughts or "", *map(text_of, others)]
+            pieces += [_UNIT + text for text in given if text not in ("", "null")]
     text = "".join(pieces).encode()
     if contents is None:
         return Prompt(text, len(text), None)

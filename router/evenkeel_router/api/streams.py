@@ -8,9 +8,8 @@ out the line. Readers of events never raise.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
@@ -57,12 +56,8 @@ _DATA: Final = b"data: "
 class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all of its sequence and counts up."""
 
-    __slots__ = ("_newest",)
-
-    def __init__(self, **rules: Any) -> None:
-        super().__init__(**rules)
-        self._newest: dict[bytes, bytes] = {}
-        """Index of a sequence → its last event."""
+    _newest: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Index of a sequence → its last event."""
 
     @property
     def usage(self) -> Usage | None:
@@ -79,23 +74,19 @@ class GeneratedScan(EventScan):
     def _content(self, data: bytes) -> bool:
         index = _INDEX.search(data)
         self._newest[b"" if index is None else index[1]] = data
-        if not self._left:
+        if not self.left:
             self.cut = self.done = True
             self._rewritten = b"data: [DONE]\n\n"
             return False
-        self._left -= 1
+        self.left -= 1
         return True
 
 
-class _NamedScan(EventScan, ABC):
+class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
 
-    __slots__ = ("passed",)
-
-    def __init__(self, **rules: Any) -> None:
-        super().__init__(**rules)
-        self.passed = 0
-        """Events so far, of any kind."""
+    passed: int = 0
+    """Events so far, of any kind."""
 
     def passes(self, chunk: bytes) -> bool:
         return False  # every event is counted by its name
@@ -133,15 +124,13 @@ class _NamedScan(EventScan, ABC):
                 self._sample(data)
         self._count(data)
 
-    @abstractmethod
     def _note(self, name: bytes, data: bytes) -> None:
         """Take what an event says about usage, failure or the end."""
+        raise NotImplementedError
 
 
 class ResponsesScan(_NamedScan):
     """`/v1/responses`."""
-
-    __slots__ = ()
 
     def _note(self, name: bytes, data: bytes) -> None:
         if name.endswith(b".delta"):
@@ -163,12 +152,8 @@ class ResponsesScan(_NamedScan):
 class MessagesScan(_NamedScan):
     """`/v1/messages`. The first event has the input, the last but one the output so far."""
 
-    __slots__ = ("_input", "_output_tokens")
-
-    def __init__(self, **rules: Any) -> None:
-        super().__init__(**rules)
-        self._input: Usage | None = None
-        self._output_tokens: int | None = None
+    _input: Usage | None = None
+    _output_tokens: int | None = None
 
     @property
     def usage(self) -> Usage | None:

@@ -59,10 +59,12 @@ class Gate:
         """Sequences of the requests that went to the replica since they were last published, by client."""
         self.at_engine = 0
         """Sequences of the requests at the replica."""
-        self._all_sent = 0
-        """Sequences that ever went to the replica."""
+        self._passed: dict[GatedRequest, int] = {}
+        """Request of several sequences that was refused → sequences that went to the replica since."""
         self._held_up: GatedRequest | None = None
         """A request of several sequences for which the engine had no room; no other one goes before it for good."""
+        self._reserves = False
+        """Whether no other request goes to the engine before `_held_up`."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -105,9 +107,7 @@ class Gate:
     def engine_has_room(self) -> bool:
         """Whether the engine takes more, by its own figures; True where it has none."""
         held_up = self._held_up
-        return self._engine_takes(
-            1 if held_up is None or not held_up.reserves else held_up.sequences
-        )
+        return self._engine_takes(held_up.sequences if held_up and self._reserves else 1)
 
     def _engine_takes(self, sequences: int) -> bool:
         """Whether the engine takes so many more; a request that is larger than its limit goes alone."""
@@ -250,7 +250,7 @@ class Gate:
 
     def _answer(self, request: GatedRequest, now_s: float) -> AdmissionResult:
         held_up = self._held_up
-        if held_up is not None and held_up.reserves and held_up is not request:
+        if self._reserves and held_up is not request:
             return AdmissionResult.LATER  # until the other one is proposed
         if not self._engine_takes(request.sequences):
             return self._wait_for_engine(request)
@@ -273,19 +273,18 @@ class Gate:
         self._held_up = self._held_up or request
         if self._held_up is not request or not self._was_passed(request):
             return AdmissionResult.LATER
-        request.reserves = True
+        self._reserves = True
         return AdmissionResult.NO_ROOM
 
     def _was_passed(self, request: GatedRequest) -> bool:
         """Whether others had as many sequences as a request, since it was refused first."""
-        if request.passed_from is None:
-            request.passed_from = self._all_sent
-        return self._all_sent - request.passed_from >= request.sequences
+        return self._passed.setdefault(request, 0) >= request.sequences
 
     def _sent(self, request: GatedRequest, now_s: float) -> None:
         self.sent[request] = None
         self.at_engine += request.sequences
-        self._all_sent += request.sequences
+        for one in self._passed:
+            self._passed[one] += request.sequences
         self.admitted[request.client] += request.sequences
         (self.streamed if request.streams else self.whole).sent(request, now_s)
 
@@ -299,7 +298,8 @@ class Gate:
             if window.reserved is request:
                 window.reserved = None
             if self._held_up is request:
-                self._held_up = None
+                self._held_up, self._reserves = None, False
+            self._passed.pop(request, None)
 
     def _takes(self, request: GatedRequest) -> bool:
         window = self._window(streams=request.streams)

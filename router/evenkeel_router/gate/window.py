@@ -89,10 +89,6 @@ class GatedRequest(Request):
     """Whether its answer comes as events, so that its beginning is seen."""
     sequences: int = 1
     """Sequences that the engine computes for it."""
-    passed_from: int | None = None
-    """Sequences that the gate had sent when this request was refused first; None: it never was."""
-    reserves: bool = False
-    """Whether no other request goes to the engine before this one."""
 
 
 @dataclass(slots=True, eq=False)

@@ -277,14 +277,14 @@ class Accounting:
         incarnation = self._at.get(replica, "")
         # The seed first: a client sent there without a seed counts as started from zero.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
-        number = self._bookings + 1
-        self._bookings += sequences
+        number = self._bookings = self._bookings + 1
         booking = Booking(incarnation, client, number, key, paid, sequences)
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             of_client = at.setdefault(client.identity, {})
             of_client[number] = None
             if sequences > 1:
+                self._bookings += sequences - 1
                 of_client |= dict.fromkeys(booking.numbers)
         return booking
 

@@ -99,16 +99,16 @@ class Estimates(TokenRatio):
         """An engine counted so many tokens for a request."""
         size_bytes, by_text = inference.prompt_bytes, tokens - self._added
         if (
-            inference.media
-            or inference.prompt_tokens is not None
-            or not SHORT_BYTES <= size_bytes <= MOST_BYTES
-            or not size_bytes <= by_text * LONGEST_TOKEN_BYTES <= size_bytes * LONGEST_TOKEN_BYTES
+            by_text <= size_bytes <= by_text * LONGEST_TOKEN_BYTES
+            and SHORT_BYTES <= size_bytes <= MOST_BYTES
+            and inference.prompt_tokens is None
+            and not inference.media
         ):
+            # The usual case, as `learn`: a call would cost as much again.
+            self._bytes = self._bytes * _MEMORY + size_bytes
+            self._tokens = self._tokens * _MEMORY + by_text
+        else:
             self._taught_by(inference, tokens)
-            return
-        # The usual case, as `learn`: a call would cost as much again.
-        self._bytes = self._bytes * _MEMORY + size_bytes
-        self._tokens = self._tokens * _MEMORY + by_text
 
     def _taught_by(self, inference: Inference, tokens: int) -> None:
         size_bytes = inference.prompt_bytes

@@ -180,8 +180,6 @@ class ReplicaTotals:
     """One replica since the router knows it."""
 
     requests: int = 0
-    sequences: int = 0
-    """Sequences of those requests."""
     failures: int = 0
     backoffs: int = 0
     input_tokens: int = 0

@@ -246,14 +246,16 @@ class Relay:
         self._admitted = admitted
         self._begun = answered.begun
         inference = admitted.inference
-        most = inference.most_output_tokens * (1 + inference.loose_events)
-        # Calls of tools may take two events for a token, and each sequence has events without one.
+        # Each sequence has events without a token, and calls of tools may take two events for one.
+        most = inference.most_output_tokens + usage_claims.EVENTS_BESIDE * inference.sequences
+        if inference.loose_events:
+            most *= 2
         scan = self.scan = SCANS[admitted.endpoint.api.dialect](
             drops_usage=not inference.wants_usage,
-            most_events=most + usage_claims.EVENTS_BESIDE * inference.sequences,
+            continuous=self.request_state.continuous,
+            most_events=most,
+            left=most,
         )
-        if self.request_state.continuous:
-            scan.continuous = True
         self.passes: Passes = scan.passes
         self.stream = Stream(answered.request, headers=self.request_state.reply_headers())
 

@@ -209,8 +209,8 @@ class Forwarder:
         request_state.replica = replica
         totals = self._replicas.totals[replica]
         totals.requests += 1
-        totals.sequences += admitted.inference.sequences
-        request_state.continuous = totals.packs_tokens
+        if totals.packs_tokens:
+            request_state.continuous = True
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
         if left_s < silence_s:

@@ -50,7 +50,9 @@ def of_stream(state: RequestState, admitted: AdmittedRequest, scan: EventScan) -
         return admitted.match.estimate(min(scan.output_tokens, inference.most_output_tokens))
     if (
         claim.input_tokens <= inference.prompt_bytes
-        and scan.events - EVENTS_BESIDE <= claim.output_tokens <= inference.most_output_tokens
+        and scan.most_events - scan.left - EVENTS_BESIDE
+        <= claim.output_tokens
+        <= inference.most_output_tokens
         and not scan.packed
     ):
         return claim  # the usual case

@@ -79,7 +79,6 @@ _MEMBERS: Final[_Rows] = (
 )  # fmt: skip
 _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
-    (counter, "replica_sequence", "sequences", "Sequences of those requests: prompts times answers to each."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
     (counter, "replica_backoff", "backoffs", "Pauses of new requests after the replica failed requests that another one answered."),
     (counter, "replica_usage_rejected", "rejected_usage",

@@ -6,9 +6,9 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from os import write
 from typing import Final, Protocol, cast
 
 import httptools
@@ -156,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if (fd := self._fd) is not None:
             try:
-                if (sent := os.write(fd, data)) == len(data):
+                if (sent := write(fd, data)) == len(data):
                     return
             except OSError:  # full or disconnected; the transport finds out, too
                 sent = 0
