@@ -1,6 +1,7 @@
-"""Clients that keep a number of requests open on one engine, and the times of all their tokens.
+"""Clients that keep a number of requests open on one engine, or send at a rate, and the times of all their tokens.
 
-A client of a closed loop sends its next request when one of its requests ends. So its rate shows how fast the engine serves it.
+A client of a closed loop sends its next request when one of its requests ends. So its rate shows how fast the engine serves it. For a
+client with a rate of its own, the time to the first token shows it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
+from random import Random
 
 import msgspec
 import yaml
@@ -25,7 +27,10 @@ class LoopClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One client, or one of its kinds of requests. Token counts are those of each request."""
 
     name: str
-    open_requests: int
+    open_requests: int = 0
+    """Requests that it keeps open; 0: it sends at a rate."""
+    rate_per_s: float = 0.0
+    """Mean rate of its requests, which come by chance."""
     input_tokens: int
     shared_tokens: int = 0
     """The first input tokens, which are the same in all its requests."""
@@ -35,6 +40,12 @@ class LoopClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     from_s: float = 0.0
     until_s: float = inf
     """Times of its first requests, and after which it sends no more."""
+
+    def __post_init__(self) -> None:
+        if (self.open_requests > 0) == (self.rate_per_s > 0):
+            raise ValueError(
+                f"{self.name}: exactly one of open_requests and rate_per_s must be above 0"
+            )
 
 
 class LoopSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +76,12 @@ class LoopFigures:
     """(time of admission, input tokens computed)."""
     gaps_s: list[tuple[float, float]] = field(default_factory=list)
     """(time, time since the previous token of the same request)."""
+    ttfts_s: list[tuple[float, float]] = field(default_factory=list)
+    """(time of arrival, time from there to the first token)."""
+    hits: list[tuple[float, int, int]] = field(default_factory=list)
+    """(time of the end, input tokens, those of them that were cached when the request was first admitted)."""
+    retractions: int = 0
+    """Times that its requests that ended were retracted."""
 
     def rate_per_s(self, from_s: float, until_s: float) -> float:
         """Requests that ended per second."""
@@ -85,15 +102,30 @@ class LoopFigures:
         gaps = self._gaps(from_s)
         return percentile(gaps, 99) if gaps else inf
 
+    def ttft_mean_s(self, from_s: float) -> float:
+        """Mean time to the first token."""
+        times = [ttft_s for at, ttft_s in self.ttfts_s if at >= from_s]
+        return sum(times) / len(times) if times else inf
+
+    def ttft_s(self, from_s: float, part: float) -> float:
+        """Percentile `part` of the times to first tokens."""
+        times = [ttft_s for at, ttft_s in self.ttfts_s if at >= from_s]
+        return percentile(times, part) if times else inf
+
+    def hit_rate(self, from_s: float) -> float:
+        """Part of the input that was cached."""
+        ended = [(tokens, cached) for at, tokens, cached in self.hits if at >= from_s]
+        return sum(cached for _, cached in ended) / max(1, sum(tokens for tokens, _ in ended))
+
     def _gaps(self, from_s: float) -> list[float]:
         return [gap for at, gap in self.gaps_s if at >= from_s]
 
 
 def run_closed_loop(
-    engine: Engine, clients: Sequence[LoopClient], *, until_s: float
+    engine: Engine, clients: Sequence[LoopClient], *, until_s: float, seed: int = 0
 ) -> dict[str, LoopFigures]:
-    """Run `clients` on an empty engine, step by step, until `until_s`; figures by client."""
-    loop = _Loop(engine, clients)
+    """Run `clients` on an empty engine, step by step, until `until_s`; figures by client. `seed`: of the arrivals at a rate."""
+    loop = _Loop(engine, clients, until_s=until_s, seed=seed)
     now_s = 0.0
     while now_s < until_s:
         loop.submit_due(now_s)
@@ -109,7 +141,9 @@ def run_closed_loop(
 
 
 class _Loop:
-    def __init__(self, engine: Engine, clients: Iterable[LoopClient]) -> None:
+    def __init__(
+        self, engine: Engine, clients: Iterable[LoopClient], *, until_s: float, seed: int
+    ) -> None:
         self.engine = engine
         self.figures: defaultdict[str, LoopFigures] = defaultdict(LoopFigures)
         self.due: list[tuple[float, int, LoopClient]] = []
@@ -120,11 +154,17 @@ class _Loop:
         for client in clients:
             for _ in range(client.open_requests):
                 self._plan(client, client.from_s)
+            if client.rate_per_s:
+                rng, at_s = Random(f"{seed}/{client.name}"), client.from_s
+                while (at_s := at_s + rng.expovariate(client.rate_per_s)) < min(
+                    until_s, client.until_s
+                ):
+                    self._plan(client, at_s)
 
     def submit_due(self, now_s: float) -> None:
         while self.due and self.due[0][0] <= now_s:
-            _, number, client = heappop(self.due)
-            request = _request(client, number, now_s)
+            at_s, number, client = heappop(self.due)
+            request = _request(client, number, at_s)
             self._clients[request] = client
             self.engine.submit(request, now_s)
 
@@ -138,12 +178,17 @@ class _Loop:
             last_s = self._last_token_s.get(request)
             if last_s is not None:
                 own.gaps_s.append((step.end_s, step.end_s - last_s))
+            else:
+                own.ttfts_s.append((request.arrival_s, step.end_s - request.arrival_s))
             self._last_token_s[request] = step.end_s
         for request in step.finished:
             self._last_token_s.pop(request, None)
-            self._of(request).finished.append(step.end_s)
+            own = self._of(request)
+            own.finished.append(step.end_s)
+            own.hits.append((step.end_s, request.input_tokens, request.cached_tokens))
+            own.retractions += request.retractions
             client = self._clients.pop(request)
-            if step.end_s < client.until_s:
+            if client.open_requests and step.end_s < client.until_s:
                 self._plan(client, step.end_s)
 
     def _plan(self, client: LoopClient, at_s: float) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_laboratory.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_laboratory.experiments.workload_file import make_workload, read_spec
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
@@ -36,6 +37,8 @@ from bench.fleet_comparison import OURS, TRACES, WORKLOADS, fleet_of, scaled
 
 FOLDER: Final = Path(__file__).parent / "workloads" / "isolation"
 ATTACKS: Final = ("alone", "prompts-3000", "prompts-20000", "prompts-1000", "honest-flood")
+CHATS: Final = ("prompts-100000", "prompts-400000", "reasoning", "hold")
+"""Workloads whose measured client sends at a rate, or shares a prefix: the shipped settings, nothing set."""
 FRONT: Final = (0.0, 0.5, 0.75, 0.9, 1.0, 1.25)
 BATCHES: Final = (128, 96, 64, 48, 32)
 
@@ -100,6 +103,20 @@ def row(name: str, spec: LoopSpec, figures: Mapping[str, LoopFigures]) -> str:
     )
 
 
+def chat_row(name: str) -> str:
+    """One line: the measured client beside its rival, under the settings that ship."""
+    spec = read_loop(FOLDER / f"{name}.yaml")
+    fleet = Setup(profile=find_profile(spec.profile), engine=engine_config()).fleet()
+    engine = Engine(fleet.engine, fleet.replica_policy(), fleet.profile)
+    figures = run_closed_loop(engine, spec.clients, until_s=spec.duration_s)
+    from_s, measured = spec.warmup_s, figures["measured"]
+    service = total_service_per_s(figures.values(), from_s, spec.duration_s)
+    return (
+        f"{name:32} {measured.rate_per_s(from_s, spec.duration_s):6.2f} {measured.ttft_mean_s(from_s):9.2f} "
+        f"{measured.ttft_s(from_s, 99):9.2f} {measured.hit_rate(from_s):9.2f} {service:8.0f}"
+    )
+
+
 def honest(name: str, load: float, *, replicas: int | None, isolation: float) -> str:
     """One line: the time that a fleet needs for a workload, without and with isolation, and the part of cached tokens."""
     spec = scaled(read_spec(WORKLOADS / f"{name}.yaml"), load, replicas)
@@ -143,6 +160,9 @@ def main() -> None:
         print(row(f"{name}, prefill first", *run(name, quantum=quantum)))
         played = run(name, quantum=quantum, isolation=options.isolation)
         print(row(f"{name}, {options.isolation}", *played))
+    print(f"{'':32} {'req/s':>6} {'TTFT, s':>9} {'p99, s':>9} {'hits':>9} {'service':>8}")
+    for name in CHATS:
+        print(chat_row(name))
     for batch in BATCHES:
         played = run("honest-flood", quantum=quantum, max_running=batch)
         print(row(f"honest-flood, batch of {batch}", *played))

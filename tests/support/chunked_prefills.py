@@ -167,7 +167,8 @@ class Scheduler:
         for one in batch:
             if one is not self.chunked_req:
                 one.output_ids.append(7)
-        self._scheduling.processed(batch, is_prefill=is_prefill, seconds=seconds)
+        computed = {one: one.extend_len for one in batch} if is_prefill else {}
+        self._scheduling.processed(batch, is_prefill=is_prefill, seconds=seconds, computed=computed)
 
     def get_new_batch_prefill(self, running: Batch) -> Plan:
         if running.is_empty():

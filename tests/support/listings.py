@@ -7,14 +7,14 @@ Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is share
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_laboratory.policies.registry import check_refill
+from evenkeel_fairshare.replica.order import HELD_REFILLS
 
 
 class ListedVtc(ReplicaPolicy):
@@ -284,12 +284,14 @@ class SearchedDlpm(Dlpm):
         accounts: Mapping[Request, Account],
         kept_waiting: set[DeficitLevel],
     ) -> Request | None:
+        stuck: set[Account] = set()
         while True:
             tenants = {accounts[r].path[0] for r in order}
             for tenant in tenants:
                 clients = {accounts[r] for r in order if accounts[r].path[0] is tenant}
-                if tenant.deficit > 0 and all(client.deficit <= 0 for client in clients):
-                    check_refill(tenant.children)
+                in_debt = tenant.deficit > 0 and all(client.deficit <= 0 for client in clients)
+                if in_debt and not self._refill(tenant.children, accounts):
+                    stuck.add(tenant)
             positive = [
                 r
                 for r in order
@@ -312,10 +314,27 @@ class SearchedDlpm(Dlpm):
                     of_tenants, key=lambda r: (not accounts[r].path[0].is_light, order.index(r))
                 )
             before = self.tenants.refills
-            if all(tenant.deficit <= 0 for tenant in tenants) and tenants:
-                check_refill(self.tenants)
+            if all(tenant.deficit <= 0 for tenant in tenants - stuck) and tenants:
+                self._refill(self.tenants, accounts, stuck)
             if self.tenants.refills == before:
                 return None
+
+    @staticmethod
+    def _refill(
+        level: DeficitLevel, accounts: Mapping[Request, Account], stuck: Collection[Account] = ()
+    ) -> bool:
+        """CheckRefill. False: while one is held, the others get no refill, since they need too many. `stuck`: members inside of
+        which that was so."""
+        members = {node for one in accounts.values() for node in one.path if node.level is level}
+        asking = [one for one in members if one.waiting > one.held and one not in stuck]
+        if not asking or any(one.positive_from <= level.refills for one in asking):
+            return True
+        needed = min(one.positive_from for one in asking)
+        held = any(one.held for one in members if one.positive_from <= level.refills)
+        if held and needed > level.refills + HELD_REFILLS:
+            return False
+        level.refill_to(needed)
+        return True
 
 
 class ListedDrr(ReplicaPolicy):

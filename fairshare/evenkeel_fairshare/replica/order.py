@@ -20,6 +20,9 @@ from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 
 OCTAVE_TOKENS: Final = 1024
 """Length of the first octave; each next one is twice as long."""
+HELD_REFILLS: Final = 32
+"""The most refills at once while requests of eligible members are held: four seconds of service with the measured quantum. It pays what
+a light client owes for a request. Of long prompts, whose owners may all be held in turn, it would pay all debts: docs/design/0006."""
 MATCH_BITS: Final = 40
 """More than the number of cached tokens has."""
 
@@ -238,9 +241,16 @@ def _merge(level: DeficitLevel, queues: Mapping[Account, Queue]) -> Iterator[Ent
 def _refill(
     level: DeficitLevel, members: Iterable[Account], by_refill: dict[int, list[Account]]
 ) -> list[Account]:
-    """The members that it makes eligible. While an eligible one is refused, the others get none; held requests do not count."""
+    """The members that it makes eligible. While an eligible one is refused, the others get none; held requests do not count, unless
+    the others need more than `HELD_REFILLS`."""
     waiting_for = [one.positive_from for one in members if one.refused > one.held]
-    level.refill_to(min([*by_refill, *waiting_for]))
+    needed = min([*by_refill, *waiting_for])
+    horizon = level.horizon
+    if needed > horizon + HELD_REFILLS and any(
+        one.held and one.positive_from <= horizon for one in members
+    ):
+        return []
+    level.refill_to(needed)
     return by_refill.pop(level.horizon, [])
 
 

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from time import monotonic
-from types import CodeType
+from types import CodeType, MappingProxyType
+from typing import Final
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 
 _finished = methodcaller("finished")
+
+NOTHING: Final[Mapping[EngineRequest, int]] = MappingProxyType({})
 
 Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
@@ -196,12 +199,20 @@ class Scheduling:
         )
 
     def processed(
-        self, batch: Iterable[EngineRequest], *, is_prefill: bool, seconds: float = 0.0
+        self,
+        batch: Iterable[EngineRequest],
+        *,
+        is_prefill: bool,
+        seconds: float = 0.0,
+        computed: Mapping[EngineRequest, int] = NOTHING,
     ) -> None:
-        """A forward pass over `batch` ended after `seconds`: charge time and new output, remove finished requests."""
+        """A forward pass over `batch` ended after `seconds`: charge time and new output, remove finished requests.
+
+        `computed`: input tokens that it computed of each request. Without them a prompt counts with all its tokens.
+        """
         with self._lock:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
-            self._account_time(running, seconds)
+            self._account_time(running, seconds, computed)
             grown = self._charge(running)
             self._begin_decoding(grown)
             self._decoded += len(grown)
@@ -257,12 +268,15 @@ class Scheduling:
         """Whether a request waits or runs."""
         return bool(self._waiting or self._running)
 
-    def _account_time(self, running: Sequence[Scheduled], seconds: float) -> None:
+    def _account_time(
+        self, running: Sequence[Scheduled], seconds: float, computed: Mapping[EngineRequest, int]
+    ) -> None:
         if self._time is None or not running:
             return
-        # Of a prompt in chunks all of its tokens count for its part of each prefill.
         prefilled: dict[Request, int] = {
-            one: one.extend_tokens for one in running if self._time.in_prefill(one)
+            one: computed.get(one.engine, one.extend_tokens)
+            for one in running
+            if self._time.in_prefill(one)
         }
         self._time.elapsed(seconds, prefilled=prefilled, decoded=len(prefilled) < len(running))
 

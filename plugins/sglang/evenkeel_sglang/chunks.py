@@ -6,6 +6,7 @@ A pass without it works as if there was none, so no other prompt may be cut into
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,6 +17,9 @@ from evenkeel_plugin.scheduling import Scheduling
 
 WHOLE: Final = 1 << 40
 """Alignment of chunks with which SGLang cuts none: more tokens than any prompt has."""
+
+CLIPPED: Final = int(os.environ.get("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "4096"))
+"""The most output of a request that SGLang's estimates count."""
 
 
 @contextmanager
@@ -38,14 +42,24 @@ def waits(scheduler: Any, scheduling: Scheduling) -> Iterator[None]:
         scheduler.chunked_req = chunk
 
 
-def refusal_beside(adder: Any, request: Any, chunk: EngineRequest) -> AdmissionResult | None:
+def refusal_beside(adder: Any, request: Any, chunk: Any) -> AdmissionResult | None:
     """Why a request cannot enter while `chunk` waits: it has to be cut into chunks itself, or it leaves too little memory for the
-    rest of that prompt. None: it can."""
-    pages = -(-(context_tokens(request) - prefix_tokens(request)) // adder.page_size)
-    extend_tokens = pages * adder.page_size
+    rest of that prompt and its output. None: it can."""
+    page_tokens = adder.page_size
+    extend_tokens = -(-_rest_tokens(request) // page_tokens) * page_tokens
     if extend_tokens > adder.rem_chunk_tokens:
         return AdmissionResult.HELD if not adder.can_run_list else AdmissionResult.LATER
-    expected_tokens = request.sampling_params.max_new_tokens - len(request.output_ids)
-    rest_tokens = context_tokens(chunk) - prefix_tokens(chunk)
-    needed_tokens = extend_tokens + adder.page_size + expected_tokens + rest_tokens
-    return AdmissionResult.LATER if needed_tokens > adder.rem_total_tokens else None
+    needed_tokens = extend_tokens + _rest_tokens(chunk) + 2 * page_tokens
+    needed_tokens += _expected_tokens(request) + _expected_tokens(chunk)
+    return AdmissionResult.LATER if needed_tokens >= adder.rem_total_tokens else None
+
+
+def _rest_tokens(request: Any) -> int:
+    """Input that is not computed."""
+    return context_tokens(request) - prefix_tokens(request)
+
+
+def _expected_tokens(request: Any) -> int:
+    """Output to come, as SGLang estimates it."""
+    most: int = request.sampling_params.max_new_tokens
+    return min(most, CLIPPED) - len(request.output_ids)

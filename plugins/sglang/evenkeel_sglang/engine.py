@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -62,6 +62,8 @@ class Launch:
     ended_s: float | None
     """Time at which the pass ended, if the launch computed it. None: the device computes, and the pass ends once its
     result is processed."""
+    computed: Mapping[Any, int]
+    """Input tokens that the pass computes of each request; empty for decode steps."""
 
 
 class StepClock:
@@ -75,11 +77,13 @@ class StepClock:
         self._clock = clock
         self._ended_s = 0.0
 
-    def launch(self, forward: Callable[[], Any], *, computes: bool) -> tuple[Any, Launch]:
-        """Launch a pass; returns its result too. `computes`: the launch itself does."""
+    def launch(
+        self, forward: Callable[[], Any], *, computes: bool, computed: Mapping[Any, int]
+    ) -> tuple[Any, Launch]:
+        """Launch a pass; returns its result too. `computes`: the launch itself does; `computed`: see `Launch`."""
         began_s = self._clock()
         result = forward()
-        return result, Launch(began_s, self._clock() if computes else None)
+        return result, Launch(began_s, self._clock() if computes else None, computed)
 
     def ended(self, launch: Launch) -> float:
         """The result of a pass was processed; the seconds that the pass took."""

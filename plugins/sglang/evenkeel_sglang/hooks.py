@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import CodeType, FrameType
@@ -153,7 +153,7 @@ def add_request(
 ) -> Any:
     """Around `PrefillAdder.add_one_req`: note whether the request went in."""
     if _scheduling is not None and (chunk := _scheduling.chunk_waits) is not None:
-        refusal = _with_expected_output([req], refusal_beside, adder, req, chunk)
+        refusal = _with_expected_output([req, chunk], refusal_beside, adder, req, chunk)
         if refusal is not None:
             _scheduling.postponed(req, refusal)
             return adder.budget_state()
@@ -261,8 +261,13 @@ def run_batch(
     """Around `Scheduler.run_batch`: measure the forward pass. Its result carries the measurement."""
     if _scheduling is None:
         return original(scheduler, batch, *args, **kwargs)
+    # Read before the pass: with overlap SGLang cuts the next chunk of a prompt before it processes this one's result.
+    computed: Mapping[Any, int] = {}
+    if batch.forward_mode.is_extend():
+        computed = dict(zip(batch.reqs, batch.extend_lens, strict=True))
     forward = partial(original, scheduler, batch, *args, **kwargs)
-    result, launch = _step_clock.launch(forward, computes=scheduler.server_args.device == "cpu")
+    on_cpu = scheduler.server_args.device == "cpu"
+    result, launch = _step_clock.launch(forward, computes=on_cpu, computed=computed)
     result.evenkeel_launch = launch
     return result
 
@@ -274,8 +279,12 @@ def process_result(original: Callable[..., None], scheduler: Any, batch: Any, re
     original(scheduler, batch, result)
     if _scheduling is not None:
         launch = getattr(result, "evenkeel_launch", None)  # None: launched by another loop
-        seconds = 0.0 if launch is None else _step_clock.ended(launch)
-        _scheduling.processed(batch_requests, is_prefill=is_prefill, seconds=seconds)
+        seconds, computed = (
+            (0.0, {}) if launch is None else (_step_clock.ended(launch), launch.computed)
+        )
+        _scheduling.processed(
+            batch_requests, is_prefill=is_prefill, seconds=seconds, computed=computed
+        )
 
 
 def kv_published(result: None, publisher: Any, events: Any) -> None:

@@ -210,36 +210,49 @@ class Engine:
     def _plan_prefill(self, now_s: float) -> tuple[Chunks, list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
         budget = self.config.prefill_tokens or self.kv_tokens
-        first, later = self._shares.in_order(list(self._prefills.requests))
-        left = budget - sum([request.pending_tokens for request in first])
+        chunk = self._prefills.chunk
+        if chunk is None:
+            admitted = self._admit_fairly(now_s, budget) if self._pass_is_due() else []
+            return chunks_of(admitted, budget), admitted
+        if self._shares.should_wait(chunk):
+            others_decode = len(self._batch) > 0 and self._shares.must_wait(chunk)
+            admitted = self._admit_beside(chunk, now_s, budget) if self._pass_is_due() else []
+            if admitted or others_decode:
+                return chunks_of(admitted, budget), admitted
+        left = budget - chunk.pending_tokens
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
-        return chunks_of([*first, *admitted, *self._shares.unpaused(later)], budget), admitted
+        return chunks_of([chunk, *admitted], budget), admitted
+
+    def _admit_beside(self, chunk: EngineRequest, now_s: float, budget: int) -> list[EngineRequest]:
+        """A pass while `chunk` waits. No request that enters may be cut: it would be a second prompt in chunks."""
+        self._shares.turns.begin(chunk=chunk)
+        return self._admit(now_s, budget, beside=chunk)
 
     def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
         self._shares.turns.begin()
         admitted = self._admit(now_s, budget)
-        if self._shares.turns.must_repeat(admitted):
+        if not self._room.ran_out and self._shares.turns.must_repeat(admitted):
             budget -= sum([request.pending_tokens for request in admitted])
             if budget > 0 and self._pass_is_due():
                 admitted += self._admit(now_s, budget)
         return admitted
 
-    def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
-        """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
+    def _admit(
+        self, now_s: float, budget: int, *, beside: EngineRequest | None = None
+    ) -> list[EngineRequest]:
+        """One pass of the policy, for at most `budget` tokens; the last one may be cut into chunks, unless `beside` one that waits."""
         admitted: list[EngineRequest] = []
         self._room.begin_pass()
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
-        whole = self._shares.admits_whole_prompts_only(len(self._prefills.requests))
         admissions = self.policy.admissions(now_s)
         with suppress(StopIteration):
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
-                # A prompt that enters in parts may be longer than this pass: its other parts follow in later ones.
-                outcome = self._try(request, now_s, budget if whole else self.kv_tokens)
+                outcome = self._try(request, now_s, budget, beside=beside)
                 if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
                     budget -= request.pending_tokens
@@ -251,10 +264,13 @@ class Engine:
         admissions.close()
         return admitted
 
-    def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
+    def _try(
+        self, request: EngineRequest, now_s: float, budget: int, *, beside: EngineRequest | None
+    ) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
-            return AdmissionResult.CLIENT_LATER
-        outcome = self._room.enter(request, now_s, most_tokens)
+            is_own = beside is not None and beside.client == request.client
+            return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
+        outcome = self._room.enter(request, now_s, None if beside is None else budget)
         if outcome is not AdmissionResult.ADMITTED:
             return outcome
         request.load_tokens = 0

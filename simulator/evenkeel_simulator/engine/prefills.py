@@ -18,6 +18,11 @@ class Prefills:
         self._makers = Makers() if shared else None
 
     @property
+    def chunk(self) -> EngineRequest | None:
+        """The prompt in chunks, between two iterations: all others are computed in the iteration in which they enter."""
+        return next(iter(self.requests), None)
+
+    @property
     def pending_tokens(self) -> int:
         """Tokens still to be computed."""
         return sum([request.pending_tokens for request in self.requests])

@@ -5,8 +5,6 @@ The policy proposes a request. It enters, or the answer says what is missing.
 
 from __future__ import annotations
 
-from itertools import chain
-
 from evenkeel_fairshare.replica.contract import AdmissionResult
 
 from evenkeel_simulator.engine.adapters import AdapterSlots
@@ -44,7 +42,9 @@ class Room:
         self._batch = batch
         self._follows = follows
         self._full = False  # memory did not suffice, and none has been released since
-        self._rule_has_begun = False  # in this pass
+        self.ran_out = False
+        """Whether memory did not suffice for a request in this pass. SGLang asks for no other one then."""
+        self._rule_has_begun = self._has_admitted = False  # in this pass
 
     @property
     def running(self) -> int:
@@ -66,29 +66,48 @@ class Room:
 
     def begin_pass(self) -> None:
         """A pass of admissions begins."""
-        self._rule_has_begun = False
+        self._rule_has_begun = self._has_admitted = self.ran_out = False
 
-    def enter(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
-        """Admit a waiting request, or answer why not. It may compute `most_tokens` at most."""
+    def enter(
+        self, request: EngineRequest, now_s: float, whole_tokens: int | None = None
+    ) -> AdmissionResult:
+        """Admit a waiting request, or answer why not.
+
+        `whole_tokens`: a prompt in chunks waits, so the request has to compute all it lacks in this iteration, which has so many
+        tokens left. None: it may be cut into chunks.
+        """
         if not self.adapters.fits(request.adapter):
             return AdmissionResult.NO_SLOT
         extend_tokens = self._memory.claim(request)
         if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
             self._begin_rule()
-        refusal = None
-        if self._prefills.compute_prefix_of(request) or extend_tokens > most_tokens:
-            refusal = AdmissionResult.LATER
-        elif not self.rule.fits(request, extend_tokens, self._memory.available):
-            refusal = AdmissionResult.NO_ROOM
-            # SGLang records this in the running batch; the batch of this pass does not have it.
-            self._full = len(self._batch.requests) > 0
+        refusal = self._refusal(request, extend_tokens, whole_tokens)
         if refusal is not None:
             self._memory.unclaim(request, follow=self._follows)
             return refusal
         self._memory.take(request, extend_tokens)
         self.rule.admit(request)
         request.enter(extend_tokens, now_s)
+        self._has_admitted = True
         return AdmissionResult.ADMITTED
+
+    def _refusal(
+        self, request: EngineRequest, extend_tokens: int, whole_tokens: int | None
+    ) -> AdmissionResult | None:
+        """Why it cannot enter. None: it can."""
+        if self._prefills.compute_prefix_of(request):
+            return AdmissionResult.LATER
+        if whole_tokens is not None and extend_tokens > whole_tokens:
+            # After another one it may fit into the next iteration.
+            return AdmissionResult.LATER if self._has_admitted else AdmissionResult.HELD
+        if self.rule.fits(request, extend_tokens, self._memory.available):
+            return None
+        if whole_tokens is not None:
+            return AdmissionResult.LATER
+        # SGLang records this in the running batch; the batch of this pass does not have it.
+        self._full = len(self._batch.requests) > 0
+        self.ran_out = True
+        return AdmissionResult.NO_ROOM
 
     def leave(self, request: EngineRequest, *, keep: bool) -> None:
         """A request leaves batch or prefill; `keep`: see `Memory.release`."""
@@ -102,9 +121,9 @@ class Room:
         self._full = False
 
     def _begin_rule(self) -> None:
-        begun = list(self._prefills.requests)
-        possible_tokens = sum([one.reserved_tokens for one in begun], self._batch.possible_tokens)
-        self.rule.begin(chain(begun, self._batch.requests), possible_tokens)
+        self.rule.begin(self._batch.requests, self._batch.possible_tokens)
+        for request in self._prefills.requests:
+            self.rule.admit(request)
         self._rule_has_begun = True
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_simulator.engine.iteration import Iteration
 from evenkeel_simulator.engine.request import EngineRequest, State
-
-MAX_BEGUN: Final = 2
-"""Prompts in prefill that may wait for decode steps. With so many only a prompt that fits into one iteration is admitted: more
-prompts in parts would hold the memory of the prefix cache. Measured in docs/design/0006."""
 
 
 class TimeShares:
@@ -42,23 +36,13 @@ class TimeShares:
         if self.time is not None:
             self.time.close(request)
 
-    def in_order(
-        self, begun: list[EngineRequest]
-    ) -> tuple[list[EngineRequest], list[EngineRequest]]:
-        """(requests in prefill that go on before others are admitted, those that come after)."""
-        if self.time is None or not begun:
-            return begun, []
-        later = [request for request in begun if self.time.should_wait(request)]
-        return [request for request in begun if request not in later], later
+    def should_wait(self, request: EngineRequest) -> bool:
+        """Whether others go before the next chunk of a prompt."""
+        return self.time is not None and self.time.should_wait(request)
 
-    def admits_whole_prompts_only(self, begun: int) -> bool:
-        """Whether so many prompts in prefill leave no place for another one in parts."""
-        return self.time is not None and begun >= MAX_BEGUN
-
-    def unpaused(self, begun: list[EngineRequest]) -> list[EngineRequest]:
-        """Requests in prefill whose next chunk need not wait."""
-        time = self.time
-        return begun if time is None else [one for one in begun if not time.must_wait(one)]
+    def must_wait(self, request: EngineRequest) -> bool:
+        """Whether the next chunk of a prompt has to wait for decode steps."""
+        return self.time is not None and self.time.must_wait(request)
 
     def account(self, iteration: Iteration, *, first: int, steps: int, decoded: bool) -> None:
         """Attribute an iteration with a prefill, or `steps` decode steps of a run from the step number `first` on."""

@@ -129,12 +129,18 @@ def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
         (1000, [], None),
         (2049, [], AdmissionResult.HELD),
         (2049, ["another"], AdmissionResult.LATER),
-        (1990, [], AdmissionResult.LATER),
+        (1936, [], None),
+        (1937, [], AdmissionResult.LATER),
     ],
-    ids=["enters", "needs chunks", "no room in this pass", "memory"],
+    ids=["enters", "needs chunks", "no room in this pass", "just enough memory", "memory"],
 )
 def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, entered, want):
-    chunk = SimpleNamespace(origin_input_ids=[1] * 9000, output_ids=[], prefix_len=2000)
+    chunk = SimpleNamespace(
+        origin_input_ids=[1] * 9000,
+        output_ids=[],
+        prefix_len=2000,
+        sampling_params=SimpleNamespace(max_new_tokens=20_000),
+    )
     asked = SimpleNamespace(
         origin_input_ids=[1] * (tokens + 50),
         output_ids=[],
@@ -142,7 +148,7 @@ def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, enter
         sampling_params=SimpleNamespace(max_new_tokens=100),
     )
     adder = SimpleNamespace(
-        page_size=16, rem_chunk_tokens=2048, rem_total_tokens=9100, can_run_list=entered
+        page_size=16, rem_chunk_tokens=2048, rem_total_tokens=13_165, can_run_list=entered
     )
     assert refusal_beside(adder, asked, chunk) is want
 

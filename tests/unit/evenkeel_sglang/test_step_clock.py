@@ -26,7 +26,7 @@ def launch(clock: StepClock, at_s: float, *, until_s: float | None = None) -> La
         return "result"
 
     TIME.now_s = at_s
-    result, launched = clock.launch(forward, computes=until_s is not None)
+    result, launched = clock.launch(forward, computes=until_s is not None, computed={})
     assert result == "result"
     return launched
 

@@ -12,6 +12,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import HELD_REFILLS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_laboratory.policies.registry import PrintedDlpm, check_refill
 
@@ -590,6 +591,16 @@ def test_only_a_held_request_of_a_positive_client_leaves_refills_to_others(answe
     assert admit(policy, later=("2",)) == ["0", "1"]
     assert deficit(policy, "a") > 0 > deficit(policy, "b")
     assert admit(policy, answers={"2": answer}) == (["3"] if answer is AdmissionResult.HELD else [])
+
+
+@pytest.mark.parametrize(("owed", "enters"), [(HELD_REFILLS - 1, ["3"]), (HELD_REFILLS, [])])
+def test_beside_a_held_request_no_large_debt_is_refilled(owed, enters):
+    policy = Dlpm(rules=DeficitRules(quantum=100))
+    arrive(policy, request("0", "a", extend=10), request("1", "b", extend=100 + 100 * owed))
+    arrive(policy, request("2", "a"), request("3", "b"))
+    assert admit(policy, later=("2",)) == ["0", "1"]
+    assert deficit(policy, "b") == -100 * owed
+    assert admit(policy, answers={"2": AdmissionResult.HELD}) == enters
 
 
 def test_the_registry_passes_its_configuration_on():
