@@ -34,7 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
-from evenkeel_router.api.openai import with_continuous_usage
+from evenkeel_router.api.openai_requests import with_continuous_usage
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
