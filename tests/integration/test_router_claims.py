@@ -18,7 +18,7 @@ from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig, TenantLi
 from evenkeel_router.api.endpoints import ENDPOINTS
 from evenkeel_router.app import Router
 
-from tests.support.apis import CHAT_TEXT, DONE, chunk
+from tests.support.apis import BODIES, CHAT_TEXT, DONE, STREAMS, chunk
 from tests.support.nasty import Asked, Behaviour, Nasty, nasty
 from tests.support.routers import MODEL, PATIENCE_S, config_for, router_of, until
 
@@ -269,6 +269,41 @@ async def test_an_engine_that_goes_on_beyond_max_tokens_is_cut() -> None:
         await until(lambda: replica.gone == 1, "the replica to be left")
         assert tokens(router, "a")[2] == 20
         assert (rejected(router), router.rooms.replicas.fleet.outstanding) == (1, [0])
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/generate"])
+async def test_every_dialect_cuts_what_goes_on_beyond_its_bound(path: str) -> None:
+    begun, piece, _, _, *_ = STREAMS[path]
+
+    async def behave(asked: Asked) -> None:
+        await asked.begin_stream(begun)
+        while True:
+            await asked.chunk(piece)
+            await asyncio.sleep(0)
+
+    bound = {"max_tokens": 9, "max_output_tokens": 9}
+    body = BODIES[path] | bound | {"stream": True}
+    async with in_front_of(behave) as (router, replica, client):
+        answer = await client.post(path, json=body, headers=named("a"))
+        assert 9 <= answer.content.count(piece) <= 11
+        if path != "/generate":
+            assert "went on beyond max" in answer.text
+        await until(lambda: replica.gone == 1, "the replica to be left")
+        assert tokens(router, "a")[2] <= 9
+        assert rejected(router) == 1
+
+
+async def test_sequences_of_generate_add_up() -> None:
+    def one(index: int, output: int) -> bytes:
+        facts = {"prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": output}
+        return chunk(text="a" * output, index=index, meta_info=facts)
+
+    events = [one(0, 1), one(1, 1), one(0, 2), one(1, 2), one(1, 3)]
+    body = {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 9}, "stream": True}
+    async with in_front_of(streaming(*events, DONE)) as (router, _, client):
+        await client.post("/generate", json=body, headers=named("a"))
+        await until(lambda: tokens(router, "a")[2] > 0, "the stream to be counted")
+        assert tokens(router, "a") == (10, 2, 5)
 
 
 async def test_an_engine_that_packs_tokens_is_asked_for_usage_in_every_event() -> None:

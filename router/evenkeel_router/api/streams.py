@@ -146,6 +146,7 @@ class ResponsesScan(_NamedScan):
         return response_error_event(refusal, self.passed)
 
     def _end_of_cut(self, data: bytes) -> bytes:
+        self.failed = True
         return self.error_event(_beyond("max_output_tokens"))
 
 
@@ -183,6 +184,7 @@ class MessagesScan(_NamedScan):
         return anthropic_error_event(refusal)
 
     def _end_of_cut(self, data: bytes) -> bytes:
+        self.failed = True
         return self.error_event(_beyond("max_tokens"))
 
 

@@ -125,6 +125,11 @@ class Gates:
         """Requests that wait at all gates."""
         return sum(len(place.gate) for place in self._places.values())
 
+    @property
+    def waiting(self) -> int:
+        """Sequences of the requests that wait at all gates."""
+        return sum(place.gate.clients.total() for place in self._places.values())
+
     def enter(
         self,
         ticket: Ticket,
