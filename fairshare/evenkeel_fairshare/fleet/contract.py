@@ -60,6 +60,8 @@ class Dispatch(NamedTuple):
     """Tokens of each of `blocks`. Only the fleet in virtual time sets them."""
     matched_at: Callable[[int], int] = nothing_held
     """Tokens of its prefix at the replica in a slot outside `longest`. Asked for an idle replica while the request waits."""
+    sequences: int = 1
+    """Sequences that it makes: prompts times answers to each (R19)."""
 
 
 class Usage(NamedTuple):
@@ -89,7 +91,7 @@ class FleetPolicy(ABC):
     ) -> int | None:
         """The slot out of `routable` for `request`; None if the policy holds the request.
 
-        `outstanding[slot]` is the number of unfinished requests at that replica (s_w). `routable` is not empty and
+        `outstanding[slot]` is the number of unfinished sequences at that replica (s_w). `routable` is not empty and
         has only slots that have `joined`. The caller may ask again for the same request (a retry). It calls
         `dispatched` before it asks for another request. `pull` returns a held request later.
         """

@@ -56,17 +56,17 @@ RECENT_REQUESTS: Final = 20
 class _OpenWork:
     """What one client, or all clients together, have sent to one replica and what has not ended yet."""
 
-    __slots__ = ("input_cost", "requests", "weight")
+    __slots__ = ("input_cost", "sequences", "weight")
 
     def __init__(self, weight: float = 0.0) -> None:
         self.weight = weight
         """The client's; of all clients, the sum over those with open work."""
-        self.requests = 0
+        self.sequences = 0
         self.input_cost = 0.0
 
 
 class _MeanOutput:
-    """The mean cost of the output of the last requests."""
+    """The mean cost of the output of a sequence, over the last requests."""
 
     __slots__ = ("_requests", "cost")
 
@@ -94,7 +94,7 @@ class _ClientWork:
     def work(self, slot: int) -> float:
         """Weighted tokens: the uncached input of its open requests, and their expected output."""
         own = self.open.get(slot)
-        return 0.0 if own is None else own.input_cost + own.requests * self.output.cost
+        return 0.0 if own is None else own.input_cost + own.sequences * self.output.cost
 
     def drop(self, slot: int) -> None:
         del self.open[slot]
@@ -145,7 +145,7 @@ class AutoD2lpm(FleetPolicy):
             return self._least_work(account, routable, outstanding)
         near, others = self._least_work(account, holders, outstanding), routable & ~holders
         # Nowhere else to go, or nothing to wait for here.
-        if not others or not self._loads[near].requests:
+        if not others or not self._loads[near].sequences:
             return near
         wait = self._wait(account, request, near)
         prefix = self._cost.input_cost(request.matched_tokens + request.adapter_tokens)
@@ -171,9 +171,9 @@ class AutoD2lpm(FleetPolicy):
             load.weight += own.weight
         cost = self._input_cost(request, slot)
         own.input_cost += cost
-        own.requests += 1
+        own.sequences += request.sequences
         load.input_cost += cost
-        load.requests += 1
+        load.sequences += request.sequences
 
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         account = self._accounts.get(request.client)
@@ -183,16 +183,17 @@ class AutoD2lpm(FleetPolicy):
         load = self._loads[slot]
         cost = self._input_cost(request, slot)
         own.input_cost -= cost
-        own.requests -= 1
+        own.sequences -= request.sequences
         load.input_cost -= cost
-        load.requests -= 1
-        if not own.requests:
+        load.sequences -= request.sequences
+        if not own.sequences:
             load.weight -= own.weight
             account.drop(slot)
-        if not load.requests:  # errors of rounding and of removed clients end here
+        if not load.sequences:  # errors of rounding and of removed clients end here
             load.input_cost = load.weight = 0.0
         if usage is not None and usage.input_tokens:
             output = self._cost.output_cost(usage.input_tokens, 0, usage.output_tokens)
+            output /= request.sequences
             account.output.add(output)
             self._output.add(output)
 
@@ -245,7 +246,7 @@ class AutoD2lpm(FleetPolicy):
         for slot, own in account.open.items():
             load = self._loads[slot]
             load.input_cost -= own.input_cost
-            load.requests -= own.requests
+            load.sequences -= own.sequences
             load.weight -= own.weight
 
     def _input_cost(self, request: Dispatch, slot: int) -> float:
@@ -259,7 +260,7 @@ class AutoD2lpm(FleetPolicy):
     def _load(self, slot: int) -> float:
         """Time that all open work at a replica takes, at its speed."""
         load = self._loads[slot]
-        return self._paces[slot] * (load.input_cost + load.requests * self._output.cost)
+        return self._paces[slot] * (load.input_cost + load.sequences * self._output.cost)
 
     def _wait(self, account: _ClientWork, request: Dispatch, slot: int) -> float:
         """Time until a replica has served the client's open work there, at its speed.
@@ -268,13 +269,13 @@ class AutoD2lpm(FleetPolicy):
         """
         load, own = self._loads[slot], account.open.get(slot)
         work = account.work(slot)
-        other_cost, other_requests, other_weight = load.input_cost, load.requests, load.weight
+        other_cost, others_open, other_weight = load.input_cost, load.sequences, load.weight
         if own is not None:
             other_cost -= own.input_cost
-            other_requests -= own.requests
+            others_open -= own.sequences
             other_weight -= own.weight
-        others = other_cost + other_requests * self._output.cost
-        share = work + self._input_cost(request, slot) + account.output.cost
+        others = other_cost + others_open * self._output.cost
+        share = work + self._input_cost(request, slot) + request.sequences * account.output.cost
         return self._paces[slot] * (work + min(others, share * other_weight / request.weight))
 
     def _least_work(self, account: _ClientWork, slots: int, outstanding: Sequence[int]) -> int:
@@ -294,7 +295,7 @@ class AutoD2lpm(FleetPolicy):
         for slot, load in enumerate(self._loads):
             if not mask >> slot & 1:
                 continue
-            work = paces[slot] * (load.input_cost + load.requests * price)
+            work = paces[slot] * (load.input_cost + load.sequences * price)
             if not idle:
                 own_here = paces[slot] * account.work(slot)
                 if own_here < own:

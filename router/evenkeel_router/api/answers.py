@@ -71,6 +71,7 @@ class _Transcript(msgspec.Struct):
 
 
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
+GENERATED_ONE: Final = msgspec.json.Decoder(Generated)
 _RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
 _MESSAGE: Final = msgspec.json.Decoder(MessageReply)

@@ -7,7 +7,7 @@ out the line. Readers of events never raise.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,15 +16,21 @@ from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.answers import (
-    GENERATED,
+    GENERATED_ONE,
     MessageReply,
     Response,
     of_generated,
     of_message,
     of_response,
 )
-from evenkeel_router.api.errors import Dialect, Refusal, anthropic_error_event, response_error_event
-from evenkeel_router.api.openai import EventScan
+from evenkeel_router.api.errors import (
+    Dialect,
+    Outcome,
+    Refusal,
+    anthropic_error_event,
+    response_error_event,
+)
+from evenkeel_router.api.openai import LONG_EVENT_BYTES, EventScan
 
 
 class _Typed(msgspec.Struct):
@@ -42,44 +48,45 @@ class _MessageEvent(MessageReply):
 _TYPED: Final = msgspec.json.Decoder(_Typed)
 _RESPONSE_EVENT: Final = msgspec.json.Decoder(_ResponseEvent)
 _MESSAGE_EVENT: Final = msgspec.json.Decoder(_MessageEvent)
+_INDEX: Final = re.compile(rb'"index":\s*(\d+)')
 _PREFIX: Final = b"event: "
 _DATA: Final = b"data: "
 
 
 class GeneratedScan(EventScan):
-    """`/generate`, where every event repeats all and counts up."""
+    """`/generate`, where every event repeats all of its sequence and counts up."""
 
-    __slots__ = ("_last",)
-
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self._last = b""
+    _newest: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Index of a sequence → its last event."""
 
     @property
     def usage(self) -> Usage | None:
+        """The sum over the sequences; each event has the figures of one."""
         try:
-            return of_generated(GENERATED.decode(self._last)) if self._last else None
+            replies = [GENERATED_ONE.decode(event) for event in self._newest.values()]
         except UNREADABLE:
             return None
+        return of_generated(replies)
 
     def passes(self, chunk: bytes) -> bool:
         return False
 
     def _content(self, data: bytes) -> bool:
-        self._last = data
-        self.events += 1
+        index = _INDEX.search(data)
+        self._newest[b"" if index is None else index[1]] = data
+        if not self.left:
+            self.cut = self.done = True
+            self._rewritten = b"data: [DONE]\n\n"
+            return False
+        self.left -= 1
         return True
 
 
-class _NamedScan(EventScan, ABC):
+class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
 
-    __slots__ = ("passed",)
-
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self.passed = 0
-        """Events so far, of any kind."""
+    passed: int = 0
+    """Events so far, of any kind."""
 
     def passes(self, chunk: bytes) -> bool:
         return False  # every event is counted by its name
@@ -107,21 +114,27 @@ class _NamedScan(EventScan, ABC):
             return False
         self.passed += 1
         self._note(name or _type_of(data), data)
-        return True
+        return not self.cut
 
-    @abstractmethod
+    def _written(self, data: bytes) -> None:
+        """Count an event with content."""
+        if not self._has_content:
+            self._has_content = True
+            if len(data) < LONG_EVENT_BYTES:
+                self._sample(data)
+        self._count(data)
+
     def _note(self, name: bytes, data: bytes) -> None:
         """Take what an event says about usage, failure or the end."""
+        raise NotImplementedError
 
 
 class ResponsesScan(_NamedScan):
     """`/v1/responses`."""
 
-    __slots__ = ()
-
     def _note(self, name: bytes, data: bytes) -> None:
         if name.endswith(b".delta"):
-            self.events += 1
+            self._written(data)
         elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
             self._usage = _of_response(data)
             self.done = True
@@ -132,28 +145,28 @@ class ResponsesScan(_NamedScan):
     def error_event(self, refusal: Refusal) -> bytes:
         return response_error_event(refusal, self.passed)
 
+    def _end_of_cut(self, data: bytes) -> bytes:
+        self.failed = True
+        return self.error_event(_beyond("max_output_tokens"))
+
 
 class MessagesScan(_NamedScan):
     """`/v1/messages`. The first event has the input, the last but one the output so far."""
 
-    __slots__ = ("_input", "_output_tokens")
-
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self._input: Usage | None = None
-        self._output_tokens: int | None = None
+    _input: Usage | None = None
+    _output_tokens: int | None = None
 
     @property
     def usage(self) -> Usage | None:
         """The reported usage. Events count as output tokens until those are reported; None without the input."""
         if self._input is None:
             return None
-        output = self.events if self._output_tokens is None else self._output_tokens
+        output = self.output_tokens if self._output_tokens is None else self._output_tokens
         return self._input._replace(output_tokens=output)
 
     def _note(self, name: bytes, data: bytes) -> None:
         if name == b"content_block_delta":
-            self.events += 1
+            self._written(data)
         elif name in (b"message_start", b"message_delta"):
             usage = _of_message(data)
             if usage is None:
@@ -169,6 +182,19 @@ class MessagesScan(_NamedScan):
 
     def error_event(self, refusal: Refusal) -> bytes:
         return anthropic_error_event(refusal)
+
+    def _end_of_cut(self, data: bytes) -> bytes:
+        self.failed = True
+        return self.error_event(_beyond("max_tokens"))
+
+
+def _beyond(field: str) -> Refusal:
+    """Why a stream is cut."""
+    return Refusal(
+        Outcome.REPLICA_FAILED,
+        f"The replica went on beyond {field}; the router ended its answer.",
+        code="output_too_long",
+    )
 
 
 def _type_of(data: bytes) -> bytes:

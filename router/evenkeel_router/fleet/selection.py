@@ -125,6 +125,8 @@ class Member:
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """Times that the replica joined."""
+    context_tokens: int = 0
+    """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
     """Backoff of the replica's process; `health` replaces it."""
 
@@ -186,7 +188,7 @@ class Fleet:
         self._slots: list[Member | None] = []
         self._last_slot = -1
         self.outstanding: list[int] = []
-        """Requests that have not finished, by slot (s_w)."""
+        """Sequences of requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
@@ -199,7 +201,7 @@ class Fleet:
         return self._members.get(name)
 
     def load(self, member: Member) -> int:
-        """Requests that have not finished at a replica."""
+        """Sequences that have not finished at a replica."""
         return 0 if member.slot is None else self.outstanding[member.slot]
 
     def blocks(self, member: Member) -> int:
@@ -296,15 +298,15 @@ class Fleet:
         pages: Pages | None = None,
         adapter: str | None = None,
         cache_salt: str = "",
+        sequences: int = 1,
     ) -> MatchedRequest:
         """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
         if not self.policy.matches_prefix:
-            return MatchedRequest(
-                Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0
-            )
+            dispatch = Dispatch(client, input_tokens, weight, sequences=sequences)
+            return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
@@ -334,6 +336,7 @@ class Fleet:
             adapter_tokens=adapter_tokens,
             blocks=blocks,
             matched_at=matched_at,
+            sequences=sequences,
         )
         return MatchedRequest(dispatch, depth, pages, adapter)
 
@@ -352,7 +355,7 @@ class Fleet:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot))
-        self.outstanding[slot] += 1
+        self.outstanding[slot] += match.dispatch.sequences
         self.policy.dispatched(match.dispatch, slot)
         self.index.insert(match.dispatch.blocks, slot)
         self.adapters.sent(match.adapter, slot)
@@ -377,7 +380,7 @@ class Fleet:
         if not self.alive(ticket):  # the next process in the slot did not get this request
             return
         slot, match = ticket.slot, ticket.match
-        self.outstanding[slot] -= 1
+        self.outstanding[slot] -= match.dispatch.sequences
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
             self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)

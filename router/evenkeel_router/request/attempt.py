@@ -36,7 +36,8 @@ from evenkeel_router.fleet.selection import Fleet, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
-from evenkeel_router.request import own_answers
+from evenkeel_router.request import own_answers, usage_claims
+from evenkeel_router.request.charges import Computed, charge_of
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
@@ -127,8 +128,13 @@ class Attempt(Struct, eq=False):
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = _DISPATCHED
         self.dispatched_s = now_s
+        ticket = self.ticket
         booking = self.booking = self._accounting.sends(
-            self.ticket.member.name, client, paid=paid, now_s=now_s
+            ticket.member.name,
+            client,
+            paid=paid,
+            now_s=now_s,
+            sequences=ticket.match.dispatch.sequences,
         )
         return booking.key
 
@@ -142,7 +148,7 @@ class Attempt(Struct, eq=False):
         """The replica failed before the client was sent anything. Its charge of q is taken back, since the next attempt pays it.
 
         Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
+        now (R11): if the replica may have computed and charged its input, the next attempt carries that flag.
         """
         booking = self._end()
         ran = self._accounting.was_running(booking)
@@ -165,18 +171,32 @@ class Attempt(Struct, eq=False):
         self._leave_gate(None if paid.input else NOTHING)
         return paid
 
-    def finished(self, usage: Usage | None) -> None:
+    def finished(self, usage: Usage | None, request_state: RequestState | None = None) -> None:
         """The request is over, however it ended; does nothing where another ending came before.
 
-        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
+        `usage`: `NOTHING` where the replica refused it, None where it is unknown. Then `request_state` gets what it is charged.
         """
         if self._state is _SELECTED:
             self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
             if self._state is _DISPATCHED:
                 self._give_back(usage)
-            self._accounting.ended(self._end(), usage)
+            charge = usage
+            if usage is None and request_state is not None:
+                unknown = self._charge_of_unknown(client_left=request_state.client_leaves())
+                if unknown != NOTHING:
+                    charge = request_state.charged = unknown
+            self._accounting.ended(self._end(), charge)
             self._leave_gate(usage)
+
+    def _charge_of_unknown(self, *, client_left: bool) -> Usage:
+        """The charge of a request that ends without content."""
+        computed, booking = Computed.NO, self.booking
+        if booking is not None and self._accounting.was_running(booking):
+            in_doubt = self._accounting.is_in_doubt(booking)
+            computed = Computed.UNKNOWN if in_doubt else Computed.YES
+        estimate = self.ticket.match.estimate(0)
+        return charge_of(None, computed, estimate, client_left=client_left)
 
     def _end(self) -> Booking:
         self._state = _ENDED
@@ -222,17 +242,26 @@ class FailedAttempt(Exception):
 class Relay:
     """One request's stream, sent on as it comes."""
 
-    __slots__ = ("_begun", "_match", "passes", "reply", "request_state", "scan", "stream")
+    __slots__ = ("_admitted", "_begun", "passes", "reply", "request_state", "scan", "stream")
 
     def __init__(self, answered: Answered) -> None:
         admitted = answered.admitted
         self.request_state = answered.request_state
         self.reply = answered.reply
-        self._match = admitted.match
+        self._admitted = admitted
         self._begun = answered.begun
-        scan = SCANS[admitted.endpoint.api.dialect]
-        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
-        self.passes: Passes = self.scan.passes
+        inference = admitted.inference
+        # Each sequence has events without a token, and calls of tools may take two events for one.
+        most = inference.most_output_tokens + usage_claims.EVENTS_BESIDE * inference.sequences
+        if inference.loose_events:
+            most *= 2
+        scan = self.scan = SCANS[admitted.endpoint.api.dialect](
+            drops_usage=not inference.wants_usage,
+            continuous=self.request_state.continuous,
+            most_events=most,
+            left=most,
+        )
+        self.passes: Passes = scan.passes
         self.stream = Stream(answered.request, headers=self.request_state.reply_headers())
 
     def feed(self, data: bytes, last: bool) -> None:
@@ -246,7 +275,7 @@ class Relay:
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
                     self.reply.splice(self.passes, client)
-        if scan.broken is not None:
+        if scan.broken is not None or scan.cut:
             self.reply.hold()
 
     def usage(self) -> Usage:
@@ -254,7 +283,7 @@ class Relay:
         scan = self.scan
         if scan.failed and not scan.events:  # an error as the first event: nothing was computed
             return NOTHING
-        return scan.usage or self._match.estimate(scan.output_tokens)
+        return usage_claims.of_stream(self.request_state, self._admitted, scan)
 
     async def room(self, idle_s: float) -> None:
         """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
@@ -307,6 +336,8 @@ async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) ->
         if stream.started:
             state.usage_reported = scan.usage is not None
             state.usage = relay.usage()
+            if scan.cut:
+                state.impossible = "an answer beyond the bound of its output"
     if scan.failed:
         state.outcome = Outcome.REPLICA_FAILED
     stream.finish()
@@ -318,7 +349,7 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
     scan = relay.scan
     try:
         ended = False
-        while not ended and scan.broken is None:
+        while not ended and scan.broken is None and not scan.cut:
             await relay.room(idle_s)
             ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
         scan.close()
@@ -378,7 +409,11 @@ def relay_whole(
         except GarbageError as error:
             raise FailedAttempt(str(error)) from error
         request_state.usage_reported = reported is not None
-        request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
+        request_state.usage = (
+            usage_claims.of_whole(request_state, admitted, reported, body)
+            if api.computes
+            else NOTHING
+        )
     else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
         content = reply.content_type or "no content type"
         raise FailedAttempt(f"the replica answered {status} with {content}")

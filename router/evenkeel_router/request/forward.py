@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 from msgspec import Struct
 
 from evenkeel_router.api.identity import UNPAID, Paid
@@ -137,14 +137,17 @@ class Forwarder:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
                 request_state.attempt_failed("relocated")
-                history.paid = await attempt.relocated(admitted.match.estimate(0))
+                estimate = admitted.match.estimate(0)
+                history.paid = _noted(request_state, await attempt.relocated(estimate), estimate)
                 history.invited = attempt.invited
                 history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
                 request_state.attempt_failed("replica_failed")
-                ran, history.paid = attempt.failed(admitted.match.estimate(0))
+                estimate = admitted.match.estimate(0)
+                ran, paid = attempt.failed(estimate)
+                history.paid = _noted(request_state, paid, estimate)
                 self._replicas.totals[attempt.replica].failures += 1
                 history.failed += (ticket,)
                 if failed.unanswered and not ran:
@@ -157,7 +160,8 @@ class Forwarder:
                 continue
             finally:
                 self._unanswered.discard(attempt)
-                attempt.finished(request_state.usage)  # does nothing after `relocated` and `failed`
+                # Does nothing after `relocated` and `failed`.
+                attempt.finished(request_state.usage, request_state)
             if answer is not None:
                 return answer
 
@@ -204,7 +208,10 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
-        self._replicas.totals[replica].requests += 1
+        totals = self._replicas.totals[replica]
+        totals.requests += 1
+        if totals.packs_tokens:
+            request_state.continuous = True
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
         if left_s < silence_s:
@@ -253,7 +260,15 @@ class Forwarder:
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        return await relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
+        try:
+            return await relay_stream(
+                relay, idle_s=config.limits.idle_timeout_s, health=self._health
+            )
+        finally:
+            if (
+                relay.scan.packed and relay.scan.packs_tokens
+            ):  # from now on it is asked for usage in every event
+                self._replicas.totals[answered.attempt.replica].packs_tokens = True
 
     async def _has_turn(
         self,
@@ -270,6 +285,7 @@ class Forwarder:
             streams=inference.stream,
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
+            sequences=inference.sequences,
         )
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
@@ -322,3 +338,10 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
+
+
+def _noted(request_state: RequestState, paid: Paid, estimate: Usage) -> Paid:
+    """What an attempt without content was charged, noted for the other books."""
+    if paid.input and paid.booked:
+        request_state.charged = estimate
+    return paid

@@ -44,7 +44,7 @@ class MeasuredRelay(Relay):
 
     def feed(self, data: bytes, last: bool) -> None:
         super().feed(data, last)
-        self.delivery.add(self.scan.output_tokens - self.delivery.tokens, self._now())
+        self.delivery.add(self.scan.content_events - self.delivery.tokens, self._now())
 
     def _passes(self, chunk: bytes) -> bool:
         is_event = self.scan.passes(chunk)
@@ -72,12 +72,12 @@ class PacedRelay(MeasuredRelay):
         scan = self.scan
         for piece in _pieces(data):
             events = scan.feed(piece)
-            tokens = scan.output_tokens - self.delivery.tokens
+            tokens = scan.content_events - self.delivery.tokens
             if events:
                 self._take(events, tokens)
-            if scan.broken is not None:
+            if scan.broken is not None or scan.cut:
                 break
-        if scan.broken is not None or self._is_full:
+        if scan.broken is not None or scan.cut or self._is_full:
             self.reply.hold()
 
     @property

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
 
@@ -131,25 +131,31 @@ class Relocation:
 
         Without the clients whose requests were taken back and have no verdict yet.
         """
-        unanswered: dict[str, list[tuple[int, Attempt]]] = defaultdict(list)
+        unanswered: dict[str, list[tuple[Booking, Attempt]]] = defaultdict(list)
         taken: Counter[str] = Counter()
         for attempt in self._unanswered:
             booking = attempt.booking
             if booking is not None and booking.incarnation == incarnation:
                 if attempt.taken_back is not None:
-                    taken[booking.client.identity] += 1
+                    taken[booking.client.identity] += booking.sequences
                 elif attempt.open_booking is not None:
-                    unanswered[booking.client.identity].append((booking.number, attempt))
+                    unanswered[booking.client.identity].append((booking, attempt))
         accounting, found = self._accounting, {}
         for client, theirs in unanswered.items():
             if client not in self._pending.get(incarnation, ()):
-                theirs.sort(key=lambda one: one[0])
+                theirs.sort(key=lambda one: one[0].number)
                 # The booking of what was taken back is closed a little after its verdict.
                 open_here = accounting.open_at(incarnation, client) - taken[client]
                 held = accounting.held(incarnation, client)
-                count = held.waiting_here(open_here, len(theirs))
-                last = [attempt for _, attempt in theirs[len(theirs) - count :]]
-                found[client] = _Waiting([one for one in last if others & ~one.tried], open_here)
+                count = held.waiting_here(open_here, sum(one.sequences for one, _ in theirs))
+                last: list[Attempt] = []
+                for booking, attempt in reversed(theirs):
+                    count -= booking.sequences
+                    if count < 0:  # a sequence of this attempt has begun
+                        break
+                    last.append(attempt)
+                can = [one for one in reversed(last) if others & ~one.tried]
+                found[client] = _Waiting(can, open_here)
         return found
 
     def _break_off(
@@ -157,11 +163,12 @@ class Relocation:
     ) -> int:
         """Take these attempts of a client back; returns their number."""
         taken = [one for one in waiting if one.exchange and one.exchange.break_off()]
-        numbers = tuple(one.booking.number for one in taken if one.booking is not None)
+        numbers = tuple(
+            number for one in taken if one.booking is not None for number in one.booking.numbers
+        )
         held = self._accounting.held(incarnation, client)
         pending = PendingVerdict(TakenBack(held, held.share(open_here), numbers))
         for attempt in taken:
             attempt.taken_back = pending
-        if taken:
-            self._pending.setdefault(incarnation, {})[client] = pending
+        self._pending.setdefault(incarnation, {})[client] = pending
         return len(taken)
