@@ -27,6 +27,7 @@ import msgspec
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.measures import percentile
 from evenkeel_laboratory.experiments.fleet import Fleet, FleetConfig
+from evenkeel_laboratory.experiments.idle import idle_seconds
 from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_laboratory.experiments.workload_file import WorkloadSpec, make_workload, read_spec
 from evenkeel_simulator.traffic.axes import COLOURS, tidy
@@ -43,7 +44,8 @@ COMPARED: Mapping[str, float] = {
     **dict.fromkeys(("qa-s1", "qa-s2", "judge-s1", "judge-s2"), 2.5),
     **dict.fromkeys(("tot-s1", "tot-s2", "tot-s1-diverse", "tot-s2-diverse"), 1.0),
     **dict.fromkeys(("mooncake-conversation", "mooncake-synthetic", "mooncake-equal"), 1.0),
-    **dict.fromkeys(("flood", "shared-prompt", "tail"), 1.0),
+    **dict.fromkeys(("flood", "shared-prompt", "tail", "unequal"), 1.0),
+    **dict.fromkeys(("one-prompt-20k", "one-prompt-60k", "agents", "agents-beside"), 1.0),
 }
 OURS = "D2LPM + DLPM"
 VTC = "per-client RR + VTC"
@@ -58,7 +60,7 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {  # name: (fleet policy, replica polic
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. "Well" figures are those of the well-behaved clients together."""
+    """One run. "Well" figures are those of the well-behaved clients together; for `idle_s` see `idle_seconds`."""
 
     workload: str
     load: float
@@ -79,6 +81,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     well_ttft_p99_s: float
     well_latency_p50_s: float
     well_latency_p99_s: float
+    idle_s: float = 0.0
 
     @property
     def case(self) -> Case:
@@ -102,6 +105,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
     "well_ttft_p99_s": ("p99, s", "{:,.2f}"),
     "well_latency_p50_s": ("well-behaved program p50, s", "{:,.1f}"),
     "well_latency_p99_s": ("p99, s", "{:,.1f}"),
+    "idle_s": ("idle, s", "{:,.1f}"),
 }
 
 
@@ -140,6 +144,7 @@ def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
     setup = Setup(
         profile=find_profile(spec.profile),
         replicas=spec.replicas,
+        slowdowns=spec.slowdowns,
         engine=engine_config(kv_tokens=spec.kv_tokens),
     )
     if system in SYSTEMS:
@@ -166,7 +171,8 @@ def run(task: Task, *, make_fleet: MakeFleet = fleet_of) -> Result:
     if spec.trace is not None and length < 1:
         work = cut(work, length)
     records: list[Record] = []
-    makespan_s = Fleet(make_fleet(system, spec), records.append).run(work)
+    config = make_fleet(system, spec)
+    makespan_s = Fleet(config, records.append).run(work)
     summary = summarise(records, makespan_s, clients=work.clients)
     well = [record for record in records if record.client not in spec.misbehaving]
     all_ttfts, ttfts = (
@@ -193,6 +199,7 @@ def run(task: Task, *, make_fleet: MakeFleet = fleet_of) -> Result:
         well_ttft_p99_s=percentile(ttfts, 99),
         well_latency_p50_s=percentile(latencies, 50),
         well_latency_p99_s=percentile(latencies, 99),
+        idle_s=idle_seconds(records, config),
     )
 
 

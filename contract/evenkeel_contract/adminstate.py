@@ -107,7 +107,7 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     in_flight: int = 0
-    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
+    """Sequences of this router's requests at the replica, those that wait at its gate included (s_w)."""
     requests: int = 0
     failures: int = 0
     suspicion: str = ""
@@ -130,7 +130,7 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
     gate_waiting: int = 0
-    """Requests that wait at the router's gate, where the router orders the replica's queue."""
+    """Sequences that wait at the router's gate, where the router orders the replica's queue."""
     gate_limit: int = 0
     """Streamed requests that may be at the replica without having begun; 0 without a gate."""
     input_tokens: int = 0
@@ -253,7 +253,7 @@ class RouterState(RouterSummary, frozen=True, kw_only=True):
     """Seconds of a monotonic clock."""
     namespace: str
     gate_waiting: int = 0
-    """Requests that wait at the gates of all replicas."""
+    """Sequences that wait at the gates of all replicas."""
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
     prefix: PrefixState = PrefixState()

@@ -177,15 +177,15 @@ class LimitsConfig:
     answer_timeout_s: Seconds = 420.0
     """Longest time of an answer that is not streamed."""
     heartbeat_s: Seconds | None = None
-    """Interval of comments or pings to clients whose stream waits. None: they get none."""
+    """Interval of comments or pings to clients whose stream waits."""
     keep_alive_timeout_s: Seconds = 620.0
     """Longest time that a client's connection stays open without a request."""
     idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
     max_concurrent_per_client: Count = 0
-    """Most requests of one client in flight at this router. 0: no limit."""
+    """Most sequences (prompts times answers) of one client in flight at this router. 0: no limit."""
     max_concurrent: Positive = 4096
-    """Most requests in flight at this router."""
+    """Most sequences in flight at this router."""
     max_attempts: Annotated[int, Range(1, 16)] = 3
     """Most attempts of one request, including the first."""
 

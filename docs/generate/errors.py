@@ -32,6 +32,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "body_timeout": "the body did not arrive within 60 s",
     "body_too_large": "the body is too large, compressed or not",
     "client_not_reading": "the client read nothing for `limits.idleTimeoutS`; only logged",
+    "output_too_long": "the replica went on beyond the bound of the output",
     "context_length_exceeded": "the prompt is too long for the model",
     "draining": "the router is terminating",
     "duplicate_header": "more than one header identifies the client",

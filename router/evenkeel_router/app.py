@@ -195,6 +195,7 @@ def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, Non
             service_ledger,
             timing,
             lambda: [one.name for one in rooms.replicas.fleet if one.routable],
+            lambda: rooms.replicas.take_speeds(service_ledger),
         ),
         demand(service_ledger, timing),
     )
@@ -206,7 +207,8 @@ def _followers(
     """What asks replicas about themselves: reports, KV events, what they make tokens with, their queues."""
     settings, replicas, prefixes = rooms.settings, rooms.replicas, rooms.prefixes
     accounting = rooms.service_ledger.accounting
-    relocation = Relocation(replicas.fleet, accounting, rooms.intake.unanswered)
+    now = asyncio.get_running_loop().time
+    relocation = Relocation(replicas.fleet, accounting, rooms.intake.unanswered, now)
     reports = Reports(
         settings,
         replicas,

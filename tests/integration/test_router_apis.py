@@ -172,7 +172,9 @@ async def test_a_transcription_passes_as_bytes(
         assert asked.headers["content-type"].startswith("multipart/form-data; boundary=")
         want = 1 + len(asked.body) // 320 if want_input is None else want_input
         assert tokens_of(router)[0] == want
-        assert router.rooms.totals.ratio.estimate(1000) == 250  # nothing was learnt from it
+        assert tokens_of(router)[2] == len("Hello." if want_input is None else "eight by") // 4
+        (totals,) = router.rooms.totals.clients()
+        assert totals.estimates.model.estimate(1000) == 250  # nothing was learnt from it
 
 
 async def test_a_transcription_may_stream() -> None:

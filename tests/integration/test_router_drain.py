@@ -1,4 +1,4 @@
-"""What waits at a replica that drains goes elsewhere, what runs there is finished, and everything is paid once."""
+"""What waits at a replica that drains, or while another one is idle, goes elsewhere. What runs is finished; everything is paid once."""
 
 from __future__ import annotations
 
@@ -120,6 +120,22 @@ async def test_what_waits_goes_elsewhere_and_what_runs_is_finished(stream: bool)
     assert on.admitted(on.quick) == ASKED - RUN
     (totals,) = on.router.rooms.totals.clients()
     assert (totals.relocations, totals.retries) == (ASKED - RUN, 0)
+    assert on.router.rooms.replicas.totals["slow"].failures == 0
+    await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_waits_for_too_long_goes_to_an_idle_replica(stream: bool) -> None:
+    """R2. Nothing drains: the idle replica gets one request after another, once a speed was measured."""
+    async with stage(stream=stream, speed=0.05) as on:
+        on.tell("slow", "quick")
+        await routable(on.router, 2)
+        (totals,) = on.router.rooms.totals.clients()
+        await until(lambda: totals.relocations >= 3, "requests that are relocated")
+        await until(lambda: on.admitted(on.quick) >= 3, "requests at the idle replica")
+        assert on.admitted(on.slow) < ASKED - 3
+        on.tell("quick")  # the others need not wait either
+    assert totals.retries == 0
     assert on.router.rooms.replicas.totals["slow"].failures == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 

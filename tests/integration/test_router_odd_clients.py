@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from evenkeel_contract.routerconfig import Anonymous, LimitsConfig
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.request.attempt import Relay
+from evenkeel_router.request.relay import Relay
 
 from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked
 from tests.support.raw_clients import (

@@ -87,6 +87,8 @@ class Setting:
     quantum: float
     worker_quantum: float | None
     """None: it follows the prompts (R2)."""
+    speeds: tuple[float, ...]
+    """Measured speeds by slot, right or wrong; empty: none."""
     clients: list[Client]
     seed: int
     estimate_factor: float
@@ -123,6 +125,7 @@ def settings_of_fleets(
         memory_tokens=draw(st.integers(50, 90)),
         quantum=draw(st.sampled_from([3.0, 20.0, 80.0])),
         worker_quantum=draw(st.sampled_from([None, 10.0, 60.0, 200.0])),
+        speeds=draw(st.sampled_from([(), (1.0, 4.0), (0.0, 1.0, 1e9)])),
         clients=[client(number) for number in range(draw(st.integers(2, 3)) + tenants - 1)],
         seed=draw(st.integers(0, 2**32)),
         estimate_factor=draw(st.sampled_from([1.0, 0.25, 4.0])),
@@ -147,13 +150,15 @@ def build(setting: Setting, policy: FleetPolicy | None = None) -> AbstractFleet:
     def replica() -> ReplicaPolicy:
         return dlpm(setting.quantum) if policy is None else Vtc()
 
-    return AbstractFleet(
+    fleet = AbstractFleet(
         policy=policy or d2lpm(setting.worker_quantum),
         make_replica=replica,
         replicas=setting.replicas,
         memory_tokens=setting.memory_tokens,
         estimate_factor=setting.estimate_factor,
     )
+    fleet.policy.measured(dict(enumerate(setting.speeds)))
+    return fleet
 
 
 def top_up(fleet: AbstractFleet, client: Client, rng: Random, refused: float) -> None:
@@ -356,6 +361,7 @@ def favourite_against_stranger(worker_quantum: float | None, *, steps: int) -> l
         memory_tokens=60,
         quantum=40.0,
         worker_quantum=worker_quantum,
+        speeds=(),
         clients=[
             Client("f", "tenant-0", inputs=(16, 16), outputs=(8, 8), shared=0.9),
             Client("g", "tenant-0", inputs=(16, 16), outputs=(8, 8), shared=0.0),

@@ -15,13 +15,16 @@ OPEN = 60
 STEPS = 600
 
 
-def closed_loop(worker_quantum: float | None) -> tuple[float, float]:
+def closed_loop(
+    worker_quantum: float | None, speeds: tuple[float, ...] = ()
+) -> tuple[float, float]:
     """The part of the client with three times the weight, and how often the fast replica had a request of each client waiting."""
     setting = Setting(
         replicas=2,
         memory_tokens=60,
         quantum=40.0,
         worker_quantum=worker_quantum,
+        speeds=speeds,
         clients=[
             Client("heavy", "one", (10, 16), (6, 8), shared=0.8, tenant_weight=3.0),
             Client("light", "other", (10, 16), (6, 8), shared=0.8),
@@ -47,8 +50,12 @@ def closed_loop(worker_quantum: float | None) -> tuple[float, float]:
     return heavy / (heavy + light), fast_waits / STEPS
 
 
-def test_auto_keeps_all_clients_waiting_at_both_and_shares_equal_weights() -> None:
-    part, fast_waits = closed_loop(None)
+@pytest.mark.parametrize("speeds", [(), (SPEED, 1.0), (1.0, SPEED)])
+def test_auto_keeps_all_clients_waiting_at_both_and_shares_equal_weights(
+    speeds: tuple[float, ...],
+) -> None:
+    """With the speeds measured, without, and with wrong ones."""
+    part, fast_waits = closed_loop(None, speeds)
     assert fast_waits > 0.95
     assert part == pytest.approx(0.75, abs=0.02)
 

@@ -21,7 +21,7 @@ from evenkeel_router.api.errors import Refusal, error_body, rejected_by_replica
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.api.streams import SCANS
-from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.fleet.suspicion import Evidence, Standing
 from evenkeel_router.fleet.wait_queue import FairQueue
 from evenkeel_router.gate.engine_load import EngineLimit, EngineLoad, read_load

@@ -21,8 +21,9 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_fairshare.fleet.contract import EMPTY, Usage
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid, client_of
+from evenkeel_router.fleet.prediction import Basis
 from evenkeel_router.fleet.replicas import ReplicaReport
-from evenkeel_router.fleet.selection import Basis, Ticket
+from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.totals import ReplicaTotals, RequestTotals

@@ -313,7 +313,7 @@ class RouterLimits:
     activation_timeout: Duration = Duration.from_plain("600s")
     """Longest wait of a request for the first replica of a service at zero. Then the router answers 503."""
     max_concurrent_per_client: Count = 0
-    """Maximum number of requests of one client in flight at each router. The router answers further requests with status 429. 0 means no limit."""
+    """Maximum number of requests of one client in flight at each router. Each prompt and each answer to it (`n`) counts. The router answers further requests with status 429. 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,11 +230,11 @@ class TenantRateLimits:
     """Limits of the whole tenant. They count over all routers of a service."""
 
     requests_per_minute: Count = 0
-    """Maximum number of requests per minute, over all routers. A router answers further requests with status 429. 0 means no limit."""
+    """Maximum number of requests per minute, over all routers. Each prompt and each answer to it (`n`) counts. A router answers further requests with status 429. 0 means no limit."""
     tokens_per_minute: Count = 0
     """Maximum number of tokens per minute, input and output together, over all routers. A router answers further requests with status 429. 0 means no limit."""
     max_concurrent: Count = 0
-    """Maximum number of requests in flight, over all routers. A router answers further requests with status 429. 0 means no limit."""
+    """Maximum number of requests in flight, over all routers. Each prompt and each answer to it (`n`) counts. A router answers further requests with status 429. 0 means no limit."""
     burst: CountOrPercent = CountOrPercent.from_plain("10%")
     """Requests, and tokens, that the tenant may use at once after a pause: a percentage of each limit per minute, or a number. At least 1."""
 

@@ -8,7 +8,8 @@ masks, so that an intersection of 64 replicas takes nanoseconds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import ClassVar, Final, NamedTuple, NewType
 
 ReplicaSet = NewType("ReplicaSet", int)
@@ -34,6 +35,11 @@ def slots_of(replicas: ReplicaSet) -> Iterator[int]:
         mask ^= low
 
 
+def nothing_held(slot: int) -> int:
+    """No replica outside `Dispatch.longest` holds any of the prefix."""
+    return 0
+
+
 class Dispatch(NamedTuple):
     """One request as a fleet policy sees it. Like `Usage` it is a tuple, because tuples are fast to create."""
 
@@ -52,6 +58,10 @@ class Dispatch(NamedTuple):
     """Chained block hashes of the prompt, for policies with their own tree (Preble)."""
     block_tokens: Sequence[int] = ()
     """Tokens of each of `blocks`. Only the fleet in virtual time sets them."""
+    matched_at: Callable[[int], int] = nothing_held
+    """Tokens of its prefix at the replica in a slot outside `longest`. Asked for an idle replica while the request waits."""
+    sequences: int = 1
+    """Sequences that it makes: prompts times answers to each (R19)."""
 
 
 class Usage(NamedTuple):
@@ -81,7 +91,7 @@ class FleetPolicy(ABC):
     ) -> int | None:
         """The slot out of `routable` for `request`; None if the policy holds the request.
 
-        `outstanding[slot]` is the number of unfinished requests at that replica (s_w). `routable` is not empty and
+        `outstanding[slot]` is the number of unfinished sequences at that replica (s_w). `routable` is not empty and
         has only slots that have `joined`. The caller may ask again for the same request (a retry). It calls
         `dispatched` before it asks for another request. `pull` returns a held request later.
         """
@@ -100,6 +110,19 @@ class FleetPolicy(ABC):
         replica answered): the estimate stays. The call may follow `left(slot)`, for requests that were open at a
         departed replica.
         """
+
+    def measured(self, speeds: Mapping[int, float]) -> None:
+        """Weighted tokens per second of replicas while requests waited there (`Saturation.speeds`), about once a second.
+
+        By slot; a replica without a measurement is missing. Most policies use none.
+        """
+
+    def longest_wait_s(self, request: Dispatch, at: int, idle: int) -> float:
+        """Seconds after which a request in the queue of `at` should rather be computed at `idle`, which has no work (R2).
+
+        Infinite: never. Most policies relocate nothing.
+        """
+        return inf
 
     def joined(self, slot: int) -> None:
         """A replica joined the fleet (R5)."""

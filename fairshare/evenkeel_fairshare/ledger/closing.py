@@ -120,7 +120,7 @@ def close(
         if n % STRIDE == STRIDE - 1:
             yield
         tenant = tenant_of(client)
-        since = account.served(client) - known.cell(client, known.columns.service)
+        since = account.beyond(client, known.cell(client, known.columns.service))
         # A client that was sent there and has no row has waited since then.
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0

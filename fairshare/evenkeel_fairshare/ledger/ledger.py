@@ -134,10 +134,12 @@ class Ledger:
 
     def received(self, incarnation: str, client: str, service: float) -> None:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
-        own = self._own_account(incarnation)
-        own.clients.add(client, own.head, SERVICE, service)
+        account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
+        rest = account.received(self.router, client, service)
         self.touched.add(client)
         self.stale.add(client)
+        if rest:
+            self.stale.add(rest)
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""

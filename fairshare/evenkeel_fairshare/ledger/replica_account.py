@@ -3,6 +3,11 @@
 The replica's own rows are the source of truth while it lives. The router accounts contain what each router received: a lower bound
 of the service after the last report. The account does not record whether the replica lives. Each router adds itself to `closed_by`
 when it never uses the incarnation again.
+
+A replica reports the service of clients beyond its bound in one row of their tenant, the rest row `namespace/tenant/*`; their own
+rows have no totals. Routers know these clients by name. Both are the same service, so it counts once: such a client counts what
+routers received for it, and the rest row what is reported beyond all of these (`served`). The sum over the tenant is the
+maximum of both sums.
 """
 
 from __future__ import annotations
@@ -61,6 +66,15 @@ MARKED_SERVICE: Final = 1
 MARKED_DEFICIT: Final = 2
 MARKED_SEED: Final = 3
 MARKED_QUEUED: Final = 4
+
+
+REST: Final = "*"
+"""Last part of the name of a tenant's rest row. Names in identities are escaped, and no client has it."""
+
+
+def rest_of(tenant: str) -> str:
+    """The name of a tenant's rest row."""
+    return f"{tenant}/{REST}"
 
 
 def tenant_of(client: str) -> str:
@@ -180,6 +194,8 @@ class ReplicaAccount:
     """Routers that send no new requests there and have no open request there."""
     changes: int = 0
     """Number of changes, by which callers notice that a computed result is out of date."""
+    _unnamed: dict[str, float] = field(default_factory=dict)
+    """Tenant with a rest row → what routers received for its clients without a row of their own."""
 
     def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> list[str]:
         """Take a report of all changes after `since`; returns the clients with changed rows."""
@@ -187,10 +203,13 @@ class ReplicaAccount:
         for row in rows:
             totals = row.service, row.normalised, row.requests
             state = row.deficit, row.seed, row.waiting, row.running
+            was_alone = self._has_totals(row.client)
             if self.clients.put(row.client, (sequence, *totals, *state)):
                 changed.append(row.client)
                 tenant = tenant_of(row.client)
                 self.tenants.put(tenant, (sequence, row.tenant_deficit, row.tenant_seed))
+                if not was_alone and self._has_totals(row.client):
+                    changed += self._named(row.client, tenant)
         self._advance(since, sequence)
         self.changes += bool(changed)
         return changed
@@ -212,11 +231,73 @@ class ReplicaAccount:
         return account
 
     def served(self, client: str) -> float:
-        """The service of `client` here, as the ledger counts it: max(reported, Σ received by routers)."""
+        """The service of `client` here, as the ledger counts it: max(reported, Σ received by routers).
+
+        Of a rest row it is what was reported beyond Σ received for the tenant's clients without a row.
+        """
+        reported, received = self.clients.cell(client, SERVICE), self._received(client)
+        if self._unnamed and client.endswith("/*"):
+            return max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0), received)
+        return max(reported, received)
+
+    def received(self, router: str, client: str, service: float) -> str:
+        """A router received `service` more for a client. Returns the rest row whose service changed with it; empty: none."""
+        own = self.accounts.get(router) or self.account(router)
+        own.head += 1
+        self.changes += 1
+        own.clients.add(client, own.head, SERVICE, service)
+        if not self._unnamed or self._has_totals(client):
+            return ""
+        return self._add_unnamed(client, service)
+
+    def is_in_rest(self, client: str) -> bool:
+        """Whether the replica reports the client's service in the rest row of its tenant."""
+        if not self._unnamed or self._has_totals(client):
+            return False
+        return tenant_of(client) in self._unnamed
+
+    def beyond(self, client: str, reported: float) -> float:
+        """The service of a client beyond `reported`, an earlier figure of its row. A rest row has that of its clients, too."""
+        if self._unnamed:
+            if self.is_in_rest(client):
+                return 0.0
+            if client.endswith("/*"):
+                unnamed = self._unnamed.get(tenant_of(client), 0.0)
+                return max(self.clients.cell(client, SERVICE), unnamed) - reported
+        return self.served(client) - reported
+
+    def _has_totals(self, client: str) -> bool:
+        """Whether the replica reports service of a client by its name."""
+        cell = self.clients.cell
+        return cell(client, REQUESTS) > 0 or cell(client, SERVICE) > 0
+
+    def _received(self, client: str) -> float:
         received = 0.0
         for account in self.accounts.values():
             received += account.clients.cell(client, SERVICE)
-        return max(self.clients.cell(client, SERVICE), received)
+        return received
+
+    def _add_unnamed(self, client: str, service: float) -> str:
+        tenant = tenant_of(client)
+        if tenant not in self._unnamed:
+            return ""
+        self._unnamed[tenant] += service
+        return rest_of(tenant)
+
+    def _named(self, client: str, tenant: str) -> list[str]:
+        """A row has its first totals. Returns the other names whose service changed with it."""
+        if client == rest_of(tenant):
+            unnamed = {
+                name
+                for account in self.accounts.values()
+                for name in account.clients
+                if tenant_of(name) == tenant and not self._has_totals(name)
+            }
+            self._unnamed[tenant] = sum(map(self._received, unnamed))
+        elif tenant in self._unnamed:
+            self._unnamed[tenant] -= self._received(client)
+            return [rest_of(tenant)]
+        return []
 
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
@@ -324,14 +405,32 @@ class ReplicaAccount:
 
     def merge(self, delta: ReplicaAccountDelta) -> list[str]:
         """Merge another router's delta; returns the clients with changed rows."""
+        new = [name for name in delta.clients.names if not self._has_totals(name)]
         changed = self.clients.merge(delta.clients)
+        new = [name for name in new if self._has_totals(name)]
+        # Rest rows last: their sums leave out the clients that have totals by now.
+        for name in sorted(new, key=lambda name: name.endswith("/*")):
+            changed += self._named(name, tenant_of(name))
         self.tenants.merge(delta.tenants)
         self._advance(delta.base, delta.head)
         for theirs in delta.accounts:
-            changed += self.account(theirs.router).merge(theirs)
+            changed += self._merge_received(theirs)
         closed_before = len(self.closed_by)
         self.closed_by.update(delta.closed_by)
         self.changes += bool(changed) or len(self.closed_by) > closed_before
+        return changed
+
+    def _merge_received(self, theirs: RouterAccountDelta) -> list[str]:
+        account = self.account(theirs.router)
+        if not self._unnamed:
+            return account.merge(theirs)
+        names = [name for name in theirs.clients.names if not self._has_totals(name)]
+        before = [account.clients.cell(name, SERVICE) for name in names]
+        changed = account.merge(theirs)
+        for name, service in zip(names, before, strict=True):
+            more = account.clients.cell(name, SERVICE) - service
+            if more and (rest := self._add_unnamed(name, more)):
+                changed.append(rest)
         return changed
 
     def _advance(self, base: float, head: float) -> None:

@@ -52,11 +52,8 @@ def text_blocks(
     # Lone surrogates are legal in JSON strings, so a request with one must not fail.
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     whole = len(data) - len(data) % block_bytes
-    hashes = []
-    for (block,) in iter_unpack(f"{block_bytes}s", data[:whole]):
-        seed = xxh3_64_intdigest(block, seed)
-        hashes.append(seed)
-    return hashes
+    blocks = iter_unpack(f"{block_bytes}s", data[:whole])
+    return [seed := xxh3_64_intdigest(block, seed) for (block,) in blocks]
 
 
 def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> list[int]:

@@ -57,7 +57,7 @@ class _Member:
         self.parent = parent
         """The tenant of a client."""
         self.clients = _Level()
-        """Of a tenant."""
+        """The clients of a tenant; of a client none."""
         self.weight = 0.0
         self.open = 0
         """Requests that wait or run."""
@@ -73,7 +73,7 @@ class _Member:
 
     @property
     def share(self) -> float:
-        """Its part of the pool."""
+        """The part of the pool that belongs to the member."""
         own = self.weight / self.level.weight
         return own if self.parent is None else own * self.parent.share
 
@@ -121,10 +121,6 @@ class MemoryShares:
             member.decoding += 1
         # Less the steps so far: then no decode step needs to update the sums.
         self._hold(client, request, 1 - self._steps)
-
-    def in_prefill(self, request: Request) -> bool:
-        """Whether it is in the batch and its prefill is not complete."""
-        return request not in self._decoding
 
     def stepped(self, steps: int) -> None:
         """All requests that decode produced so many tokens."""
@@ -182,7 +178,7 @@ class MemoryShares:
         return bool(client.running) and not self._fits(client, request)
 
     def lacks(self, request: Request, missing_tokens: int) -> None:
-        """A request found no room; the free memory is too small by `missing_tokens`."""
+        """A request found no room, since the free memory is too small by `missing_tokens`."""
         client = self._clients[request]
         self._is_short = True
         if self._is_claiming and self._fits(client, request):

@@ -38,7 +38,8 @@ from rich.progress import MofNCompleteColumn, TextColumn
 
 import evenkeel_laboratory
 from evenkeel_laboratory.commands.simulate_options import DEFAULT_PROFILE, Options
-from evenkeel_laboratory.experiments.fleet import Fleet
+from evenkeel_laboratory.experiments.fleet import Fleet, FleetConfig
+from evenkeel_laboratory.experiments.idle import idle_seconds
 from evenkeel_laboratory.experiments.plots import plot_run, remove_plots
 from evenkeel_laboratory.experiments.setup import Setup, SetupError, engine_config, find_profile
 from evenkeel_laboratory.experiments.workload_file import (
@@ -69,8 +70,15 @@ def _simulate(options: Options) -> None:
         if options.autoscale is not None:
             _compare_scalers(options, options.autoscale, setup, work)
             return
-        records, makespan_s = _run(setup, work)
-        summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
+        fleet = setup.fleet()
+        records, makespan_s = _run(fleet, work)
+        summary = summarise(
+            records,
+            makespan_s,
+            duration_s=work.duration_s,
+            clients=work.clients,
+            idle_s=idle_seconds(records, fleet),
+        )
         title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
         with working("writing the results"):
             _write(records, summary, out, None if options.no_plots else title)
@@ -98,6 +106,7 @@ def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
     return Setup(
         profile=find_profile(profile or DEFAULT_PROFILE),
         replicas=1 if replicas is None else replicas,
+        slowdowns=spec.slowdowns if spec else (),
         replica_policy=options.replica_policy,
         fleet_policy=options.fleet_policy,
         quantum=_quantum("quantum", options.quantum),
@@ -254,7 +263,7 @@ def _find_its_files(spec: WorkloadSpec, traces: Path) -> None:
             )
 
 
-def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:
+def _run(fleet: FleetConfig, work: Workload) -> tuple[list[Record], float]:
     """(records, seconds of virtual time), with a progress bar."""
     records: list[Record] = []
     with _progress(work.size) as advance:
@@ -264,7 +273,7 @@ def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:
             if len(records) % _BATCH == 0:
                 advance(_BATCH)
 
-        makespan_s = Fleet(setup.fleet(), note).run(work)
+        makespan_s = Fleet(fleet, note).run(work)
     return records, makespan_s
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import accumulate
 from math import inf
 from typing import Final
 
@@ -28,7 +29,9 @@ from evenkeel_fairshare.fleet.contract import (
     FleetPolicy,
     ReplicaSet,
     Usage,
+    nothing_held,
     replica_set,
+    slots_of,
 )
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
 from evenkeel_fairshare.qoe import Expectation, qoe
@@ -36,12 +39,13 @@ from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
-from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.engine.profiles import CostProfile, slower
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.workload import Call, Client, Program, Workload
 
 from evenkeel_laboratory.experiments.central_queue import CentralQueue
+from evenkeel_laboratory.experiments.speeds import Speeds
 from evenkeel_laboratory.policies.central_dlpm import BATCHING_STEPS, CentralDlpm
 from evenkeel_laboratory.policies.fleet_facts import FleetFacts, InformedPolicy
 from evenkeel_laboratory.policies.rpm import DeferredRpm
@@ -52,7 +56,7 @@ MAX_REPLICAS: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
-    """A fleet of equal replicas."""
+    """A fleet of replicas with one configuration."""
 
     replicas: int
     engine: EngineConfig
@@ -60,8 +64,14 @@ class FleetConfig:
     replica_policy: Callable[[], ReplicaPolicy]
     fleet_policy: FleetPolicy
     cost: Cost
+    slowdowns: Sequence[float] = ()
+    """Factor on every duration of a replica, by slot, cyclically: (1, 4) makes every second replica four times slower. Empty: none."""
     expectation: Expectation | None = None
     """Measure QoE against it; the engine must keep `token_times`. None: do not measure QoE."""
+
+    def slowdown(self, slot: int) -> float:
+        """The factor on the durations of one replica."""
+        return self.slowdowns[slot % len(self.slowdowns)] if self.slowdowns else 1.0
 
 
 class _Run:
@@ -144,6 +154,7 @@ class Fleet:
         self._routable: ReplicaSet = replica_set(range(config.replicas))
         for slot in range(config.replicas):
             self.policy.joined(slot)
+        self._speeds = Speeds(self.policy)
         self._ends: list[tuple[float, int]] = []
         """(end of an iteration, slot); stale if the engine's end has changed since. For an idle engine: when to start it again."""
         self._idle: dict[int, None] = {}
@@ -163,6 +174,8 @@ class Fleet:
             end_s = ends[0][0] if ends else inf
             now_s = self._facts.now_s = min(arrival_s, end_s, self.tick_s)
             # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
+            if self._speeds.due_s <= now_s:
+                self._fill_idle(now_s)
             while ends and ends[0][0] <= now_s:
                 self._finish(*heappop(ends))
             while upcoming is not None and upcoming.arrival_s <= now_s:
@@ -231,12 +244,17 @@ class Fleet:
         client, adapter = run.client, run.program.adapter
         blocks: list[int] = []
         block_tokens: list[int] = []
-        longest, matched_tokens, adapter_tokens = EMPTY, 0, 0
+        longest, matched_tokens, adapter_tokens, matched_at = EMPTY, 0, 0, nothing_held
         if self.policy.matches_prefix:
             prompt = (*namespace(adapter), *call.prompt)
             blocks = path_blocks(prompt)
             depth, longest = self.index.match(blocks, self._routable)
             matched_tokens = sum([segment.tokens for segment in prompt[:depth]])
+
+            def matched_at(slot: int) -> int:
+                depth, _ = self.index.match(blocks, replica_set([slot]))
+                return sum([segment.tokens for segment in prompt[:depth]])
+
             longest, adapter_tokens = self._adapters.nearest(adapter, longest, self._routable)
             if self._informed is not None:
                 block_tokens = [segment.tokens for segment in prompt]
@@ -249,6 +267,7 @@ class Fleet:
             adapter_tokens=adapter_tokens,
             blocks=blocks,
             block_tokens=block_tokens,
+            matched_at=matched_at,
         )
 
     def _request(
@@ -322,11 +341,52 @@ class Fleet:
 
     # Engines
 
+    def _fill_idle(self, now_s: float) -> None:
+        """Measure the replicas' speeds and fill idle replicas, as the router does once a second (R2)."""
+        self._speeds.measure(self.engines, now_s)
+        for slot in slots_of(self._routable):
+            if not self._outstanding[slot]:
+                self._fill(slot, now_s)
+
+    def _fill(self, idle: int, now_s: float) -> None:
+        """Relocate a request to an idle replica: of those that waited too long, the one that waited longest."""
+        found: tuple[float, int, _FleetRequest] | None = None
+        for slot, engine in enumerate(self.engines):
+            for request in engine.waiting():
+                assert isinstance(request, _FleetRequest)
+                if found is not None and found[0] <= request.arrival_s:
+                    break  # the others there are younger
+                wait_s = now_s - request.arrival_s
+                if wait_s > self.policy.longest_wait_s(request.dispatch, slot, idle):
+                    found = request.arrival_s, slot, request
+                    break
+        if found is not None:
+            self._relocate(found[2], found[1], idle, now_s)
+
+    def _relocate(self, request: _FleetRequest, at: int, to: int, now_s: float) -> None:
+        engine, dispatch = self.engines[at], request.dispatch
+        before_s = engine.busy_until_s
+        engine.abort(request.id, now_s)
+        if engine.busy_until_s is not None and engine.busy_until_s != before_s:
+            heappush(self._ends, (engine.busy_until_s, at))
+        self._outstanding[at] -= 1
+        self.policy.finished(dispatch, at, NOTHING)
+        call = request.run.program.calls[request.number]
+        held = dispatch.matched_tokens if dispatch.longest >> at & 1 else 0
+        prompt = (*namespace(request.adapter), *call.prompt)
+        ends = accumulate([segment.tokens for segment in prompt])
+        depth = sum([end <= held for end in ends])
+        self.index.truncate(dispatch.blocks, depth, at)  # it was not computed there
+        again = self._request(
+            request.run, request.number, self._dispatch(request.run, call), request.arrival_s
+        )
+        self._submit(again, to, now_s)
+
     def _make_engine(self, slot: int) -> Engine:
         return Engine(
             self.config.engine,
             self.config.replica_policy(),
-            self.config.profile,
+            slower(self.config.profile, self.config.slowdown(slot)),
             cost=self.config.cost,
             observer=_CacheEvents(self.index, slot) if self.policy.matches_prefix else None,
         )

@@ -42,6 +42,8 @@ class Setup:
 
     profile: CostProfile
     replicas: int = 1
+    slowdowns: tuple[float, ...] = ()
+    """Factor on every duration of a replica, by slot, cyclically; empty: none."""
     replica_policy: str = "DLPM"
     fleet_policy: str = "D2LPM"
     quantum: float | None = None
@@ -129,6 +131,7 @@ class Setup:
                     )
                 ),
                 cost=setup.cost,
+                slowdowns=setup.slowdowns,
                 expectation=setup.expectation,
             )
         except ValueError as error:

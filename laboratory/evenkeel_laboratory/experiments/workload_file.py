@@ -95,6 +95,8 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     duration_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 600.0
     """Duration of arrivals."""
     kv_tokens: int | None = None
+    slowdowns: tuple[Annotated[float, msgspec.Meta(gt=0)], ...] = ()
+    """Factor on every duration of a replica, by its number, cyclically: [1, 1, 4, 4] makes half of the replicas four times slower."""
     adapters_per_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Slots for LoRA adapters in each replica; required if a client has adapters."""
     clients: tuple[ClientSpec, ...] = ()

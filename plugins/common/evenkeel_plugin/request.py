@@ -89,6 +89,8 @@ class Scheduled(Request):
     """Whether the request entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
     context_tokens: int = field(kw_only=True, default=0)
     """Input and output tokens so far when the request began to wait."""
+    decodes: bool = field(kw_only=True, default=False)
+    """Whether it made a token since it entered the batch."""
 
 
 def scheduled_of(

@@ -10,9 +10,8 @@ every version. So before every pass the queue is compared with the policy's view
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from operator import methodcaller
 from time import monotonic
 from types import CodeType, MappingProxyType
@@ -26,10 +25,12 @@ from evenkeel_fairshare.replica.contract import (
     ReplicaPolicy,
     Request,
 )
-from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
+from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.memory_shares import MemoryShares
+from evenkeel_fairshare.replica.shares import Shares
 
 from evenkeel_plugin.matching import AdapterLoads, Matching
+from evenkeel_plugin.queue_walk import WaitingQueue
 from evenkeel_plugin.request import (
     EngineRequest,
     Reservations,
@@ -52,37 +53,6 @@ Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
 
 
-class WaitingQueue(list[EngineRequest]):
-    """SGLang's waiting queue. One walk over it is the policy's pass; every other use sees the list.
-
-    The engine walks it once per pass (`for req in self.waiting_queue`), with its own checks of memory in the
-    loop's body: so the pass can answer each of them before it proposes the next request. Other functions of
-    SGLang's may walk it before, which must not use up the pass: `walker` is the function with the loop.
-    """
-
-    def __init__(
-        self,
-        waiting: Iterable[EngineRequest],
-        proposals: Iterator[EngineRequest],
-        walker: CodeType | None = None,
-    ) -> None:
-        """The walk of `walker` over the queue is the pass; without a `walker` it is the first walk."""
-        super().__init__(waiting)
-        self._proposals: Iterator[EngineRequest] | None = proposals
-        self._walker = walker
-
-    def __iter__(self) -> Iterator[EngineRequest]:
-        proposals = self._proposals
-        if proposals is None or self._walker not in {None, sys._getframe(1).f_code}:
-            return super().__iter__()
-        self._proposals = None
-        return proposals
-
-    def disarm(self) -> None:
-        """End the pass, walked or not."""
-        self._proposals = None
-
-
 class Scheduling:
     """The policy's side of one scheduler. Called by one thread; `snapshot` by any."""
 
@@ -103,13 +73,11 @@ class Scheduling:
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None
-        self._time = time
-        self._turns = PassTurns(time)
-        self._memory = memory
+        self._shares = Shares(time=time, memory=memory)
         self._giving: dict[EngineRequest, None] = {}
         """Running requests that the engine has to retract: their client holds more than its share, and another one has a claim."""
         self._given: dict[EngineRequest, None] = {}
-        """Those retracted that are not in the queue yet."""
+        """Requests that gave memory back and are not in the queue yet."""
         self.reservations = Reservations(self._client_of)
         self._adapters = adapters or AdapterLoads()
         self.refused = refused
@@ -157,8 +125,7 @@ class Scheduling:
         """The engine tries no more requests; the result of its last try still counts."""
         if self._pass is not None and self._queue is not None:
             self._pass.close()
-            if self._memory is not None:
-                self._memory.end_pass()
+            self._shares.end_pass()
             self._queue.disarm()
             self._pass = self._queue = self._proposed = None
 
@@ -198,23 +165,18 @@ class Scheduling:
     def lacks(self, request: EngineRequest, missing_tokens: int) -> None:
         """The last proposal found no room: the free memory is too small by `missing_tokens`."""
         scheduled = self._waiting.get(request)
-        if self._memory is not None and scheduled is not None:
-            self._memory.lacks(scheduled, missing_tokens)
+        if scheduled is not None:
+            self._shares.lacks(scheduled, missing_tokens)
 
     def wants_pass(self) -> bool:
         """Asked while memory is full: whether a pass has to follow for clients below their shares of it (R16)."""
-        return (
-            self._memory is not None
-            and bool(self._waiting)
-            and self._memory.wants_pass(self._clock())
-        )
+        return bool(self._waiting) and self._shares.wants_pass(self._clock())
 
     def giving(self) -> Collection[EngineRequest]:
         """Running requests that the engine has to retract now (R16)."""
-        if self._memory is not None:
-            for one in self._memory.given_back():
-                assert isinstance(one, Scheduled)
-                self._giving[one.engine] = None
+        for one in self._shares.given_back():
+            assert isinstance(one, Scheduled)
+            self._giving[one.engine] = None
         return self._giving
 
     def gave(self, remaining: Collection[EngineRequest]) -> None:
@@ -225,25 +187,19 @@ class Scheduling:
     def is_above_share(self, request: EngineRequest) -> bool:
         """Whether the client of a running request holds more than its share of the memory."""
         scheduled = self._running.get(request)
-        return (
-            self._memory is not None
-            and scheduled is not None
-            and self._memory.is_above_share(scheduled)
-        )
+        return scheduled is not None and self._shares.is_above_share(scheduled)
 
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
         scheduled = self._running.get(request)
-        return scheduled is not None and self._time is not None and self._time.must_wait(scheduled)
+        return scheduled is not None and self._shares.must_wait(scheduled)
 
     def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
         """Whether the next chunk of a prompt has to wait, or requests that wait in the queue go before it."""
         with self._lock:
             self._reconcile(queue)
         scheduled = self._running.get(request)
-        return (
-            scheduled is not None and self._time is not None and self._time.should_wait(scheduled)
-        )
+        return scheduled is not None and self._shares.should_wait(scheduled)
 
     def processed(
         self,
@@ -261,8 +217,8 @@ class Scheduling:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
             self._account_time(running, seconds, computed)
             grown = self._charge(running)
-            if self._memory is not None and len(running) > len(computed):
-                self._memory.stepped(1)
+            if self._shares.memory is not None and len(running) > len(computed):
+                self._shares.memory.stepped(1)
             self._begin_decoding(grown)
             self._decoded += len(grown)
             for scheduled in running:
@@ -306,10 +262,8 @@ class Scheduling:
         del self._waiting[request]
         self._waiting_tokens -= scheduled.context_tokens
         self._running[request] = scheduled
-        if self._time is not None:
-            self._time.starts(scheduled)
-        if self._memory is not None:
-            self._memory.starts(scheduled)
+        scheduled.decodes = False
+        self._shares.started(scheduled)
         self._accounts.admitted(scheduled, charged=scheduled.charge_input)
         if self._matching is not None:
             self._matching.begin(request, scheduled.extend_tokens)
@@ -322,29 +276,28 @@ class Scheduling:
     def _account_time(
         self, running: Sequence[Scheduled], seconds: float, computed: Mapping[EngineRequest, int]
     ) -> None:
-        if self._time is None or not running:
+        if self._shares.time is None or not running:
             return
         prefilled: dict[Request, int] = {
-            one: computed.get(one.engine, one.extend_tokens)
-            for one in running
-            if self._time.in_prefill(one)
+            one: computed.get(one.engine, one.extend_tokens) for one in running if not one.decodes
         }
-        self._time.elapsed(seconds, prefilled=prefilled, decoded=len(prefilled) < len(running))
+        self._shares.time.elapsed(
+            seconds, prefilled=prefilled, decoded=len(prefilled) < len(running)
+        )
 
     def _begin_decoding(self, grown: Iterable[Scheduled]) -> None:
         for scheduled in grown:
-            if self._time is not None and self._time.in_prefill(scheduled):
-                self._time.decodes(scheduled)
-            if self._memory is not None and self._memory.in_prefill(scheduled):
-                self._memory.decodes(scheduled)
+            if not scheduled.decodes:
+                scheduled.decodes = True
+                self._shares.decoding(scheduled)
 
     def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
         yield from probes
         admitted: list[Request] = []
         chunk = self.chunk_waits
-        self._turns.begin(chunk=None if chunk is None else self._running.get(chunk))
+        self._shares.turns.begin(chunk=None if chunk is None else self._running.get(chunk))
         yield from self._one_pass(admitted)
-        if self._turns.must_repeat(admitted):
+        if self._shares.turns.must_repeat(admitted):
             yield from self._one_pass(admitted)
 
     def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, None]:
@@ -381,14 +334,13 @@ class Scheduling:
 
     def _next_try(self, admissions: Pass, proposed: Request | None) -> Scheduled | None:
         """The first request, from `proposed` on, that waits neither for a turn of its client nor for another request."""
-        must_wait, matching, memory = self._turns.must_wait, self._matching, self._memory
+        shares, matching = self._shares, self._matching
+        chunk = None if self.chunk_waits is None else self._running.get(self.chunk_waits)
         try:
             while proposed is not None:
-                if must_wait(proposed):
-                    proposed = admissions.send(self._turn_of_others(proposed))
-                    continue
-                if memory is not None and memory.must_wait(proposed):
-                    proposed = admissions.send(AdmissionResult.CLIENT_LATER)
+                refusal = shares.turn_of_others(proposed, chunk)
+                if refusal is not None:
+                    proposed = admissions.send(refusal)
                     continue
                 assert isinstance(proposed, Scheduled)
                 if matching is not None and matching.is_being_computed(
@@ -400,12 +352,6 @@ class Scheduling:
         except StopIteration:
             pass
         return None
-
-    def _turn_of_others(self, proposed: Request) -> AdmissionResult:
-        """The answer to a request of a client that has to wait."""
-        chunk = self.chunk_waits
-        is_own = chunk is not None and self._client_of(chunk) == proposed.client
-        return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
 
     def _client_of(self, request: EngineRequest) -> str | None:
         scheduled = self._running.get(request) or self._waiting.get(request)
@@ -435,7 +381,7 @@ class Scheduling:
         scheduled = self._running.pop(request, None)
         if scheduled is not None:  # retracted: what it computes again is charged again (R11)
             self._accounts.left(scheduled)
-            self._stops(scheduled)
+            self._shares.stopped(scheduled)
             if scheduled.bypassed:
                 scheduled.bypassed = False
                 self.policy.arrive(scheduled, now_s)
@@ -448,10 +394,7 @@ class Scheduling:
                 self._matching.end(request)
         else:
             scheduled = scheduled_of(request, now_s, refused=self.refused)
-            if self._time is not None:
-                self._time.open(scheduled)
-            if self._memory is not None:
-                self._memory.opens(scheduled)
+            self._shares.opened(scheduled)
             self.policy.arrive(scheduled, now_s)
         self._waiting[request] = scheduled
         scheduled.context_tokens = context_tokens(request)
@@ -464,7 +407,7 @@ class Scheduling:
         if self._running.pop(request, None) is not None:
             self._accounts.left(scheduled)
             self.reservations.ended(scheduled.client, scheduled.output_tokens)
-            self._stops(scheduled)
+            self._shares.stopped(scheduled)
             self._giving.pop(request, None)
             self._given.pop(request, None)
             if self._matching is not None:
@@ -476,18 +419,9 @@ class Scheduling:
                 self._matching.discard(request)
         if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
             self._accounts.aborted(scheduled)
-        if self._time is not None:
-            self._time.close(scheduled)
-        if self._memory is not None:
-            self._memory.closes(scheduled)
+        self._shares.closed(scheduled)
         if not scheduled.bypassed:
             self.policy.leave(scheduled, self._clock())
-
-    def _stops(self, scheduled: Scheduled) -> None:
-        if self._time is not None:
-            self._time.stops(scheduled)
-        if self._memory is not None:
-            self._memory.stops(scheduled)
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
         """Charge new output, once per token; returns the requests that have some."""

@@ -55,7 +55,7 @@ def refusal_beside(adder: Any, request: Any, chunk: Any) -> AdmissionResult | No
 
 
 def missing_tokens(adder: Any, request: Any) -> int:
-    """By how much the free memory is too small for a request that found no room; at least 1."""
+    """Tokens by which the free memory is too small for a request that found no room; at least 1."""
     needed_tokens = _rest_tokens(request) + _expected_tokens(request) + adder.page_size
     return max(1, 1 + int(needed_tokens - adder.rem_total_tokens))
 

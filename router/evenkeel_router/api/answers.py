@@ -88,6 +88,7 @@ class _Transcript(msgspec.Struct):
 
 
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
+GENERATED_ONE: Final = msgspec.json.Decoder(Generated)
 _RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
 _ANSWERED: Final = msgspec.json.Decoder(_Answered)

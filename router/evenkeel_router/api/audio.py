@@ -52,6 +52,7 @@ def transcription(body: bytes, limits: Limits, content_type: str) -> Inference:
         prompt_bytes=0,
         prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
         max_output_tokens=None,
+        most_output_tokens=limits.max_output_tokens,
         stream=(fields.get(b"stream") or b"").strip().lower() in _TRUE,
         content_type=b'multipart/form-data; boundary="%b"' % boundary,
     )

@@ -88,8 +88,8 @@ def of_chunk(data: bytes) -> Progress:
         return _CONTENT if chunk.delta or chunk.text else _END if chunk.usage else _NOTHING
     if any(map(_has_content, chunk.choices)):
         return _CONTENT
-    ends = chunk.usage or any(choice.finish_reason for choice in chunk.choices)
-    return _END if ends else _NOTHING
+    # Usage beside choices shows no end: engines offer it in every event.
+    return _END if any(choice.finish_reason for choice in chunk.choices) else _NOTHING
 
 
 def has_ended(data: bytes) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-from evenkeel_router.api import generate, messages, openai, responses, scoring
+from evenkeel_router.api import generate, messages, openai_requests, responses, scoring
 from evenkeel_router.api.audio import transcription
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
@@ -47,15 +47,15 @@ def _json(
 class Endpoint(Enum):
     """The table: the value is the path."""
 
-    COMPLETIONS = ("/v1/completions", _json(openai.completions, salt_in_body=True))
-    CHAT = ("/v1/chat/completions", _json(openai.chat, salt_in_body=True))
+    COMPLETIONS = ("/v1/completions", _json(openai_requests.completions, salt_in_body=True))
+    CHAT = ("/v1/chat/completions", _json(openai_requests.chat, salt_in_body=True))
     RESPONSES = ("/v1/responses", _json(responses.responses, Dialect.RESPONSES, salt_in_body=True))
     MESSAGES = ("/v1/messages", _json(messages.messages, Dialect.ANTHROPIC))
     COUNT_TOKENS = (
         "/v1/messages/count_tokens",
         _json(messages.count_tokens, Dialect.ANTHROPIC, computes=False),
     )
-    EMBEDDINGS = ("/v1/embeddings", _json(openai.embeddings))
+    EMBEDDINGS = ("/v1/embeddings", _json(openai_requests.embeddings))
     RERANK = ("/v1/rerank", _json(scoring.rerank, Dialect.RANKING))
     SCORE = ("/v1/score", _json(scoring.score))
     CLASSIFY = ("/v1/classify", _json(scoring.classify))

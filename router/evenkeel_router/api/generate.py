@@ -9,7 +9,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import invalid
 from evenkeel_router.api.inference import (
-    MAX_PROMPTS,
     Guarded,
     Inference,
     Limits,
@@ -17,10 +16,10 @@ from evenkeel_router.api.inference import (
     check_choices,
     check_output,
     members_of,
-    prompt_of_input,
     without,
     without_guarded,
 )
+from evenkeel_router.api.prompt import MAX_PROMPTS, prompt_of_input, with_extras
 
 DEFAULT_GENERATED: Final = 128  # SGLang's default `max_new_tokens`
 
@@ -37,6 +36,10 @@ class _Generate(Guarded, kw_only=True):
     sampling_params: _Sampling | list[_Sampling] | None = None
     stream: bool | None = None
     lora_path: str | list[str | None] | None = None
+    image_data: Raw | UnsetType = UNSET
+    video_data: Raw | UnsetType = UNSET
+    audio_data: Raw | UnsetType = UNSET
+    input_embeds: Raw | UnsetType = UNSET
 
 
 _GENERATE: Final = msgspec.json.Decoder(_Generate)
@@ -51,6 +54,14 @@ def generate(body: bytes, limits: Limits) -> Inference:
             "text or input_ids is required.", code="missing_required_parameter", param="text"
         )
     text = prompt_of_input(given, "text" if given is fields.text else "input_ids")
+    media = {
+        "image": fields.image_data,
+        "video": fields.video_data,
+        "audio": fields.audio_data,
+        "embeds": fields.input_embeds,
+    }
+    if any(one is not UNSET for one in media.values()):
+        text = with_extras(text, media)
     sampling = fields.sampling_params
     several = sampling if isinstance(sampling, list) else [sampling] if sampling else []
     if len(several) > MAX_PROMPTS:
@@ -63,14 +74,18 @@ def generate(body: bytes, limits: Limits) -> Inference:
     if any(one.custom_params is not UNSET for one in several):
         body = _without_custom_params(body)
         stripped = (*stripped, "sampling_params.custom_params")
+    # One entry for each prompt, or one for all of them.
+    each = several if isinstance(sampling, list) else (several or [_Sampling()]) * text.prompts
     return Inference(
         body=body,
         text=text.first,
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
-        max_output_tokens=sum(map(_bound, sampling))
-        if isinstance(sampling, list)
-        else _bound(sampling or _Sampling()) * text.prompts,
+        max_output_tokens=sum(map(_bound, each)),
+        most_output_tokens=sum(_most(one, limits) for one in each),
+        media=text.media,
+        sequences=max(text.prompts, sum(one.n or 1 for one in each)),
+        prompts=text.prompts,
         stream=bool(fields.stream),
         stripped=stripped,
         adapter=adapter_of(None, limits, fields.lora_path),
@@ -80,6 +95,11 @@ def generate(body: bytes, limits: Limits) -> Inference:
 def _bound(sampling: _Sampling) -> int:
     tokens = sampling.max_new_tokens
     return (DEFAULT_GENERATED if tokens is None else tokens) * (sampling.n or 1)
+
+
+def _most(sampling: _Sampling, limits: Limits) -> int:
+    tokens = sampling.max_new_tokens
+    return (limits.max_output_tokens if tokens is None else tokens) * (sampling.n or 1)
 
 
 def _without_custom_params(body: bytes) -> bytes:

@@ -41,6 +41,8 @@ class Paid(NamedTuple):
 
     input: bool = False
     output_tokens: int = 0
+    booked: bool = True
+    """Whether the ledger has the charge of the input. If not, the attempt that succeeds books it, and a failed request costs nothing."""
 
 
 UNPAID: Final = Paid()

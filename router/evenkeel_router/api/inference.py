@@ -4,16 +4,12 @@ Only fields that the router needs are decoded. Everything else is checked to be 
 usual changes (asking for usage, and naming the client on `/generate`) insert one member behind the opening brace, so
 that a long prompt is not encoded again. Guarded fields are removed member by member, so that neither a duplicate nor an
 escaped spelling (`"r\\u0069d"`) gets through.
-
-A prompt has one canonical text, for matching prefixes. A conversation has the same text whatever its JSON spacing, and
-whether content is a string or a text part. It is not the text of the engine's chat template. But where two conversations differ
-in that text, they differ in this one too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -22,21 +18,16 @@ import msgspec
 from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD, GUARDED_FIELDS
 from msgspec import UNSET, Raw, UnsetType
 
+from evenkeel_router.api.contents import Media
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.prompt import UNIT, Prompt
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
 MAX_MEMBERS: Final = 4096  # of an object that is encoded again
-Input: TypeAlias = str | list[str | int | list[int]]
-"""A prompt, several, token ids, or several of those."""
-
-MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
-MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
 _guarded_values = attrgetter(*GUARDED_FIELDS)
 _NONE_GUARDED: Final = (UNSET,) * len(GUARDED_FIELDS)
 _KEY_MEMBER: Final = f'"{CLIENT_KEY_FIELD}":"%b"'.encode()
 _SALT_MEMBER: Final = f'"{CACHE_SALT_FIELD}":"%b"'.encode()
-_START = "\x1e"  # before each message; control characters of ASCII that separate records and units
-_UNIT = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +50,21 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     text: bytes
     """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached."""
     prompt_bytes: int
-    """Bytes of all prompts, for the estimate of input tokens; 0 if they are no text."""
+    """Bytes of text of all prompts, for the estimate of input tokens; 0 if they are no text."""
     prompt_tokens: int | None
-    """Tokens of all prompts, if the client sent token ids or a prompt that is no text; None otherwise."""
+    """Tokens of the prompts that the client sent as token ids, or that are no text; None without such a prompt."""
     max_output_tokens: int | None
-    """Most output tokens of all choices together; None if the client sets no limit."""
+    """Most output tokens of all sequences together; None if the client sets no limit, and the API has no default."""
+    most_output_tokens: int = 0
+    """Most output tokens of all sequences that the engine may make: bounded by the client, else by the router. The default of an
+    API is no bound, because an engine's may be another."""
+    media: tuple[Media, ...] = ()
+    """Media in the prompts, by kind."""
+    sequences: int = 1
+    """Sequences that the engine computes: prompts times answers to each (R19)."""
+    prompts: int = 1
+    loose_events: bool = False
+    """Whether events of its stream show its output tokens only roughly: calls of tools, or an echo of the prompt."""
     stream: bool = False
     wants_usage: bool = True
     """Whether the client wants the usage event: False if only the router asked for it."""
@@ -137,37 +138,6 @@ class Guarded(msgspec.Struct):
     ec_transfer_params: Raw | UnsetType = UNSET
 
 
-class Part(msgspec.Struct):
-    """A piece of a message's content. Media count by their bytes."""
-
-    type: str = ""
-    text: str | None = None
-    image_url: Raw | UnsetType = UNSET
-    video_url: Raw | UnsetType = UNSET
-    input_audio: Raw | UnsetType = UNSET
-
-
-class Message(msgspec.Struct):
-    """A chat message: the fields that a template may print."""
-
-    role: str
-    content: str | list[Part] | None = None
-    tool_calls: Raw | UnsetType = UNSET
-    reasoning_content: str | None = None
-
-
-class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """What the router needs of a request's prompts."""
-
-    first: bytes
-    """Canonical text of the first prompt."""
-    size_bytes: int
-    """Bytes of all prompts."""
-    tokens: int | None
-    """Tokens of all prompts; None unless token ids were sent."""
-    prompts: int = 1
-
-
 def input_only(
     body: bytes, fields: Guarded, given: Prompt, *, text: bytes | None = None
 ) -> Inference:
@@ -179,6 +149,9 @@ def input_only(
         prompt_bytes=given.size_bytes,
         prompt_tokens=given.tokens,
         max_output_tokens=0,
+        media=given.media,
+        sequences=given.prompts,
+        prompts=given.prompts,
         stripped=stripped,
     )
 
@@ -228,7 +201,7 @@ def with_adapter(inference: Inference, limits: Limits, *, names_model: bool) -> 
         members = members_of(body)
         members["model"] = Raw(msgspec.json.encode(f"{limits.model}:{adapter}"))
         body = msgspec.json.encode(members)
-    text = f"{adapter}{_UNIT}".encode() + inference.text if inference.text else b""
+    text = f"{adapter}{UNIT}".encode() + inference.text if inference.text else b""
     return msgspec.structs.replace(inference, body=body, text=text)
 
 
@@ -300,87 +273,6 @@ def with_client_key(body: bytes, key: str) -> bytes:
 def with_cache_salt(body: bytes, cache_salt: str) -> bytes:
     """A body whose prefixes are shared with those of the same salt only; it has no such member, because parsing removed it."""
     return splice(body, _SALT_MEMBER % cache_salt.encode("ascii"))
-
-
-def prompt_of_messages(messages: list[Message], tools: UnsetType | Raw) -> Prompt:
-    """Tools first, as templates put them, then role and content of each message in turn.
-
-    Raises `Refusal` if there are so many that reading them would delay other requests.
-    """
-    pieces = [text_of(tools)]
-    parts = len(messages)
-    if parts > MAX_PARTS:
-        raise _too_many_parts("messages", parts)
-    for message in messages:
-        content = message.content
-        if isinstance(content, str):
-            pieces += (_START, message.role, _UNIT, content)
-        else:
-            pieces += (_START, message.role, _UNIT)
-            if content is not None:
-                parts += len(content) - 1
-                if parts > MAX_PARTS:
-                    raise _too_many_parts("messages", parts)
-                pieces.extend(_part(part) for part in content)
-        if message.reasoning_content is not None:
-            pieces += (_UNIT, message.reasoning_content)
-        if message.tool_calls is not UNSET:
-            pieces += (_UNIT, bytes(message.tool_calls).decode())
-    text = "".join(pieces).encode()
-    return Prompt(text, len(text), None)
-
-
-def prompt_of_turns(tools: UnsetType | Raw, turns: Iterable[tuple[str, Sequence[str]]]) -> Prompt:
-    """Tools first, then each turn of a conversation: its role and its pieces."""
-    pieces = [text_of(tools)]
-    for role, given in turns:
-        pieces += (_START, role, _UNIT, _UNIT.join(given))
-    text = "".join(pieces).encode()
-    return Prompt(text, len(text), None)
-
-
-def check_parts(field: str, contents: Iterable[object]) -> None:
-    """Raises `Refusal` for a conversation of so many parts that reading them would delay other requests."""
-    parts = sum(len(content) if isinstance(content, list) else 1 for content in contents)
-    if parts > MAX_PARTS:
-        raise _too_many_parts(field, parts)
-
-
-def _too_many_parts(field: str, parts: int) -> Refusal:
-    message = f"{field} has {parts} parts; send at most {MAX_PARTS}."
-    return invalid(message, code="invalid_value", param=field)
-
-
-def text_of(raw: UnsetType | Raw | None) -> str:
-    """An encoded value as text; empty if there is none."""
-    return bytes(raw).decode() if isinstance(raw, Raw) else ""
-
-
-def prompt_of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt:
-    """A prompt of completions, embeddings or `/generate`; raises `Refusal` if it is empty."""
-    if isinstance(given, str):
-        text = given.encode()
-        return Prompt(text, len(text), None)
-    if not given:
-        raise invalid(f"{field} is empty.", code="invalid_value", param=field)
-    if isinstance(given[0], int):
-        text = msgspec.json.encode(given)
-        return Prompt(text, len(text), len(given))
-    if len(given) > MAX_PROMPTS:
-        message = f"{field} has {len(given)} prompts; send at most {MAX_PROMPTS} at a time."
-        raise invalid(message, code="invalid_value", param=field)
-    texts = [one.encode() if isinstance(one, str) else msgspec.json.encode(one) for one in given]
-    tokens = sum(len(one) for one in given if isinstance(one, list))
-    return Prompt(texts[0], sum(map(len, texts)), tokens or None, len(texts))
-
-
-def _part(part: Part) -> str:
-    if part.text is not None:
-        return part.text
-    for media in (part.image_url, part.video_url, part.input_audio):
-        if media is not UNSET:
-            return bytes(media).decode()
-    return part.type
 
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])

@@ -16,28 +16,26 @@ from evenkeel_router.api.inference import (
     Guarded,
     Inference,
     Limits,
-    Prompt,
     adapter_of,
     check_not_empty,
     check_output,
-    check_parts,
     input_only,
-    prompt_of_turns,
-    text_of,
     without_guarded,
+)
+from evenkeel_router.api.prompt import (
+    TEXT_PARTS,
+    Part,
+    Prompt,
+    RawContents,
+    check_parts,
+    prompt_of_turns,
 )
 
 
-class _Block(msgspec.Struct):
-    """A block of content. What is no text counts by its bytes."""
+class _Block(Part):
+    """A block of content. One that is no text is read again as it was sent."""
 
-    type: str
-    text: str | None = None
     thinking: str | None = None
-    name: str | None = None
-    input: Raw | UnsetType = UNSET
-    content: Raw | UnsetType = UNSET
-    source: Raw | UnsetType = UNSET
 
 
 class _Message(msgspec.Struct):
@@ -67,7 +65,7 @@ def messages(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages`."""
     fields = _MESSAGES.decode(body)
     check_output("max_tokens", fields.max_tokens, limits)
-    given = _prompt(fields, limits)
+    given = _prompt(fields, limits, body)
     body, stripped = without_guarded(body, fields)
     return Inference(
         body=body,
@@ -75,6 +73,9 @@ def messages(body: bytes, limits: Limits) -> Inference:
         prompt_bytes=given.size_bytes,
         prompt_tokens=None,
         max_output_tokens=fields.max_tokens,
+        most_output_tokens=fields.max_tokens,
+        media=given.media,
+        loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
         stripped=stripped,
         adapter=adapter_of(fields.model, limits),
@@ -84,32 +85,42 @@ def messages(body: bytes, limits: Limits) -> Inference:
 def count_tokens(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages/count_tokens`."""
     fields = _COUNTED.decode(body)
-    return input_only(body, fields, _prompt(fields, limits), text=b"")
+    return input_only(body, fields, _prompt(fields, limits, body), text=b"")
 
 
-def _prompt(fields: _Counted, limits: Limits) -> Prompt:
+def _prompt(fields: _Counted, limits: Limits, body: bytes) -> Prompt:
     adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     check_not_empty("messages", fields.messages)
     check_parts("messages", (message.content for message in fields.messages))
-    return prompt_of_turns(fields.tools, _turns(fields))
+    plain = all(_is_plain(message.content) for message in fields.messages)
+    contents = None if plain else RawContents(body)
+    return prompt_of_turns(fields.tools, _turns(fields, contents), contents)
 
 
-def _turns(fields: _Counted) -> Iterator[tuple[str, list[str]]]:
-    if fields.system is not None:
-        yield "system", _pieces(fields.system)
-    for message in fields.messages:
-        yield message.role, _pieces(message.content)
+def _turns(fields: _Counted, contents: RawContents | None) -> Iterator[tuple[str, list[str]]]:
+    system = fields.system
+    if system is not None:
+        yield (
+            "system",
+            [system] if isinstance(system, str) else [_text(block) or "" for block in system],
+        )
+    for index, message in enumerate(fields.messages):
+        content = message.content
+        if isinstance(content, str):
+            yield message.role, [content]
+        elif contents is None or _is_plain(content):
+            yield message.role, [_text(block) or "" for block in content]
+        else:
+            yield message.role, contents.parts(index, content)
 
 
-def _pieces(content: str | list[_Block]) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    return [piece for block in content for piece in _of_block(block)]
+def _is_plain(content: str | list[_Block]) -> bool:
+    """Whether all blocks are text or thoughts."""
+    return isinstance(content, str) or all(_text(block) is not None for block in content)
 
 
-def _of_block(block: _Block) -> list[str]:
-    for text in (block.text, block.thinking):
-        if text is not None:
-            return [text]
-    encoded = map(text_of, (block.input, block.content, block.source))
-    return [block.type, block.name or "", *filter(None, encoded)]
+def _text(block: _Block) -> str | None:
+    """The text of a block; None if it is no text."""
+    if block.text is not None and block.type in TEXT_PARTS:
+        return block.text
+    return block.thinking if block.type == "thinking" else None

@@ -1,4 +1,4 @@
-"""OpenAI's completions, chat completions and embeddings: requests, the usage in answers, and streams. Pure.
+"""OpenAI's completions, chat completions and embeddings: the usage in answers, and streams. Pure. `openai_requests` has the requests.
 
 `EventScan.feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest
 arrives. So a stream that breaks can still end with an error event. Nearly every event is alone in its chunk and has nothing
@@ -15,128 +15,19 @@ from typing import ClassVar, Final
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
-from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api import begun
 from evenkeel_router.api.begun import Progress
+from evenkeel_router.api.contents import written_bytes
 from evenkeel_router.api.errors import Outcome, Refusal, error_event, failure_in
-from evenkeel_router.api.inference import (
-    Guarded,
-    Inference,
-    Input,
-    Limits,
-    Message,
-    Prompt,
-    adapter_of,
-    check_choices,
-    check_not_empty,
-    check_output,
-    members_of,
-    prompt_of_input,
-    prompt_of_messages,
-    splice,
-    without_guarded,
+from evenkeel_router.api.prompt import (
+    USUAL_TOKEN_BYTES,
 )
 
-DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
-_USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _OpenAI(Guarded, kw_only=True):
-    model: str
-    n: int | None = None
-    max_tokens: int | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | UnsetType | None = UNSET
-    lora_path: str | list[str | None] | None = None
-
-
-class _Completions(_OpenAI, kw_only=True):
-    prompt: Input
-
-
-class _Chat(_OpenAI, kw_only=True):
-    messages: list[Message]
-    max_completion_tokens: int | None = None
-    tools: Raw | UnsetType = UNSET
-
-
-class _Embeddings(_OpenAI, kw_only=True):
-    input: Input
-
-
-_COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
-_CHAT: Final = msgspec.json.Decoder(_Chat)
-_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
-
-
-def completions(body: bytes, limits: Limits) -> Inference:
-    """`/v1/completions`."""
-    fields = _COMPLETIONS.decode(body)
-    check_output("max_tokens", fields.max_tokens, limits)
-    text = prompt_of_input(fields.prompt, "prompt")
-    bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
-    return _openai(body, fields, text, limits, bound=bound)
-
-
-def embeddings(body: bytes, limits: Limits) -> Inference:
-    """`/v1/embeddings`."""
-    fields = _EMBEDDINGS.decode(body)
-    fields.stream = None
-    text = prompt_of_input(fields.input, "input")
-    return _openai(body, fields, text, limits, bound=0)
-
-
-def chat(body: bytes, limits: Limits) -> Inference:
-    """`/v1/chat/completions`."""
-    fields = _CHAT.decode(body)
-    # As in SGLang: 0 only computes the prompt, and a max_completion_tokens of 0 counts as not set.
-    check_output("max_tokens", fields.max_tokens, limits, least=0)
-    check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
-    check_not_empty("messages", fields.messages)
-    bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt_of_messages(fields.messages, fields.tools)
-    return _openai(body, fields, text, limits, bound=bound)
-
-
-def _openai(
-    body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, *, bound: int | None
-) -> Inference:
-    adapter = adapter_of(fields.model, limits, fields.lora_path)
-    check_choices("n", fields.n)
-    body, stripped = without_guarded(body, fields)
-    stream = bool(fields.stream)
-    options = fields.stream_options
-    wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
-    if stream and options is UNSET:
-        body = splice(body, _USAGE_MEMBER)
-    elif stream and not wants_usage:
-        body = _with_usage_option(body)
-    return Inference(
-        body=body,
-        text=text.first,
-        prompt_bytes=text.size_bytes,
-        prompt_tokens=text.tokens,
-        max_output_tokens=None if bound is None else bound * (fields.n or 1) * text.prompts,
-        stream=stream,
-        wants_usage=wants_usage,
-        stripped=stripped,
-        adapter=adapter,
-    )
-
-
-def _with_usage_option(body: bytes) -> bytes:
-    """Change the client's `stream_options`. A second member with that name would have no effect: engines would use the client's."""
-    members = members_of(body)
-    raw = bytes(members["stream_options"])
-    options = {} if raw == b"null" else members_of(raw)
-    options["include_usage"] = Raw(b"true")
-    members["stream_options"] = Raw(msgspec.json.encode(options))
-    return msgspec.json.encode(members)
+TOKEN_ROOM: Final = 48
+"""Bytes of text in an event that may be one token, in JSON."""
+LONG_TOKEN_BYTES: Final = 16
+"""Bytes of a long token: a text has at least its bytes over these, as tokens."""
 
 
 class Details(msgspec.Struct):
@@ -196,8 +87,12 @@ TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES}
 _UNKNOWN_FAILURE: Final = Refusal(
     Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
 )
+MANY: Final = 1 << 62
 _DONE: Final = b"[DONE]"
-_LAST_EVENT: Final = b"data: [DONE]\n\n"
+_DONE_EVENT: Final = b"data: [DONE]\n\n"
+_USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
+LONG_EVENT_BYTES: Final = 4000  # with room for a token it fits into the longest chunk that passes
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
 _NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
@@ -217,46 +112,62 @@ def _chunk_head(size_bytes: int) -> bytes:
     return b"\n"
 
 
-_MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
-_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
+MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
+_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(MAX_CHUNK_BYTES)]
 """Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 
 
-class EventScan:
+class EventScan(msgspec.Struct, kw_only=True, eq=False):
     """One stream of OpenAI's. After `broken` is set nothing more may be fed."""
-
-    __slots__ = (
-        "_drops_usage", "_ends", "_fresh", "_more", "_opening", "_tail", "_usage", "begun", "broken", "done", "events",
-        "failure",
-    )  # fmt: skip
 
     PAYLOAD: ClassVar = b'"choices"'
     """Member of every event but errors; never within a text, where JSON escapes the quotes."""
 
-    def __init__(self, *, drops_usage: bool) -> None:
-        """`drops_usage`: the client did not ask for the usage event."""
-        self._drops_usage = drops_usage
-        self._fresh = (
-            True  # no bytes are kept, the stream has not ended, and the last event had content
-        )
-        self._tail = b""
-        self._more: list[bytes] = []
-        """What follows `_tail` of a long event; joined at its end."""
-        self._usage: Usage | None = None
-        self.events = 0
+    drops_usage: bool
+    """Whether the client did not ask for the usage event."""
+    continuous: bool = False
+    """Whether the router asked for usage in every event, which its client did not."""
+    most_events: int = MANY
+    """More events from the first content on show that the engine goes on beyond the bound of the output."""
+    left: int = MANY
+    """How many of them may still come."""
+    packed: int = 0
+    """Events of several tokens."""
+    begun: bool = False
+    """The answer has begun: with its first content (R19), or with its end if it has no content."""
+    done: bool = False
+    """The replica sent its last event. A stream that is done and has not begun was empty."""
+    failure: Refusal | None = None
+    """The error event that the replica sent, or what ends a stream that is cut; None: neither."""
+    cut: bool = False
+    """The engine goes on beyond the bound of the output: nothing more of its answer is passed on."""
+    broken: str | None = None
+    """Why the stream is invalid, once that is known."""
+    _packed_bytes: int = 0
+    """Bytes of text of the events of several tokens."""
+    _opening: int = 0
+    """Events before the first content: a role, as chats begin."""
+    _ends: bool = False
+    """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
+    _fresh: bool = True
+    """No bytes are kept, the stream has not ended, and the last event had content."""
+    _tail: bytes = b""
+    _more: list[bytes] = msgspec.field(default_factory=list)
+    """What follows `_tail` of a long event; joined at its end."""
+    _usage: Usage | None = None
+    _rewritten: bytes | None = None
+    """What the client gets instead of the current event; None: the event itself."""
+    _usual_bytes: int = MAX_CHUNK_BYTES
+    """Size of an event of one token. Larger ones are counted by their text."""
+    _usual_chunk: int = MAX_CHUNK_BYTES
+    """Size of its chunk."""
+    _passable: int = MAX_CHUNK_BYTES
+    """Size of a chunk that may pass now; 0 unless `_fresh`."""
+
+    @property
+    def events(self) -> int:
         """Events so far, without those of usage alone."""
-        self._opening = 0
-        """Events before the first content: a role, as chats begin."""
-        self._ends = False
-        """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
-        self.begun = False
-        """The answer has begun: with its first content (R19), or with its end if it has no content."""
-        self.done = False
-        """The replica sent its last event. A stream that is done and has not begun was empty."""
-        self.failure: Refusal | None = None
-        """The error event that the replica sent; None: it sent none."""
-        self.broken: str | None = None
-        """Why the stream is invalid, once that is known."""
+        return self._opening + self.content_events
 
     @property
     def usage(self) -> Usage | None:
@@ -270,13 +181,34 @@ class EventScan:
 
     @property
     def failed(self) -> bool:
-        """Whether the replica sent an error event of its own."""
+        """Whether the replica sent an error event of its own, or its stream is cut with one."""
         return self.failure is not None
 
     @property
+    def content_events(self) -> int:
+        """Events from the first content on so far."""
+        return self.most_events - self.left
+
+    @property
     def output_tokens(self) -> int:
-        """Events with content so far, which is about the number of output tokens."""
-        return self.events - self._opening
+        """About the output tokens so far: one for each event with content, and more for one with a long text."""
+        tokens = self.most_events - self.left
+        if self.packed:
+            tokens += max(0, self._packed_bytes // USUAL_TOKEN_BYTES - self.packed)
+        return tokens
+
+    @property
+    def least_tokens(self) -> int:
+        """Output tokens that were certainly streamed, but for events without a token."""
+        tokens = self.most_events - self.left
+        if self.packed:
+            tokens += max(0, self._packed_bytes // LONG_TOKEN_BYTES - self.packed)
+        return tokens
+
+    @property
+    def packs_tokens(self) -> bool:
+        """Whether most events carry several tokens."""
+        return 2 * self.packed > self.events
 
     def passes(self, chunk: bytes) -> bool:
         """Whether a chunk, framing included, is one usual event. Then it is counted, and may be passed on as it is.
@@ -285,13 +217,13 @@ class EventScan:
         """
         size = len(chunk)
         if (
-            self._fresh
-            and size < _MAX_CHUNK_BYTES
+            size < self._passable
             and chunk.startswith(_CHUNK_HEADS[size])
             and chunk.endswith(_CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
+            and self.left
         ):
-            self.events += 1
+            self.left -= 1
             return True
         return False
 
@@ -304,7 +236,10 @@ class EventScan:
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n")
         ):
-            return data if self._data(data[6:-2].strip()) else b""
+            passes = self._data(data[6:-2].strip())
+            if self.cut or self._rewritten is not None:
+                return self._replaced()
+            return data if passes else b""
         return self._slowly(data)
 
     def close(self) -> None:
@@ -321,7 +256,7 @@ class EventScan:
 
     def last_event(self) -> bytes:
         """The event that ends a whole stream whose replica left it out."""
-        return _LAST_EVENT
+        return _DONE_EVENT
 
     def _slowly(self, data: bytes) -> bytes:
         if self._tail:
@@ -335,12 +270,13 @@ class EventScan:
         passed = []
         for event in events:
             if self._event(event):
-                passed.append(event)
-            if self.broken is not None:
+                passed.append(event if self._rewritten is None else self._replaced())
+            elif self.cut or self.broken is not None:
                 self._tail = b""
-                return b"".join(passed)
+                return b"".join(passed) + self._replaced()
         self._tail = tail
         self._fresh = not tail and not self.done and (self.begun or not self._opening)
+        self._passable = self._usual_chunk if self._fresh else 0
         if len(tail) > MAX_ANSWER_BYTES:
             self._check_size(len(tail))
         elif tail and not _begins_event(tail):
@@ -395,22 +331,73 @@ class EventScan:
         if not data.endswith(_NO_USAGE) and _USAGE in data:
             usage, alone = of_chunk(data)
             self._usage = usage or self._usage
-            self._ends = alone or (usage is not None and begun.has_ended(data))
+            # Usage in every event says nothing of the end: then the usage event follows.
+            self._ends = alone or (
+                usage is not None and not self.continuous and begun.has_ended(data)
+            )
             if alone:
-                return not self._drops_usage
-        if not self.begun:
-            self._begin(begun.of_chunk(data))
-        self.events += 1
+                return not self.drops_usage
+            if usage is not None and self.continuous:
+                self._rewritten = b"data: " + _USAGE_OF_EVENT.sub(b'"usage":null', data) + b"\n\n"
+        if not self.begun and not self._begins(data, begun.of_chunk(data)):
+            return True
+        if len(data) > self._usual_bytes or not self.left:
+            return self._count(data)
+        self.left -= 1
         return True
 
-    def _begin(self, progress: Progress) -> None:
-        """Note what an event brings, before the first content."""
+    def _begins(self, data: bytes, progress: Progress) -> bool:
+        """Note an event before the first content; returns whether it brings that."""
         if progress is Progress.CONTENT:
             self.begun = True
-            return
+            self._sample(data)
+            return True
         self._opening += 1
         self._fresh = False
+        self._passable = 0
         self._ends = self._ends or progress is Progress.END
+        return False
+
+    def _sample(self, data: bytes) -> None:
+        """The first event with content shows how large an event of one token is."""
+        if len(data) >= LONG_EVENT_BYTES:
+            return
+        # The last string is the text: what follows it is null. Without one the length is of something else, which is short.
+        start = data.rfind(b'":"') + 3
+        usual = self._usual_bytes = len(data) - data.find(b'"', start) + start + TOKEN_ROOM
+        self._passable = self._usual_chunk = usual + _FRAMING_BYTES
+
+    def _count(self, data: bytes) -> bool:
+        """Count an event with content; returns whether to pass it on."""
+        if not self.left:
+            if written_bytes(data):
+                self.cut = self.done = True
+                self._rewritten = self._end_of_cut(data)
+            return not self.cut
+        self.left -= 1
+        if len(data) > self._usual_bytes and (written := written_bytes(data)) > LONG_TOKEN_BYTES:
+            self.packed += 1
+            self._packed_bytes += written
+        return True
+
+    def _end_of_cut(self, data: bytes) -> bytes:
+        """The end of a stream that is cut, made of the event that is beyond the bound."""
+        try:
+            event = msgspec.json.decode(data, type=dict[str, object])
+        except UNREADABLE:
+            return _DONE_EVENT
+        choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
+        if b'"delta"' in data:
+            choice["delta"] = {}
+        else:
+            choice["text"] = ""
+        event |= {"choices": [choice], "usage": None}
+        return b"data: " + msgspec.json.encode(event) + b"\n\n" + _DONE_EVENT
+
+    def _replaced(self) -> bytes:
+        """Take what the client gets instead of the event."""
+        data, self._rewritten = self._rewritten or b"", None
+        return data
 
     def _break(self, why: str) -> bytes:
         self.broken = why

@@ -19,35 +19,48 @@ from evenkeel_router.api.inference import (
     Limits,
     adapter_of,
     check_output,
+    splice,
+    without_guarded,
+)
+from evenkeel_router.api.prompt import (
+    TEXT_PARTS,
+    Part,
+    RawContents,
     check_parts,
     prompt_of_turns,
-    splice,
     text_of,
-    without_guarded,
 )
 
 UNSUPPORTED: Final = "unsupported_parameter"
 """OpenAI's code for a feature that the model or the service lacks."""
 _NOT_STORED: Final = b'"store":false'
-
-
-class _Part(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    image_url: Raw | UnsetType = UNSET
+_TEXT_PARTS: Final = TEXT_PARTS | {"reasoning_text", "summary_text"}
 
 
 class _Item(msgspec.Struct):
-    """A message, a tool's call or its result. What is no text counts by its bytes."""
+    """A message, a tool's call or its result."""
 
     type: str = "message"
     role: str = ""
-    content: str | list[_Part] | None = None
+    content: str | list[Part] | None = None
     name: str | None = None
     arguments: str | None = None
     output: Raw | UnsetType = UNSET
     input: Raw | UnsetType = UNSET
     summary: Raw | UnsetType = UNSET
+
+
+_READ_ITEMS: Final = frozenset(
+    {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
+)  # fmt: skip
+"""Types of items whose members are those of `_Item`. Others are read again as they were sent."""
+
+
+class _RawItems(msgspec.Struct):
+    input: list[Raw]
+
+
+_RAW_ITEMS: Final = msgspec.json.Decoder(_RawItems)
 
 
 class _Responses(Guarded, kw_only=True):
@@ -75,7 +88,8 @@ def responses(body: bytes, limits: Limits) -> Inference:
     if not isinstance(fields.input, str):
         check_parts("input", (item.content for item in fields.input))
         _refuse_references(fields.input)
-    given = prompt_of_turns(fields.tools, _turns(fields))
+    contents = None if _is_plain(fields) else RawContents(b"{}")
+    given = prompt_of_turns(fields.tools, _turns(fields, body, contents), contents)
     body, stripped = without_guarded(body, fields)
     return Inference(
         body=body if fields.store is not UNSET else splice(body, _NOT_STORED),
@@ -83,6 +97,9 @@ def responses(body: bytes, limits: Limits) -> Inference:
         prompt_bytes=given.size_bytes,
         prompt_tokens=None,
         max_output_tokens=fields.max_output_tokens,
+        most_output_tokens=fields.max_output_tokens or limits.max_output_tokens,
+        media=given.media,
+        loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
         stripped=stripped,
         adapter=adapter_of(fields.model, limits),
@@ -126,14 +143,32 @@ def _is_given(value: Raw | UnsetType) -> bool:
     return value is not UNSET and bytes(value) != b"null"
 
 
-def _turns(fields: _Responses) -> Iterator[tuple[str, list[str]]]:
+def _is_plain(fields: _Responses) -> bool:
+    """Whether all items are of text."""
+    return isinstance(fields.input, str) or all(map(_is_text, fields.input))
+
+
+def _is_text(item: _Item) -> bool:
+    if item.type not in _READ_ITEMS or text_of(item.output)[:1] in ("[", "{"):
+        return False
+    parts = item.content if isinstance(item.content, list) else ()
+    return all(part.text is not None and part.type in _TEXT_PARTS for part in parts)
+
+
+def _turns(
+    fields: _Responses, body: bytes, contents: RawContents | None
+) -> Iterator[tuple[str, list[str]]]:
     if fields.instructions is not None:
         yield "system", [fields.instructions]
     if isinstance(fields.input, str):
         yield "user", [fields.input]
         return
-    for item in fields.input:
-        yield item.role or item.type, _pieces(item)
+    raw = [] if contents is None else _RAW_ITEMS.decode(body).input
+    for index, item in enumerate(fields.input):
+        if contents is None or _is_text(item):
+            yield item.role or item.type, _pieces(item)
+        else:
+            yield item.role or item.type, [contents.part(raw[index])]
 
 
 def _pieces(item: _Item) -> list[str]:
@@ -141,9 +176,6 @@ def _pieces(item: _Item) -> list[str]:
     if isinstance(content, str):
         pieces = [content]
     else:
-        pieces = [
-            part.text if part.text is not None else text_of(part.image_url) or part.type
-            for part in content or ()
-        ]
+        pieces = [part.text or "" for part in content or ()]
     encoded = map(text_of, (item.output, item.input, item.summary))
     return pieces + [one for one in (item.name, item.arguments, *encoded) if one]

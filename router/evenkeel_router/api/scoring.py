@@ -12,19 +12,22 @@ from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import invalid
 from evenkeel_router.api.inference import (
-    MAX_PROMPTS,
     Guarded,
     Inference,
-    Input,
     Limits,
-    Message,
-    Prompt,
     adapter_of,
     check_model,
     check_not_empty,
     input_only,
+)
+from evenkeel_router.api.prompt import (
+    MAX_PROMPTS,
+    Input,
+    Message,
+    Prompt,
     prompt_of_input,
     prompt_of_messages,
+    with_prefix,
 )
 
 
@@ -105,7 +108,7 @@ def tokenize(body: bytes, limits: Limits) -> Inference:
     fields = _TOKENIZE.decode(body)
     adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     if fields.messages is not None:
-        given = prompt_of_messages(fields.messages, fields.tools)
+        given = with_prefix(prompt_of_messages(fields.messages, body), (fields.tools,))
     elif fields.prompt is not None:
         given = prompt_of_input(fields.prompt, "prompt")
     else:

@@ -7,7 +7,7 @@ out the line. Readers of events never raise.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -17,7 +17,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api import begun
 from evenkeel_router.api.answers import (
-    GENERATED,
+    GENERATED_ONE,
     MessageReply,
     Response,
     end_of,
@@ -28,6 +28,7 @@ from evenkeel_router.api.answers import (
 from evenkeel_router.api.begun import Progress
 from evenkeel_router.api.errors import (
     Dialect,
+    Outcome,
     Refusal,
     aborted,
     anthropic_error_event,
@@ -52,36 +53,42 @@ class _MessageEvent(MessageReply):
 _TYPED: Final = msgspec.json.Decoder(_Typed)
 _RESPONSE_EVENT: Final = msgspec.json.Decoder(_ResponseEvent)
 _MESSAGE_EVENT: Final = msgspec.json.Decoder(_MessageEvent)
+_INDEX: Final = re.compile(rb'"index":\s*(\d+)')
 _PREFIX: Final = b"event: "
 _DATA: Final = b"data: "
 _MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 class GeneratedScan(EventScan):
-    """`/generate`, where every event repeats all and counts up."""
+    """`/generate`, where every event repeats all of its sequence and counts up."""
 
-    __slots__ = ("_last",)
     PAYLOAD: ClassVar = b'"meta_info"'
 
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self._last = b""
+    _newest: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Index of a sequence → its last event."""
 
     @property
     def usage(self) -> Usage | None:
+        """The sum over the sequences; each event has the figures of one."""
         try:
-            return of_generated(GENERATED.decode(self._last)) if self._last else None
+            replies = [GENERATED_ONE.decode(event) for event in self._newest.values()]
         except UNREADABLE:
             return None
+        return of_generated(replies)
 
     def passes(self, chunk: bytes) -> bool:
         return False
 
     def _content(self, data: bytes) -> bool:
-        self._last = data
-        if not self.begun:
-            self._begin(begun.of_generated(data))
-        self.events += 1
+        index = _INDEX.search(data)
+        self._newest[b"" if index is None else index[1]] = data
+        if not self.begun and not self._begins(data, begun.of_generated(data)):
+            return True
+        if not self.left:
+            self.cut = self.done = True
+            self._rewritten = b"data: [DONE]\n\n"
+            return False
+        self.left -= 1
         return True
 
     def close(self) -> None:
@@ -94,22 +101,18 @@ class GeneratedScan(EventScan):
         return super()._data(data)
 
     def _note_end(self) -> None:
-        """The last event has the reason of the end."""
-        reason = end_of(self._last) if self._last else None
-        self._ends = bool(reason)
-        if (failure := aborted(reason)) is not None:
-            self.failure = failure
+        """The last event of each sequence has the reason of its end."""
+        reasons = [end_of(event) for event in self._newest.values()]
+        self._ends = bool(reasons) and all(reasons)
+        failures = filter(None, map(aborted, reasons))
+        self.failure = next(failures, self.failure)
 
 
-class _NamedScan(EventScan, ABC):
+class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
 
-    __slots__ = ("passed",)
-
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self.passed = 0
-        """Events so far, of any kind."""
+    passed: int = 0
+    """Events so far, of any kind."""
 
     def passes(self, chunk: bytes) -> bool:
         return False  # every event is counted by its name
@@ -140,29 +143,35 @@ class _NamedScan(EventScan, ABC):
         if name == b"error" or (not name and failure_in(data) is not None):
             return self._fails(data)
         self._note(name, data)
-        return True
+        return not self.cut
 
-    @abstractmethod
+    def _written(self, data: bytes) -> None:
+        """Count an event with content."""
+        self.begun = True
+        if not self.content_events:
+            self._sample(data)
+        self._count(data)
+
     def _note(self, name: bytes, data: bytes) -> None:
         """Take what an event says about usage, failure or the end."""
+        raise NotImplementedError
 
 
 class ResponsesScan(_NamedScan):
     """`/v1/responses`."""
 
-    __slots__ = ()
-
     def _note(self, name: bytes, data: bytes) -> None:
-        if name in (b"response.completed", b"response.incomplete"):
+        if name.endswith(b".delta"):
+            if self.begun or begun.of_response(name, data) is Progress.CONTENT:
+                self._written(data)
+        elif name in (b"response.completed", b"response.incomplete"):
             self._usage = _of_response(data)
             self.done = self.begun = True
         elif name == b"response.failed":
             self._usage = _of_response(data)
             self.done = self._fails(data)
-        else:
-            if not self.begun:
-                self.begun = begun.of_response(name, data) is Progress.CONTENT
-            self.events += self.begun and name.endswith(b".delta")
+        elif not self.begun:
+            self.begun = begun.of_response(name, data) is Progress.CONTENT
 
     def error_event(self, refusal: Refusal) -> bytes:
         return response_error_event(refusal, self.passed)
@@ -170,27 +179,30 @@ class ResponsesScan(_NamedScan):
     def last_event(self) -> bytes:
         return b""
 
+    def _end_of_cut(self, data: bytes) -> bytes:
+        self.failure = _beyond("max_output_tokens")
+        return self.error_event(self.failure)
+
 
 class MessagesScan(_NamedScan):
     """`/v1/messages`. The first event has the input, the last but one the output so far."""
 
-    __slots__ = ("_input", "_output_tokens")
-
-    def __init__(self, *, drops_usage: bool) -> None:
-        super().__init__(drops_usage=drops_usage)
-        self._input: Usage | None = None
-        self._output_tokens: int | None = None
+    _input: Usage | None = None
+    _output_tokens: int | None = None
 
     @property
     def usage(self) -> Usage | None:
         """The reported usage. Events count as output tokens until those are reported; None without the input."""
         if self._input is None:
             return None
-        output = self.events if self._output_tokens is None else self._output_tokens
+        output = self.output_tokens if self._output_tokens is None else self._output_tokens
         return self._input._replace(output_tokens=output)
 
     def _note(self, name: bytes, data: bytes) -> None:
-        if name in (b"message_start", b"message_delta"):
+        if name == b"content_block_delta":
+            if self.begun or begun.of_message(name, data) is Progress.CONTENT:
+                self._written(data)
+        elif name in (b"message_start", b"message_delta"):
             usage = _of_message(data)
             if usage is None:
                 return
@@ -202,16 +214,27 @@ class MessagesScan(_NamedScan):
         elif name == b"message_stop":
             self.done = True
             self.begun = self.begun or self._ends
-        else:
-            if not self.begun:
-                self.begun = begun.of_message(name, data) is Progress.CONTENT
-            self.events += self.begun and name == b"content_block_delta"
+        elif not self.begun:
+            self.begun = begun.of_message(name, data) is Progress.CONTENT
 
     def error_event(self, refusal: Refusal) -> bytes:
         return anthropic_error_event(refusal)
 
     def last_event(self) -> bytes:
         return _MESSAGE_STOP
+
+    def _end_of_cut(self, data: bytes) -> bytes:
+        self.failure = _beyond("max_tokens")
+        return self.error_event(self.failure)
+
+
+def _beyond(field: str) -> Refusal:
+    """Why a stream is cut."""
+    return Refusal(
+        Outcome.REPLICA_FAILED,
+        f"The replica went on beyond {field}; the router ended its answer.",
+        code="output_too_long",
+    )
 
 
 def _type_of(data: bytes) -> bytes:

@@ -186,6 +186,9 @@ class HealthMonitor:
         size = await self._prober.size(watch.replica)
         watch.sized = True  # a process that does not answer once will not answer later
         if size is not None:
+            member = self._replicas.fleet.member(watch.replica.name)
+            if member is not None:
+                member.context_tokens = size.max_input_tokens
             self._service_ledger.replica_is_of_size(
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
             )

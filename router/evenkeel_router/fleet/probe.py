@@ -38,13 +38,17 @@ class ProbeVerdict(Enum):
     GONE = "gone"  # it refuses connections
 
 
+Tokens = Annotated[int, msgspec.Meta(gt=0, le=2**31)]
+"""Tokens of a pool or a context. More than any engine has is a claim that would make every client's debt larger (R18)."""
+
+
 class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
     """What `GET /server_info` says of an engine's size, out of SGLang's hundreds of fields."""
 
-    max_total_num_tokens: Annotated[int, msgspec.Meta(gt=0)]
+    max_total_num_tokens: Tokens
     """Tokens of the KV pool."""
-    context_length: int | None = None
-    max_req_input_len: int | None = None
+    context_length: Tokens | None = None
+    max_req_input_len: Tokens | None = None
 
     @property
     def max_input_tokens(self) -> int:

@@ -24,7 +24,7 @@ from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.fleet.discovered import DiscoveredReplica
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import Activation, WaitQueue
-from evenkeel_router.ledger.service_ledger import cost_of
+from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.settings import Settings
 
@@ -78,6 +78,16 @@ class Replicas:
         """A replica is no longer configured: its metrics end."""
         del self.configured[name]
         self.totals.pop(name, None)
+
+    def take_speeds(self, service_ledger: ServiceLedger) -> None:
+        """Give the fleet policy the speeds of the replicas that the ledger's reports show (R2)."""
+        speeds = {}
+        for member in self.fleet:
+            incarnation = service_ledger.accounting.incarnation(member.name)
+            speed = service_ledger.fairness.speed(incarnation)
+            if speed is not None:
+                speeds[member.name] = speed
+        self.fleet.measured(speeds)
 
     def apply(self, config: RouterConfig, before: RouterConfig) -> None:
         """Use a changed configuration. A changed policy starts from zero, which R8 allows."""

@@ -10,10 +10,9 @@ change the figures of the new one, and the prefix index can sweep a departed slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
@@ -21,6 +20,7 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
 from evenkeel_router.fleet.discovered import TERMINATING
+from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
@@ -29,32 +29,7 @@ SPARE_SLOTS: Final = 8
 """A slot is used again only while more than this many are free: the index has swept it by then."""
 
 
-class Basis(StrEnum):
-    """The basis of a match; the label `mode` of metrics."""
-
-    TEXT = "text"
-    """Blocks of text that were sent to the replica."""
-    ESTIMATED = "estimated"
-    """Pages of tokens that were sent to the replica."""
-    EXACT = "exact"
-    """Pages of tokens, by complete KV events of the replica."""
-
-
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
-
-
-class Pages(NamedTuple):
-    """The first prompt of a request in tokens mode."""
-
-    hashes: Sequence[int]
-    """Hashes of the prompt's whole pages."""
-    page_tokens: int
-    tokens: int
-    """Tokens of the prompt."""
-
-    def cached(self, pages: int) -> int:
-        """Tokens that an engine finds cached if it holds `pages`. Never the last token: the engine computes it for its output."""
-        return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +44,8 @@ class Member:
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """Times that the replica joined."""
+    context_tokens: int = 0
+    """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)
     """What the outcomes of requests show of the replica's process; `health` replaces it."""
 
@@ -97,13 +74,6 @@ class MatchedRequest(msgspec.Struct, frozen=True):
         dispatch = self.dispatch
         cached = min(dispatch.matched_tokens, dispatch.input_tokens)
         return Usage(dispatch.input_tokens, cached, output_tokens)
-
-
-class Prediction(msgspec.Struct, frozen=True, gc=False):
-    """How many tokens of its prompt a request should find cached at the replica chosen for it."""
-
-    basis: Basis
-    cached_tokens: int
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -137,14 +107,14 @@ class Fleet:
         self._slots: list[Member | None] = []
         self._last_slot = -1
         self.outstanding: list[int] = []
-        """Requests that have not finished, by slot (s_w)."""
+        """Sequences of requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
         self._is_wary = False
         """Whether any client avoids a replica, or any replica is not trusted."""
         self.rested: ReplicaSet = EMPTY
         """Suspects of which each may get one request as a probe."""
         self._returning: ReplicaSet = EMPTY
-        """Replicas that may hold few requests at a time."""
+        """Replicas that may hold few sequences at a time."""
         self.avoided: dict[str, ReplicaSet] = {}
         """Client → the replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No
         empty sets."""
@@ -159,7 +129,7 @@ class Fleet:
         return self._members.get(name)
 
     def load(self, member: Member) -> int:
-        """Requests that have not finished at a replica."""
+        """Sequences that have not finished at a replica."""
         return 0 if member.slot is None else self.outstanding[member.slot]
 
     def blocks(self, member: Member) -> int:
@@ -302,6 +272,16 @@ class Fleet:
             self._slots[member.slot] = None
             member.slot = None
 
+    def measured(self, speeds: Mapping[str, float]) -> None:
+        """Weighted tokens per second of replicas while requests waited there, by name."""
+        self.policy.measured(
+            {
+                member.slot: speeds[member.name]
+                for member in self._members.values()
+                if member.slot is not None and member.name in speeds
+            }
+        )
+
     def replace_policy(self, policy: FleetPolicy) -> None:
         """A changed policy starts from zero (R8 allows it)."""
         self.policy = policy
@@ -324,25 +304,34 @@ class Fleet:
         pages: Pages | None = None,
         adapter: str | None = None,
         cache_salt: str = "",
+        sequences: int = 1,
     ) -> MatchedRequest:
         """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
         if not self.policy.matches_prefix:
-            return MatchedRequest(
-                Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0
-            )
+            dispatch = Dispatch(client, input_tokens, weight, sequences=sequences)
+            return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
-            depth, holders = self.index.match(blocks, self.routable)
-            matched_tokens = pages.cached(depth)
         else:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
-            depth, holders = self.index.match(blocks, self.routable)
-            matched_tokens = input_tokens * depth * self._block_bytes // len(text) if depth else 0
+
+        length, block_bytes = len(text), self._block_bytes
+
+        def tokens(depth: int) -> int:
+            if pages is not None:
+                return pages.cached(depth)
+            return input_tokens * depth * block_bytes // length if depth else 0
+
+        def matched_at(slot: int) -> int:
+            return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
+
+        depth, holders = self.index.match(blocks, self.routable)
+        matched_tokens = tokens(depth)
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
@@ -352,6 +341,8 @@ class Fleet:
             matched_tokens=matched_tokens,
             adapter_tokens=adapter_tokens,
             blocks=blocks,
+            matched_at=matched_at,
+            sequences=sequences,
         )
         return MatchedRequest(dispatch, depth, pages, adapter)
 
@@ -372,7 +363,7 @@ class Fleet:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
-        self.outstanding[slot] += 1
+        self.outstanding[slot] += match.dispatch.sequences
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
@@ -397,7 +388,7 @@ class Fleet:
         return ReplicaSet(1 << slot), True
 
     def _limit(self, member: Member, slot: int) -> None:
-        """Take a replica that returns out of the choice while it holds as many requests as it may."""
+        """Take a replica that returns out of the choice while it holds as many sequences as it may (R19)."""
         if not self._returning >> slot & 1 or not member.routable:
             return
         others, allowed = self.routable & ~(1 << slot), member.standing.allowed
@@ -408,15 +399,13 @@ class Fleet:
 
     def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
-        dispatch, pages = match.dispatch, match.pages
-        depth, tokens = match.matched_blocks, dispatch.matched_tokens
-        if depth and not dispatch.longest >> slot & 1:
-            depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
-            tokens = round(tokens * (depth / match.matched_blocks))
-        if pages is None:
+        dispatch, tokens = match.dispatch, match.dispatch.matched_tokens
+        if match.matched_blocks and not dispatch.longest >> slot & 1:
+            tokens = dispatch.matched_at(slot)
+        if match.pages is None:
             return Prediction(_TEXT, tokens)
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
-        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
+        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, tokens)
 
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
         """The request ended there: replace its estimated charge.
@@ -427,7 +416,7 @@ class Fleet:
         if not self.alive(ticket):  # the next process in the slot did not get this request
             return
         slot, match = ticket.slot, ticket.match
-        self.outstanding[slot] -= 1
+        self.outstanding[slot] -= match.dispatch.sequences
         if self._is_wary:
             if ticket.probe:
                 ticket.member.standing.probing = False

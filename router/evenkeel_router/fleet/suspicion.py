@@ -1,6 +1,6 @@
 """Judges one replica's process by the outcomes of its requests (R20). Pure: times are passed in, seconds of one clock.
 
-| state     | requests that the router sends there              | ended by                                                |
+| state     | sequences that the router sends there             | ended by                                                |
 |-----------|---------------------------------------------------|---------------------------------------------------------|
 | new       | at most `NEW`                                     | the first answer: trusted; evidence of failures: suspect|
 | trusted   | any number                                        | evidence of failures: suspect                           |
@@ -34,9 +34,9 @@ MEMORY: Final = 64
 LONGEST_S: Final = 5.0
 """Longest rest between two probes: bounds how late the router notices that the replica works again."""
 NEW: Final = 4
-"""Requests at a time of a process that has not begun any answer, while other replicas hold fewer than they may."""
+"""Sequences at a time of a process that has not begun any answer, while other replicas hold fewer than they may."""
 RETURNED: Final = 8
-"""Requests at a time from which on a replica that returns is trusted."""
+"""Sequences at a time from which on a replica that returns is trusted."""
 
 
 def most_suspects(replicas: int) -> int:
@@ -125,7 +125,7 @@ class Standing:
         self.failures = 0.0
         """Requests that it failed."""
         self.allowed: int | None = NEW if is_new else None
-        """Requests that a replica which returns, or is new, may hold at a time; 0: it is suspect. None: it is trusted."""
+        """Sequences that a replica which returns, or is new, may hold at a time; 0: it is suspect. None: it is trusted."""
         self.probing = False
         """Whether a suspect has a probe."""
         self.evidence: Evidence | None = None

@@ -15,6 +15,9 @@ whose streams have not begun: a queue shows there at once, and there are more of
 | `QUEUE` wait                 | the same                                                | a quarter less, at least `QUEUE`  |
 | more than `QUEUE` wait       | as many as run and `QUEUE`, at most a quarter less      | the same way                      |
 
+The figures are claims (R18): they count up to `MOST_REPORTED`, and the limits grow up to `LARGEST_BATCH`. Otherwise one engine's
+page could let every request of one client through its gate.
+
 SGLang renews its figures with each prefill, and otherwise only every 40 decode steps. So a reading may be old, and one reading alone
 never cuts a limit by more than a quarter.
 """
@@ -32,6 +35,9 @@ LEAST_KEPT: Final = 0.75
 GROWTH: Final = 1.125
 FULL: Final = 0.95
 """Part of the memory from which on the batch cannot grow: vLLM and SGLang take running requests out of the batch when it is full."""
+MOST_REPORTED: Final = 65_536.0
+LARGEST_BATCH: Final = 8192.0
+"""Most sequences at an engine. The largest batches of real ones have some thousands."""
 
 _SAMPLE: Final = re.compile(
     rb"^(?:vllm:(?:num_requests_(waiting|running)|kv_cache_(usage)_perc)"
@@ -47,9 +53,9 @@ class EngineLoad(NamedTuple):
     """One reading."""
 
     running: float
-    """Requests that run."""
+    """Sequences that run."""
     waiting: float
-    """Requests that wait."""
+    """Sequences that wait."""
     usage: float
     """Part of the memory for KV that is in use, from 0 to 1. The largest of several engines behind one port."""
 
@@ -66,8 +72,9 @@ def read_load(page: bytes) -> EngineLoad | None:
             value = float(match[6])
         except ValueError:
             return None
+        value = min(max(value, 0.0), MOST_REPORTED)
         if name == b"usage":
-            usage = max(usage, value)
+            usage = max(usage, min(value, 1.0))
         else:
             found |= name in _WAITING
             sums[b"waiting" if name in _WAITING else name] += value
@@ -98,7 +105,7 @@ class EngineLimit:
         self.load = load
         taken = max(load.running, begun) + QUEUE
         if not self.limit:
-            self.limit = max(FIRST, taken)
+            self.limit = min(max(FIRST, taken), LARGEST_BATCH)
             return
         if load.waiting >= QUEUE:
             self._slow_start = False
@@ -110,3 +117,5 @@ class EngineLimit:
                 self.limit *= 2 if self._slow_start else GROWTH
             if streams_held_up:
                 self.unanswered += self.unanswered if self._slow_start else 1
+        self.limit = min(self.limit, LARGEST_BATCH)
+        self.unanswered = min(self.unanswered, LARGEST_BATCH)

@@ -51,12 +51,20 @@ class Gate:
         self.whole = Window(WHOLE)
         self.engine = EngineLimit()
         self.clients: Counter[str] = Counter()
-        """Requests that wait, by client. No zeros."""
+        """Sequences of the requests that wait, by client. No zeros."""
         self._waiting_streamed = 0
         self.sent: dict[GatedRequest, None] = {}
         """Requests at the replica."""
         self.admitted: Counter[str] = Counter()
-        """Requests that went to the replica since they were last published, by client."""
+        """Sequences of the requests that went to the replica since they were last published, by client."""
+        self.at_engine = 0
+        """Sequences of the requests at the replica."""
+        self._passed: dict[GatedRequest, int] = {}
+        """Request of several sequences that was refused → sequences that went to the replica since."""
+        self._held_up: GatedRequest | None = None
+        """A request of several sequences for which the engine had no room; no other one goes before it for good."""
+        self._reserves = False
+        """Whether no other request goes to the engine before `_held_up`."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -64,7 +72,7 @@ class Gate:
 
     @property
     def unanswered(self) -> int:
-        """Requests at the replica that have not begun, as far as the router sees."""
+        """Sequences at the replica that have not begun, as far as the router sees."""
         return len(self.streamed) + len(self.whole)
 
     @property
@@ -81,21 +89,32 @@ class Gate:
             return False
         waiting = len(self.policy)
         streamed = self._waiting_streamed
-        return (streamed > 0 and self._has_room(streams=True)) or (
-            waiting > streamed and self._has_room(streams=False)
+        return (streamed > 0 and self._has_room_for_next(streams=True)) or (
+            waiting > streamed and self._has_room_for_next(streams=False)
         )
+
+    def _has_room_for_next(self, *, streams: bool) -> bool:
+        """Whether the window has room: for the request that it is reserved for, else for one of a single sequence."""
+        reserved = self._window(streams=streams).reserved
+        return self._has_room(streams=streams, sequences=reserved.sequences if reserved else 1)
 
     def would_send(self, request: GatedRequest) -> bool:
         """Whether the request could go to the replica at once if it came here, where nothing waits."""
         held = self.sharing.holds([request.client])
-        return not held and self.engine_has_room and self._takes(request)
+        return not held and self._engine_takes(request.sequences) and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
         """Whether the engine takes more, by its own figures; True where it has none."""
+        held_up = self._held_up
+        return self._engine_takes(held_up.sequences if held_up and self._reserves else 1)
+
+    def _engine_takes(self, sequences: int) -> bool:
+        """Whether the engine takes so many more; a request that is larger than its limit goes alone."""
         if self.engine.load is None:
             return True
-        return len(self.sent) < max(1, int(self.engine.limit * self.streamed.part))
+        most = max(1, int(self.engine.limit * self.streamed.part))
+        return self.at_engine + sequences <= most or not self.at_engine
 
     @property
     def is_held(self) -> bool:
@@ -111,8 +130,8 @@ class Gate:
         if load is None:
             self.engine.lost()
             return
-        begun = len(self.sent) - self.unanswered
-        held_up = len(self.policy) > 0 and not self.engine_has_room
+        begun = self.at_engine - self.unanswered
+        held_up = len(self.policy) > 0 and (self._held_up is not None or not self.engine_has_room)
         streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
         if load.waiting > QUEUE:
             self.streamed.queue_is_long()
@@ -149,7 +168,7 @@ class Gate:
         if not self.clients:
             self._waits_alone(request)
         self.policy.arrive(request, now_s)
-        self.clients[request.client] += 1
+        self.clients[request.client] += request.sequences
         self._waiting_streamed += request.streams
 
     def admit(self, now_s: float) -> list[GatedRequest]:
@@ -195,6 +214,7 @@ class Gate:
         """
         if request in self.sent:
             del self.sent[request]
+            self.at_engine -= request.sequences
             self._window(streams=request.streams).left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
@@ -210,7 +230,7 @@ class Gate:
         running: Counter[str] = Counter()
         service: defaultdict[str, float] = defaultdict(float)
         for request in self.sent:
-            running[request.client] += 1
+            running[request.client] += request.sequences
             paid, output = request.paid_output_tokens, request.output_tokens
             if output > paid:
                 service[request.client] += cost.output_cost(request.extend_tokens, paid, output)
@@ -229,37 +249,70 @@ class Gate:
         return [one for one in self.policy.waiting() if isinstance(one, GatedRequest)]
 
     def _answer(self, request: GatedRequest, now_s: float) -> AdmissionResult:
+        held_up = self._held_up
+        if self._reserves and held_up is not request:
+            return AdmissionResult.LATER  # until the other one is proposed
+        if not self._engine_takes(request.sequences):
+            return self._wait_for_engine(request)
         if not self._takes(request):
-            # `LATER`: the other window has room.
-            return (
-                AdmissionResult.NO_ROOM
-                if self._has_room(streams=request.streams)
-                else AdmissionResult.LATER
-            )
+            if request.sequences > 1 and self._was_passed(request):
+                window = self._window(streams=request.streams)
+                window.reserved = window.reserved or request
+            # `LATER`: the other window has room, or others fit.
+            fits_one = self._has_room(streams=request.streams) and request.sequences == 1
+            return AdmissionResult.NO_ROOM if fits_one else AdmissionResult.LATER
         request.extend_tokens = request.uncached_tokens
         self._waits_no_more(request)
         self._sent(request, now_s)
         return AdmissionResult.ADMITTED
 
+    def _wait_for_engine(self, request: GatedRequest) -> AdmissionResult:
+        """The engine has no room for all sequences of a request: others go before it, up to as many as it has."""
+        if request.sequences == 1:
+            return AdmissionResult.NO_ROOM
+        self._held_up = self._held_up or request
+        if self._held_up is not request or not self._was_passed(request):
+            return AdmissionResult.LATER
+        self._reserves = True
+        return AdmissionResult.NO_ROOM
+
+    def _was_passed(self, request: GatedRequest) -> bool:
+        """Whether others had as many sequences as a request, since it was refused first."""
+        return self._passed.setdefault(request, 0) >= request.sequences
+
     def _sent(self, request: GatedRequest, now_s: float) -> None:
         self.sent[request] = None
-        self.admitted[request.client] += 1
+        self.at_engine += request.sequences
+        for one in self._passed:
+            self._passed[one] += request.sequences
+        self.admitted[request.client] += request.sequences
         (self.streamed if request.streams else self.whole).sent(request, now_s)
 
     def _waits_no_more(self, request: GatedRequest) -> None:
         self._waiting_streamed -= request.streams
-        self.clients[request.client] -= 1
+        self.clients[request.client] -= request.sequences
         if not self.clients[request.client]:
             del self.clients[request.client]
+        if request.sequences > 1:
+            window = self._window(streams=request.streams)
+            if window.reserved is request:
+                window.reserved = None
+            if self._held_up is request:
+                self._held_up, self._reserves = None, False
+            self._passed.pop(request, None)
 
     def _takes(self, request: GatedRequest) -> bool:
-        has_room = self._has_room(streams=request.streams)
+        window = self._window(streams=request.streams)
+        if window.reserved is not None and window.reserved is not request:
+            return False
+        has_room = self._has_room(streams=request.streams, sequences=request.sequences)
         return has_room and not (request.streams and self.streamed.would_overtake(request))
 
-    def _has_room(self, *, streams: bool) -> bool:
+    def _has_room(self, *, streams: bool, sequences: int = 1) -> bool:
+        window = self._window(streams=streams)
         if self.engine.load is None:
-            return self._window(streams=streams).has_room
-        return not streams or self.streamed.takes(self.engine.unanswered)
+            return window.takes(window.limit, sequences)
+        return not streams or window.takes(self.engine.unanswered, sequences)
 
     def _window(self, *, streams: bool) -> Window:
         return self.streamed if streams else self.whole

@@ -88,6 +88,8 @@ class Turn:
 
     def begun(self, usage: Usage | None) -> None:
         """The client is sent the first of the answer. `usage`: of a whole answer; None for a stream."""
+        if usage is None and not self.request.streams:
+            return  # a stream of several sequences counts until its end
         output_tokens = 0 if usage is None or self.request.streams else usage.output_tokens
         self._gates.begun(self, output_tokens)
 
@@ -123,8 +125,20 @@ class Gates:
         """Requests that wait at all gates."""
         return sum(len(place.gate) for place in self._places.values())
 
+    @property
+    def waiting(self) -> int:
+        """Sequences of the requests that wait at all gates."""
+        return sum(place.gate.clients.total() for place in self._places.values())
+
     def enter(
-        self, ticket: Ticket, client: Client, *, streams: bool, max_output_tokens: int, paid: Paid
+        self,
+        ticket: Ticket,
+        client: Client,
+        *,
+        streams: bool,
+        max_output_tokens: int,
+        paid: Paid,
+        sequences: int = 1,
     ) -> Turn:
         """A request was selected for a replica whose queue is ordered here: it waits there.
 
@@ -147,7 +161,9 @@ class Gates:
             charge_input=not paid.input,
             paid_output_tokens=paid.output_tokens,
             matched_tokens=ticket.prediction.cached_tokens,
-            streams=streams,
+            # Of several sequences the first event shows the beginning of one.
+            streams=streams and sequences == 1,
+            sequences=sequences,
         )
         turn = place.turns[request] = Turn(self, place, request)
         if not place.gate.enter(request, now_s):

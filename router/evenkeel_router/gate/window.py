@@ -26,6 +26,10 @@ that has not begun was overtaken by `most_overtakes` others, no streamed request
 request ends beside it alone: then a place was free, and the engine had another reason. From then on the engine counts as one that
 prefers long matches, and a request waits while one with a much shorter match has not begun.
 
+The unit is the sequence: prompts times answers to each (R19). A request of several sequences goes to the replica when all of them fit;
+one that is larger than the window goes alone. While it waits for that, others go before it, until they had as many sequences as it
+has; then the window is reserved for it. The beginning of its last sequence does not show, so it counts as a whole answer.
+
 Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
 
 The best pace is the lowest seen. While the limit is the floor, it rises by `FORGETTING` with each request up to the paces seen
@@ -83,6 +87,8 @@ class GatedRequest(Request):
 
     streams: bool = True
     """Whether its answer comes as events, so that its beginning is seen."""
+    sequences: int = 1
+    """Sequences that the engine computes for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +103,10 @@ class Window:
     """Seconds per token of work; infinite before the first request has begun."""
     _sent: dict[GatedRequest, tuple[float, int]] = field(default_factory=dict)
     """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
+    reserved: GatedRequest | None = None
+    """A request of several sequences that waits for the window; no other one of its kind goes before it."""
+    _count: int = 0
+    """Sequences of the requests that have not begun."""
     _tokens: int = 0
     _free_places: int = 0
     """Streams that ended, less those that began since."""
@@ -111,22 +121,24 @@ class Window:
         self.limit = float(self.rules.floor)
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return self._count
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be sent."""
+        """Whether another request of one sequence may be sent."""
         return self.takes(self.limit)
 
-    def takes(self, limit: float) -> bool:
-        """Whether another request may be sent if so many may be without an answer."""
-        count, rules, part = len(self._sent), self.rules, self.part
+    def takes(self, limit: float, sequences: int = 1) -> bool:
+        """Whether another request may be sent if so many sequences may be without an answer."""
+        count, rules, part = self._count + sequences, self.rules, self.part
         if self._overtakes >= rules.most_overtakes:
             return False
-        if count < max(1, round(rules.floor * part)):
+        if count <= max(1, round(rules.floor * part)):
             return True
         most = int((limit + self._free_places) * part)
-        return count < most and self._tokens < rules.most_tokens * part
+        if count <= most and self._tokens < rules.most_tokens * part:
+            return True
+        return not self._count  # larger than the window: alone
 
     def would_overtake(self, request: GatedRequest) -> bool:
         """Whether the engine would take this request before one that was sent earlier."""
@@ -138,6 +150,7 @@ class Window:
     def sent(self, request: GatedRequest, now_s: float) -> None:
         """A request goes to the replica."""
         self._tokens += request.extend_tokens
+        self._count += request.sequences
         self._sent[request] = (now_s, self._tokens)
 
     def left(self, request: GatedRequest) -> None:
@@ -145,6 +158,7 @@ class Window:
         is_oldest = next(iter(self._sent), None) is request
         if self._sent.pop(request, None) is not None:
             self._tokens -= request.extend_tokens
+            self._count -= request.sequences
             if is_oldest:
                 self._overtakes = 0
             return
@@ -165,6 +179,7 @@ class Window:
         oldest = next(iter(self._sent))
         sent = self._sent.pop(request)
         self._tokens -= request.extend_tokens
+        self._count -= request.sequences
         if self._free_places:
             self._free_places -= 1
         if oldest is request:
@@ -173,7 +188,8 @@ class Window:
             self._overtakes += 1
             self._prefers_matches |= self._overtakes >= self.rules.most_overtakes
         sent_s, tokens_ahead = sent
-        work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens
+        # Its sequences decode at the same time.
+        work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens / request.sequences
         pace = (now_s - sent_s) / work
         is_least = self.limit <= self.rules.floor
         self.best_pace = min(pace, self.best_pace * (FORGETTING if is_least else 1.0))

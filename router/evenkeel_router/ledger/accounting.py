@@ -44,10 +44,17 @@ class Booking(msgspec.Struct, frozen=True):
     """Incarnation that the request is sent to; empty where it is unknown: nothing is booked."""
     client: Client
     number: int
-    """Number of the booking; it rises from dispatch to dispatch."""
+    """Number of the booking's first sequence; it rises from dispatch to dispatch."""
     key: str
     """The client key to send."""
     paid: Paid
+    sequences: int = 1
+    """Sequences of the request: engines queue, admit and report each of them (R19)."""
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of its sequences."""
+        return range(self.number, self.number + self.sequences)
 
 
 class Accounting:
@@ -69,7 +76,7 @@ class Accounting:
         self._left_s: dict[str, float] = {}
         """Departed incarnation that is not closed yet → when it may be closed."""
         self._open: dict[str, dict[str, dict[int, None]]] = {}
-        """Incarnation → client → numbers of its open requests, oldest first. No empty ones."""
+        """Incarnation → client → numbers of the sequences of its open requests, oldest first. No empty ones."""
         self._draining: set[str] = set()
         """Incarnations whose queues are to be moved."""
         self._incomplete: set[str] = set()
@@ -263,16 +270,22 @@ class Accounting:
 
     # What this router does.
 
-    def sends(self, replica: str, client: Client, *, paid: Paid, now_s: float) -> Booking:
+    def sends(
+        self, replica: str, client: Client, *, paid: Paid, now_s: float, sequences: int = 1
+    ) -> Booking:
         """A request is about to be sent. `paid`: at replicas before (R11)."""
         incarnation = self._at.get(replica, "")
         # The seed first: a client sent there without a seed counts as started from zero.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
-        self._bookings += 1
-        booking = Booking(incarnation, client, self._bookings, key, paid)
+        number = self._bookings = self._bookings + 1
+        booking = Booking(incarnation, client, number, key, paid, sequences)
         if incarnation:
             at = self._open.setdefault(incarnation, {})
-            at.setdefault(client.identity, {})[booking.number] = None
+            of_client = at.setdefault(client.identity, {})
+            of_client[number] = None
+            if sequences > 1:
+                self._bookings += sequences - 1
+                of_client |= dict.fromkeys(booking.numbers)
         return booking
 
     def ended(self, booking: Booking, usage: Usage | None) -> None:
@@ -282,6 +295,9 @@ class Accounting:
         at = self._open[booking.incarnation]
         of_client = at[booking.client.identity]
         del of_client[booking.number]
+        if booking.sequences > 1:
+            for number in booking.numbers[1:]:
+                del of_client[number]
         if not of_client:
             del at[booking.client.identity]
         if not at:
@@ -291,10 +307,16 @@ class Accounting:
             self.ledger.received(booking.incarnation, booking.client.identity, service)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
-        """An attempt failed without output. Returns what is paid by now: with its input, if the replica had computed that (R11)."""
-        computed = self.was_running(booking)
-        self.ended(booking, estimate if computed else None)
-        return booking.paid._replace(input=True) if computed else booking.paid
+        """An attempt failed without output. Returns what is paid by now: with its input, if the replica may have computed that (R11).
+
+        The ledger gets the input only if a report shows that it was computed.
+        """
+        computed, paid = self.was_running(booking), booking.paid
+        shown = computed and not self.is_in_doubt(booking)
+        self.ended(booking, estimate if shown else None)
+        if not computed:
+            return paid
+        return paid._replace(input=True, booked=shown or (paid.input and paid.booked))
 
     def moved(self, booking: Booking, verdict: RelocationVerdict | None, estimate: Usage) -> Paid:
         """A request was taken back from a draining replica. Returns what of it is paid by now (R11).
@@ -302,12 +324,15 @@ class Accounting:
         `verdict`: by its reports; None if none came. Then the request counts as begun and is booked there, so that the client
         pays for it once.
         """
-        if verdict is not None and booking.number in verdict.never:
+        if verdict is not None and verdict.never.issuperset(booking.numbers):
             self.ended(booking, NOTHING)
             return booking.paid
         self.ended(booking, estimate)  # the replica's reports contain all of its output
-        there = Paid(True) if verdict is None else verdict.paid[booking.number]
-        return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
+        there = 0
+        if verdict is not None:
+            began = (verdict.paid[one] for one in booking.numbers if one in verdict.paid)
+            there = sum(one.output_tokens for one in began)
+        return Paid(True, min(WHOLE, booking.paid.output_tokens + there))
 
     def held(self, incarnation: str, client: str) -> HeldWork:
         """What a replica has of a client, by its last report."""
@@ -320,18 +345,33 @@ class Accounting:
             cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
         )
 
+    def is_idle(self, incarnation: str) -> bool:
+        """Whether no request runs or waits at an incarnation by its last report; not if there was none."""
+        account = self.ledger.replica_accounts.get(incarnation)
+        return account is not None and not (
+            account.clients.positive(RUNNING) or account.clients.positive(WAITING)
+        )
+
     def open_at(self, incarnation: str, client: str) -> int:
-        """Number of a client's requests that this router has open at an incarnation."""
+        """Number of the sequences that this router has open for a client at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))
 
+    def is_in_doubt(self, booking: Booking) -> bool:
+        """Whether no report shows what the replica has of the request's client."""
+        account = self.ledger.replica_accounts.get(booking.incarnation)
+        if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
+            return True
+        return account.is_in_rest(booking.client.identity)
+
     def was_running(self, booking: Booking) -> bool:
-        """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order.
+        """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order. Of several
+        sequences, at least half had.
 
         The replica charged nothing for requests that only waited. If they counted as paid, each of them would get its input free.
         """
-        account = self.ledger.replica_accounts.get(booking.incarnation)
-        if account is None or not account.head or booking.incarnation.startswith(UNREPORTED):
-            return True  # the engine never reported: then nothing may be charged twice
+        if self.is_in_doubt(booking):
+            return True  # then nothing may be charged twice
+        account = self.ledger.replica_accounts[booking.incarnation]
         client = booking.client.identity
         at = (booking.incarnation, client)
         # One set for each report: with every booking that ends, younger ones would become the oldest.
@@ -339,7 +379,10 @@ class Accounting:
             open_here = self._open[booking.incarnation][client]
             count = self.held(*at).running_here(len(open_here))
             self._lost[at] = account.head, frozenset(islice(open_here, count))
-        return booking.number in self._lost[at][1]
+        ran = self._lost[at][1]
+        if booking.sequences == 1:
+            return booking.number in ran
+        return 2 * len(ran.intersection(booking.numbers)) >= booking.sequences
 
     def _key(self, client: Client, incarnation: str, *, now_s: float, paid: Paid) -> str:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
@@ -352,7 +395,9 @@ class Accounting:
         extend = usage.input_tokens - usage.cached_tokens
         paid_tokens = min(paid.output_tokens, usage.output_tokens)
         service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
-        return service if paid.input else service + self.cost.input_cost(extend)
+        if paid.input and paid.booked:
+            return service
+        return service + self.cost.input_cost(extend)
 
 
 def _unreported(replica: str, router: str) -> str:

@@ -101,6 +101,7 @@ class Fairness:
         """Service per second of the whole fleet while clients wait; the last known one."""
         self._most_alive = 1
         self._saturation = Saturation()
+        self._speeds: Mapping[str, float] = {}
         self._idle = IdleReplicas()
         self._idle_total_s = 0.0
 
@@ -108,6 +109,10 @@ class Fairness:
     def known(self) -> int:
         """Clients with service that are not aged out."""
         return len(self._served.clients())
+
+    def speed(self, incarnation: str) -> float | None:
+        """Weighted tokens per second of an incarnation's replica while requests waited there; None: not measured."""
+        return self._speeds.get(replica_of(incarnation))
 
     def steps(
         self,
@@ -145,6 +150,7 @@ class Fairness:
         for replica, load in replicas.items():
             self._saturation.observe(replica, service=load.service, waits=load.waits, now_s=now_s)
         self._saturation.retain(replicas)
+        self._speeds = self._saturation.speeds()
         able = replicas if routable is None else {*map(replica_of, routable)}
         idle_s = self._idle.observe(replicas, now_s, able=able)
         self._idle_total_s += idle_s

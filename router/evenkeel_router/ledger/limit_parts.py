@@ -83,9 +83,9 @@ class LimitPart:
         if self.fill_s:
             self._level = min(self._most(), self._level)
 
-    def wait_s(self, now_s: float) -> float:
-        """Seconds until the whole limit has one request or token free, if other routers have nothing free now."""
-        missing = 1.0 / self.size - self.level(now_s)
+    def wait_s(self, now_s: float, amount: float = 1.0) -> float:
+        """Seconds until the whole limit has `amount` free, if other routers have nothing free now."""
+        missing = amount / self.size - self.level(now_s)
         return max(0.0, missing * self.fill_s)
 
     def asked(self, amount: float, now_s: float) -> None:

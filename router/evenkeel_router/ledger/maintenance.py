@@ -98,9 +98,15 @@ async def _in_steps(steps: Iterable[object]) -> None:
 
 
 async def update_fairness(
-    service_ledger: ServiceLedger, timing: Timing, routable: Callable[[], Iterable[str]]
+    service_ledger: ServiceLedger,
+    timing: Timing,
+    routable: Callable[[], Iterable[str]],
+    updated: Callable[[], None],
 ) -> None:
-    """Keep `service_ledger.fairness` up to date, until cancelled. `routable`: names of the replicas that may get requests now."""
+    """Keep `service_ledger.fairness` up to date, until cancelled.
+
+    `routable`: names of the replicas that may get requests now. `updated` is called after each update.
+    """
     now = time.perf_counter  # the loop's own clock stands still within a step
     loop = asyncio.get_running_loop()
     while True:
@@ -120,6 +126,7 @@ async def update_fairness(
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()
+        updated()
         await asyncio.sleep(busy_s / MAX_LOAD - busy_s)
 
 

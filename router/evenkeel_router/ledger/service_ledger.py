@@ -103,9 +103,12 @@ class ServiceLedger:
         self._update_rules()
 
     def replica_has_quantum(self, quantum: float) -> None:
-        """A replica reports Q^u in force; 0: it cannot report one. The bounds hold with the largest one."""
-        if (quantum or LARGEST_QUANTUM) > self._quantum:
-            self._quantum = quantum or LARGEST_QUANTUM
+        """A replica reports Q^u in force; 0: it cannot report one. The bounds hold with the largest one, up to `LARGEST_QUANTUM`."""
+        claim = min(
+            quantum or LARGEST_QUANTUM, LARGEST_QUANTUM
+        )  # one report sets the credit of every client (R18)
+        if claim > self._quantum:
+            self._quantum = claim
             self._update_rules()
 
     def apply(self, config: RouterConfig, before: RouterConfig) -> None:

@@ -21,6 +21,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, other_clients
+from evenkeel_router.ledger.estimates import TenantEstimates
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 ITL_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -115,7 +116,9 @@ class ClientTotals(msgspec.Struct, eq=False):
 
     identity: str
     distributions: Distributions
+    estimates: TenantEstimates
     in_flight: int = 0
+    """Sequences of admitted requests that have not ended."""
     requests: int = 0
     retries: int = 0
     relocations: int = 0
@@ -169,7 +172,7 @@ class ClientTotals(msgspec.Struct, eq=False):
         distributions.output_tokens.observe(output_tokens)
 
 
-NO_TOTALS: Final = ClientTotals("", Distributions(""))
+NO_TOTALS: Final = ClientTotals("", Distributions(""), TenantEstimates())
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +185,10 @@ class ReplicaTotals:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    rejected_usage: int = 0
+    """Reports of usage that were impossible for their request (R18)."""
+    packs_tokens: bool = False
+    """Whether events of its streams carry several tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -194,27 +201,6 @@ class PredictionTotals:
     """The absolute difference for each request."""
 
 
-class TokenRatio:
-    """Bytes of text per input token, learnt from what replicas report. Starts at 4, as for English."""
-
-    __slots__ = ("_bytes", "_tokens")
-
-    _MEMORY: Final = 0.99  # of about the last hundred requests
-
-    def __init__(self) -> None:
-        self._bytes = 4096.0
-        self._tokens = 1024.0
-
-    def estimate(self, size_bytes: int) -> int:
-        """Input tokens of a prompt, at least 1."""
-        return max(1, round(size_bytes * self._tokens / self._bytes))
-
-    def learn(self, size_bytes: int, tokens: int) -> None:
-        """A prompt of `size_bytes` had `tokens`."""
-        self._bytes = self._bytes * self._MEMORY + size_bytes
-        self._tokens = self._tokens * self._MEMORY + tokens
-
-
 class RequestTotals:
     """All totals."""
 
@@ -222,7 +208,6 @@ class RequestTotals:
         self, cost: Cost, *, max_clients: int = MAX_CLIENTS, max_tenants: int = MAX_TENANTS
     ) -> None:
         self.cost = cost
-        self.ratio = TokenRatio()
         self.refused: Counter[Outcome] = Counter()
         """Failures of requests without an identity."""
         self.faults = 0
@@ -241,6 +226,8 @@ class RequestTotals:
         """Identity → totals of a tenant's clients beyond the first `max_clients` of all tenants, which share them."""
         self._tenants: dict[str, Distributions] = {}
         self._other_tenants = Distributions("")
+        self._estimates: dict[str, TenantEstimates] = {}
+        """Tenant → its estimates. As many as the configuration ever named, and anonymous."""
 
     def of(self, client: Client) -> ClientTotals:
         """A client's totals; beyond the first `max_clients` clients, those of the tenant's other clients."""
@@ -251,8 +238,17 @@ class RequestTotals:
             identity = client.identity if own else other_clients(client.tenant_identity)
             totals = of.get(identity)
             if totals is None:
-                totals = of[identity] = ClientTotals(identity, self._distributions(client))
+                totals = of[identity] = ClientTotals(
+                    identity, self._distributions(client), self.estimates(client)
+                )
         return totals
+
+    def estimates(self, client: Client) -> TenantEstimates:
+        """The estimates of a client's tenant, which nothing of another tenant changes (R18)."""
+        found = self._estimates.get(client.tenant_identity)
+        if found is None:
+            found = self._estimates[client.tenant_identity] = TenantEstimates()
+        return found
 
     def _distributions(self, client: Client) -> Distributions:
         found = self._tenants.get(client.tenant_identity)
@@ -306,7 +302,7 @@ class RequestTotals:
 @dataclass(slots=True)
 class _Requested:
     arrivals: float = 0.0
-    """Decayed count of the requests that arrived."""
+    """Decayed count of the sequences that arrived."""
     since_s: float = 0.0
     last_s: float = 0.0
     """Time of the client's last request."""
@@ -315,14 +311,14 @@ class _Requested:
     cost: float = 0.0
     """Decayed sum of the costs of finished requests."""
     finished: float = 0.0
-    """Decayed count of the requests behind `cost`."""
+    """Decayed count of their sequences."""
 
 
 class DemandMeter:
     """Measures the requested service of each client at one router, per second (design §6).
 
-    Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do
-    not lower the rate. Until a client's first request has finished, its requests count `FIRST_COST` each. Every router
+    Rate = arrivals per second × mean cost of finished ones, in sequences (R19), both over an exponential window. So delayed
+    requests do not lower the rate. Until a client's first request has finished, its sequences count `FIRST_COST` each. Every router
     publishes its own part and exports the sum of all parts: aggregate it over routers by maximum.
     """
 
@@ -333,21 +329,21 @@ class DemandMeter:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def arrived(self, client: str, now_s: float) -> None:
+    def arrived(self, client: str, now_s: float, sequences: int = 1) -> None:
         """A new request, not a retry."""
         known = self._clients.get(client)
         if known is None:
             known = self._clients[client] = _Requested(since_s=now_s)
         self._decay(known, now_s)
-        known.arrivals += 1
+        known.arrivals += sequences
         known.last_s, known.silent = now_s, False
 
-    def finished(self, client: str, cost: float) -> None:
+    def finished(self, client: str, cost: float, sequences: int = 1) -> None:
         """A request has ended with this cost. It is ignored if its arrival is unknown."""
         known = self._clients.get(client)
         if known is not None:
             known.cost += cost
-            known.finished += 1
+            known.finished += sequences
 
     def rates(self, now_s: float) -> dict[str, float]:
         """Weighted tokens per second by client. A client that stopped is reported once, with 0.

@@ -23,7 +23,7 @@ from evenkeel_fairshare.prefix.index import sglang_blocks, vllm_blocks
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference
-from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
     ModelTokenizer,

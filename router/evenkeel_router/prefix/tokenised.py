@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.prediction import Pages
 
 WRONG_IN_A_ROW: Final = 3
 

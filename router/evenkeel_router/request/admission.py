@@ -8,6 +8,9 @@ and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 
 `SHARE_FACTOR` times what is free. One client alone gets 8/9 of all; n clients that flood get 8/(8n + 1) each, as their
 requests end, and 1/(8n + 1) stays free.
 
+The unit of every count is the sequence: prompts times answers to each (R19). A request of more sequences than a limit allows enters
+when all of the limit is free, and uses it alone; of a rate it leaves a debt.
+
 Tokens are counted after the fact. A request enters while its tenant's bucket is not empty; the estimate of its input
 is taken out then, the rest of what it used at its end. That may leave a debt, so a request larger than the whole
 burst is served now and then, not refused forever.
@@ -139,17 +142,18 @@ class _Tenant:
         self.is_limited = True
         return self._parts.limit(f"{kind} {self._name}", size=size, fill_s=fill_s, now_s=now_s)
 
-    def check(self, limits: TenantLimits, tokens: int, now_s: float) -> None:
+    def check(self, limits: TenantLimits, tokens: int, now_s: float, sequences: int = 1) -> None:
         """Raise `PartUsedUp` for the first limit of which too little is free."""
         if limits.requests_per_minute and self.requests is not None:
-            self.requests.asked(1, now_s)
-            if self.requests.free(now_s) < 1.0 - TINY:
+            need = min(float(sequences), self.requests.size)
+            self.requests.asked(need, now_s)
+            if self.requests.free(now_s) < need - TINY:
                 raise self._used_up(
                     self.requests,
                     f"The tenant used up its limit of {limits.requests_per_minute} requests per minute "
-                    f"(at most {self.requests.size:.0f} at once).",
+                    f"(at most {self.requests.size:.0f} at once).{_needs(need)}",
                     code="requests_per_minute",
-                    amount=1.0,
+                    amount=need,
                     now_s=now_s,
                 )
         if limits.tokens_per_minute and self.tokens is not None:
@@ -164,37 +168,43 @@ class _Tenant:
                     now_s=now_s,
                 )
         if limits.max_concurrent and self.slots is not None:
-            self.slots.asked(1, now_s)
-            if self.slots.free(now_s) < 1.0 - TINY:
+            need = min(float(sequences), self.slots.size)
+            self.slots.asked(need, now_s)
+            if self.slots.free(now_s) < need - TINY:
+                few = f"The tenant has {limits.max_concurrent} requests in flight, which is its limit."
+                many = (
+                    f"The tenant may have {limits.max_concurrent} requests in flight.{_needs(need)}"
+                )
                 raise self._used_up(
                     self.slots,
-                    f"The tenant has {limits.max_concurrent} requests in flight, which is its limit.",
+                    few if need == 1 else many,
                     code="max_concurrent",
-                    amount=1.0,
+                    amount=need,
                     now_s=now_s,
                 )
 
     def _used_up(
         self, limit: LimitPart, message: str, *, code: str, amount: float, now_s: float
     ) -> PartUsedUp:
-        wait_s = limit.wait_s(now_s) or _BUSY_RETRY_S
+        need = 1.0 if limit is self.tokens else amount
+        wait_s = limit.wait_s(now_s, need) or _BUSY_RETRY_S
         if not self._parts.has_entered:
             message = "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
             wait_s = _NO_PART_RETRY_S
         return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
 
-    def enter(self, tokens: int, now_s: float) -> None:
+    def enter(self, tokens: int, now_s: float, sequences: int) -> None:
         """Take what a request that enters uses of the limits."""
         if self.requests is not None:
-            self.requests.take(1, now_s)
+            self.requests.take(sequences, now_s)
         if self.slots is not None:
-            self.slots.take(1, now_s)
+            self.slots.take(sequences, now_s)
         self.use(tokens, now_s)
 
-    def leave(self, tokens: int, now_s: float) -> None:
-        """Give its slot back, and take the tokens that it used beyond the estimate."""
+    def leave(self, tokens: int, now_s: float, sequences: int) -> None:
+        """Give its slots back, and take the tokens that it used beyond the estimate."""
         if self.slots is not None:
-            self.slots.take(-1, now_s)
+            self.slots.take(-sequences, now_s)
         self.use(tokens, now_s)
 
     def use(self, tokens: int, now_s: float) -> None:
@@ -214,12 +224,12 @@ class Admission:
         self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
         self._clients: dict[str, int] = {}  # no zeros: bounded by what is in flight
 
-    def enter(self, client: Client, tokens: int, now_s: float) -> None:
+    def enter(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
         limits = self.limits
-        free = limits.max_concurrent - self.running - 1  # with this request in flight
-        if free < 0:
-            message = f"The router is full ({self.running} requests in flight)."
+        free = limits.max_concurrent - self.running - sequences  # with this request in flight
+        if free < 0 and (self.running or sequences == 1):
+            message = f"The router is full ({self.running} requests in flight).{_needs(sequences)}"
             raise Refusal(
                 Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=_BUSY_RETRY_S
             )
@@ -227,37 +237,42 @@ class Admission:
         if tenant is None or tenant.limits is not client.limits:
             tenant = self._updated(client, now_s)
         if tenant.is_limited:
-            tenant.check(client.limits, tokens, now_s)
+            tenant.check(client.limits, tokens, now_s, sequences)
         held = self._clients.get(client.identity, 0)
         allowed = limits.max_concurrent_per_client
-        if allowed and held >= allowed:
-            raise _limited(f"The client has {held} requests in flight, which is its limit.")
-        if not may_hold_more(tenant.running, free):
-            raise _greedy("tenant", tenant.running, self.running)
-        if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
-            raise _greedy("client", held, self.running)
-        tenant.running += 1
+        if allowed and held and held + sequences > allowed:
+            message = f"The client has {held} requests in flight, which is its limit."
+            if sequences > 1:
+                message = f"The client may have {allowed} requests in flight.{_needs(sequences)}"
+            raise _limited(message)
+        if self.running:  # else the request has the router for itself
+            more = sequences - 1
+            if not may_hold_more(tenant.running + more, free):
+                raise _greedy("tenant", tenant.running, self.running)
+            if not may_hold_more(held + more, SHARE_FACTOR * free - tenant.running - more):
+                raise _greedy("client", held, self.running)
+        tenant.running += sequences
         if tenant.is_limited:
-            tenant.enter(tokens, now_s)
-        self._clients[client.identity] = held + 1
-        self.running += 1
+            tenant.enter(tokens, now_s, sequences)
+        self._clients[client.identity] = held + sequences
+        self.running += sequences
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
         """An admitted request has so many more input tokens than estimated; may be negative."""
         self._tenants[client.tenant_identity].use(tokens, now_s)
 
-    def leave(self, client: Client, tokens: int, now_s: float) -> None:
+    def leave(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
         """A request is over. `tokens`: what it used beyond the estimate at its start; may be negative."""
         tenant = self._tenants[client.tenant_identity]
-        tenant.running -= 1
+        tenant.running -= sequences
         if tenant.is_limited:
-            tenant.leave(tokens, now_s)
-        held = self._clients[client.identity] - 1
+            tenant.leave(tokens, now_s, sequences)
+        held = self._clients[client.identity] - sequences
         if held:
             self._clients[client.identity] = held
         else:
             del self._clients[client.identity]
-        self.running -= 1
+        self.running -= sequences
 
     def _updated(self, client: Client, now_s: float) -> _Tenant:
         """The client's tenant, new or with changed limits."""
@@ -277,14 +292,22 @@ async def topped_up(  # noqa: PLR0917 - the state of one request, called once
     now: Callable[[], float],
     *,
     refusal: PartUsedUp,
+    sequences: int = 1,
 ) -> None:
     """Repeat a refused `enter` while other routers give what they have of the limit that is used up here."""
     while await top_up(refusal.limit, refusal.amount):
         try:
-            return admission.enter(client, tokens, now())
+            return admission.enter(client, tokens, now(), sequences)
         except PartUsedUp as again:
             refusal = again
     raise refusal
+
+
+def _needs(sequences: float) -> str:
+    """What a request of several sequences needs; empty for one."""
+    if sequences <= 1:
+        return ""
+    return f" This request needs {sequences:.0f} free places; send fewer prompts or answers at a time, or wait."
 
 
 def _greedy(whose: str, running: int, in_all: int) -> Refusal:

@@ -1,4 +1,4 @@
-"""One attempt: what a request holds at one replica, and its answer on the way from the replica to the client.
+"""One attempt: what a request holds at one replica.
 
 The current `Attempt` owns what the request holds: a ticket (fleet), a booking (ledger) and an exchange (connection). An
 attempt takes each in one place, and one of four endings gives all of them back:
@@ -11,50 +11,27 @@ attempt takes each in one place, and one of four endings gives all of them back:
 | ENDED      | nothing                   |                                          |
 
 Where the router orders a replica's queue, the attempt also has a turn at its gate (R12), until it has ended.
-
-A stream begins with its first content (R19). What comes before is held: until then the attempt may fail without a trace. Most chunks
-of a stream never come to `Relay.feed`: once it has begun, chunks that need no look inside pass straight through (`Reply.splice`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
-from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
-from evenkeel_router.api.errors import (
-    Outcome,
-    Refusal,
-)
 from evenkeel_router.api.identity import Client, Paid
-from evenkeel_router.api.openai import TOO_LARGE
-from evenkeel_router.api.streams import SCANS
-from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Ticket
-from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
-from evenkeel_router.request import own_answers
-from evenkeel_router.request.failures import Cause, FailedAttempt
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.client_request import Answer, Request, Stream
-from evenkeel_router.transport.upstream import (
-    BrokenError,
-    Exchange,
-    Passes,
-    Reply,
-    SilenceError,
-    TooLargeError,
-)
+from evenkeel_router.request.charges import Computed, charge_of
+from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.transport.upstream import Exchange
 
-MAX_OPENING_BYTES: Final = 256 * 1024
-"""Bytes before the first content that a stream may have; usual ones have some hundred."""
 PROBE_TOKENS: Final = 8
 """Output tokens after which the stream of a probe is sent on: a suspect that breaks off earlier costs no client its answer."""
 NEW_TOKENS: Final = 2
@@ -114,8 +91,8 @@ class Attempt(Struct, eq=False):
     tried: ReplicaSet
     """Slots of the replicas that failed the request before."""
     _state: AttemptState = _SELECTED
-    sent_s: float = 0.0
-    """When the request was sent to the replica."""
+    dispatched_s: float = 0.0
+    """When the request was sent to the replica, by the clock of the event loop."""
     begun_s: float = 0.0
     """When its answer began."""
     exchange: Exchange | None = None
@@ -123,7 +100,9 @@ class Attempt(Struct, eq=False):
     turn: Turn | None = None
     """Turn at the replica's gate; None where the engine orders its own queue."""
     taken_back: PendingVerdict | None = None
-    """The verdict to wait for, once the router took the request back from a replica that drains; None otherwise."""
+    """The verdict to wait for, once the router took the request back from its replica; None otherwise."""
+    invited: ReplicaSet = EMPTY
+    """Idle replicas that the request was taken back for; empty: it may go to any."""
 
     @property
     def replica(self) -> str:
@@ -146,7 +125,7 @@ class Attempt(Struct, eq=False):
     @property
     def first_token(self) -> tuple[float, int]:
         """Time from the dispatch of a stream to its first content, and tokens of the prompt."""
-        return self.begun_s - self.sent_s, self.ticket.match.dispatch.input_tokens
+        return self.begun_s - self.dispatched_s, self.ticket.match.dispatch.input_tokens
 
     @property
     def open_booking(self) -> Booking | None:
@@ -156,9 +135,14 @@ class Attempt(Struct, eq=False):
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = _DISPATCHED
-        self.sent_s = now_s
+        self.dispatched_s = now_s
+        ticket = self.ticket
         booking = self.booking = self._accounting.sends(
-            self.ticket.member.name, client, paid=paid, now_s=now_s
+            ticket.member.name,
+            client,
+            paid=paid,
+            now_s=now_s,
+            sequences=ticket.match.dispatch.sequences,
         )
         return booking.key
 
@@ -172,7 +156,7 @@ class Attempt(Struct, eq=False):
         """The replica failed before the client was sent anything. Its charge of q is taken back, since the next attempt pays it.
 
         Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
+        now (R11): if the replica may have computed and charged its input, the next attempt carries that flag.
         """
         booking = self._end()
         ran = self._accounting.was_running(booking)
@@ -183,7 +167,7 @@ class Attempt(Struct, eq=False):
         return ran, paid
 
     async def relocated(self, estimate: Usage) -> Paid:
-        """A draining replica gives the request back. Returns what of it is charged by now (R11).
+        """A replica gives the request back: it drains, or another one is idle. Returns what of it is charged by now (R11).
 
         Waits for the report that shows whether the request had begun after all.
         """
@@ -195,18 +179,32 @@ class Attempt(Struct, eq=False):
         self._leave_gate(None if paid.input else NOTHING)
         return paid
 
-    def finished(self, usage: Usage | None) -> None:
+    def finished(self, usage: Usage | None, request_state: RequestState | None = None) -> None:
         """The request is over, however it ended; does nothing where another ending came before.
 
-        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
+        `usage`: `NOTHING` where the replica refused it, None where it is unknown. Then `request_state` gets what it is charged.
         """
         if self._state is _SELECTED:
             self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
             if self._state is _DISPATCHED:
                 self._give_back(usage)
-            self._accounting.ended(self._end(), usage)
+            charge = usage
+            if usage is None and request_state is not None:
+                unknown = self._charge_of_unknown(client_left=request_state.client_leaves())
+                if unknown != NOTHING:
+                    charge = request_state.charged = unknown
+            self._accounting.ended(self._end(), charge)
             self._leave_gate(usage)
+
+    def _charge_of_unknown(self, *, client_left: bool) -> Usage:
+        """The charge of a request that ends without content."""
+        computed, booking = Computed.NO, self.booking
+        if booking is not None and self._accounting.was_running(booking):
+            in_doubt = self._accounting.is_in_doubt(booking)
+            computed = Computed.UNKNOWN if in_doubt else Computed.YES
+        estimate = self.ticket.match.estimate(0)
+        return charge_of(None, computed, estimate, client_left=client_left)
 
     def _end(self) -> Booking:
         self._state = _ENDED
@@ -223,224 +221,3 @@ class Attempt(Struct, eq=False):
         """`usage`: None where the charge stands."""
         if self.turn is not None:
             self.turn.leave(usage)
-
-
-Begun: TypeAlias = Callable[[], None]
-"""The client is about to be sent the first of its answer."""
-BROKE_OFF: Final = Evidence("broke_off", "it breaks off answers that have begun")
-
-
-class Answered(Struct, frozen=True):
-    """A replica's answer, and the request that it belongs to."""
-
-    request_state: RequestState
-    admitted: AdmittedRequest
-    attempt: Attempt
-    request: Request
-    reply: Reply
-    begun: Begun
-
-
-class Relay:
-    """One request's stream, sent on as it comes once it has begun."""
-
-    __slots__ = (
-        "_answered",
-        "_opening",
-        "begun",
-        "passes",
-        "reply",
-        "request_state",
-        "scan",
-        "stream",
-    )
-
-    def __init__(self, answered: Answered) -> None:
-        admitted = answered.admitted
-        self._answered = answered
-        self.request_state = answered.request_state
-        self.reply = answered.reply
-        self._opening = b""
-        """Events before the stream has begun."""
-        self.begun = False
-        """Whether the client was sent something of the answer."""
-        scan = SCANS[admitted.endpoint.api.dialect]
-        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
-        self.passes: Passes = self.scan.passes
-        state = self.request_state
-        if state.heartbeat is None:
-            self.stream = Stream(answered.request, headers=state.reply_headers())
-        else:
-            self.stream = state.heartbeat.stream
-
-    def feed(self, data: bytes, last: bool) -> None:
-        """Pass on what is whole."""
-        scan = self.scan
-        events = scan.feed(data)
-        if events:
-            if self.begun:
-                self.stream.send(events, last and scan.done)
-            elif opening := self._opened(events):
-                self.stream.send(opening, last and scan.done)
-                self._answered.begun()
-                client = self.stream.client
-                if client is not None:  # from now on most chunks pass without `feed`
-                    self.reply.splice(self.passes, client)
-        if scan.broken is not None:
-            self.reply.hold()
-
-    def _opened(self, events: bytes) -> bytes:
-        """All events so far, if the stream has begun with these; none otherwise."""
-        scan = self.scan
-        events = self._opening + events
-        if (
-            not scan.begun
-            or scan.failure is not None
-            or (self._answered.attempt.is_unproved and not self._is_proved())
-        ):
-            self._opening = events
-            if scan.failure is not None:
-                scan.broken = scan.failure.message
-            elif len(events) > MAX_OPENING_BYTES and not scan.begun:
-                scan.broken = "the replica's stream has no content"
-            return b""
-        self._opening = b""
-        self.begun = True
-        self.reply.begun()
-        return events
-
-    def _is_proved(self) -> bool:
-        scan = self.scan
-        return scan.ended or scan.output_tokens >= self._answered.attempt.proof_tokens
-
-    def usage(self) -> Usage:
-        """The usage that the replica reported, or an estimate."""
-        return self.scan.usage or self._answered.admitted.match.estimate(self.scan.output_tokens)
-
-    async def room(self, idle_s: float) -> None:
-        """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
-        if self.stream.full:  # perhaps of the connection's last answer
-            await _drain(self.stream, idle_s)
-
-    def blame(self, health: HealthMonitor) -> None:
-        """The replica broke the answer off."""
-        answered = self._answered
-        health.broke_off(answered.attempt.ticket, answered.admitted.client.identity, BROKE_OFF)
-
-    @property
-    def all_sent(self) -> bool:
-        """Whether the client was sent all that came."""
-        return True
-
-    async def send_rest(self) -> None:
-        """Wait until the client was sent all of a stream whose replica is done."""
-
-    def send_now(self) -> None:
-        """Send at once what waits here."""
-
-    def close(self) -> None:
-        """Nothing more is sent."""
-
-    def open_late(self) -> None:
-        """The replica's stream is over: what is held of an answer that has begun goes to the client."""
-        if self.scan.begun and self.scan.broken is None and (opening := self._opened(b"")):
-            self.stream.send(opening)
-            self._answered.begun()
-
-    def end(self, refusal: Refusal) -> Answer:
-        """End a stream that has begun with an error event, if its last event was not sent yet."""
-        self.send_now()
-        if not self.scan.done:
-            self.request_state.outcome = refusal.outcome
-            self.stream.send(self.scan.error_event(refusal))
-        self.stream.finish()
-        return self.stream
-
-
-async def relay_stream(relay: Relay, *, idle_s: float, health: HealthMonitor) -> Answer:
-    """Pass a stream on; raises `FailedAttempt` or `SilenceError` until it has begun, `Refusal` if its client does not read."""
-    state, scan, stream = relay.request_state, relay.scan, relay.stream
-    stream.when_full(relay.reply.hold)
-    try:
-        error = await _receive(relay, idle_s)
-        stream.when_full(None)
-        if not relay.begun:
-            raise _failure(relay, error, health)
-        if error is not None:
-            return _break_off(relay, error, health)
-        if not relay.all_sent:
-            await relay.send_rest()
-    except asyncio.CancelledError:
-        state.complete = scan.done and relay.all_sent
-        if not relay.begun or not state.interrupted():
-            raise
-        return relay.end(own_answers.shutting_down())
-    finally:
-        relay.close()
-        stream.when_full(None)
-        if relay.begun:
-            state.usage_reported = scan.usage is not None
-            state.usage = relay.usage()
-    if scan.failure is not None:
-        state.outcome = Outcome.REPLICA_FAILED
-        relay.blame(health)
-    elif not scan.done and (last := scan.last_event()):
-        stream.send(last)
-    stream.finish()
-    return stream
-
-
-async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | None:
-    """Pass on what the replica sends. Returns why the stream broke before its last event; None if it did not."""
-    scan = relay.scan
-    try:
-        ended = False
-        while not ended and scan.broken is None:
-            await relay.room(idle_s)
-            ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
-        scan.close()
-        if not relay.begun:
-            relay.open_late()
-    except (BrokenError, SilenceError) as error:
-        if not scan.done:
-            return error
-    if scan.broken is None:
-        return None
-    return (TooLargeError if scan.broken is TOO_LARGE else BrokenError)(scan.broken)
-
-
-def _failure(
-    relay: Relay, error: BrokenError | SilenceError | None, health: HealthMonitor
-) -> FailedAttempt | SilenceError:
-    """Why a stream did not begin."""
-    scan = relay.scan
-    if isinstance(error, SilenceError):
-        return error
-    if scan.failure is not None:
-        return FailedAttempt.of_refusal(scan.failure)
-    if error is None:
-        return FailedAttempt("the replica's stream was empty", cause=Cause.UNREADABLE)
-    if scan.broken is None:
-        health.broken(relay.request_state.replica, str(error))
-    return FailedAttempt.of_break(error)
-
-
-def _break_off(relay: Relay, error: BrokenError | SilenceError, health: HealthMonitor) -> Answer:
-    """The replica failed in the middle of a stream."""
-    relay.blame(health)
-    if isinstance(error, SilenceError):
-        return relay.end(
-            own_answers.silent("The replica sent nothing more within the idle timeout.")
-        )
-    health.broken(relay.request_state.replica, str(error))
-    return relay.end(own_answers.broken_off(str(error)))
-
-
-async def _drain(stream: Stream, idle_s: float) -> None:
-    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
-    try:
-        async with asyncio.timeout(idle_s):
-            await stream.drain()
-    except TimeoutError as error:
-        stream.abort()
-        raise own_answers.not_reading(idle_s) from error

@@ -31,7 +31,6 @@ class Cause(Enum):
 
 
 _ONCE: Final = frozenset((Cause.SILENT, Cause.UNREADABLE, Cause.REQUEST))
-_NOT_COMPUTED: Final = frozenset((Cause.BUSY, Cause.REQUEST, Cause.KNOWN))
 
 
 class FailedAttempt(Exception):
@@ -74,8 +73,8 @@ class FailedAttempt(Exception):
 
     @property
     def computed(self) -> bool:
-        """Whether the replica may have computed something for the request."""
-        return self.cause not in _NOT_COMPUTED
+        """Whether the replica may have computed something for the request: it did not refuse it, or with a 5xx."""
+        return self.refusal is None or self.cause is Cause.LOST
 
     def may_go_on(self, before: Collection[Cause]) -> bool:
         """Whether another replica is asked. `before`: the causes of earlier failures."""

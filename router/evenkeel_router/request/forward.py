@@ -26,12 +26,12 @@ A stream begins with its first content, any other answer with its whole body (R1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, MutableSet
+from collections.abc import Callable, MutableSet
 from functools import partial
 from typing import Final
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from msgspec import Struct
 
 from evenkeel_router.api.identity import UNPAID, Paid
@@ -42,14 +42,10 @@ from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
-from evenkeel_router.request.attempt import (
-    Answered,
-    Attempt,
-    Relay,
-    relay_stream,
-)
+from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.failures import Cause, FailedAttempt
 from evenkeel_router.request.pacing import relay_of
+from evenkeel_router.request.relay import Answered, Relay, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState, Step
 from evenkeel_router.request.whole_answer import relay_whole
@@ -148,7 +144,10 @@ class Forwarder:
                     answer = await self._attempt(request_state, admitted, request, attempt, history)
                 except RelocatedError:
                     request_state.attempt_failed("relocated")
-                    history.paid = await attempt.relocated(admitted.match.estimate(0))
+                    estimate = admitted.match.estimate(0)
+                    paid = await attempt.relocated(estimate)
+                    history.paid = _noted(request_state, paid, estimate)
+                    history.invited = attempt.invited
                     history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                     admitted.totals.relocations += 1
                     continue
@@ -157,9 +156,8 @@ class Forwarder:
                     continue
                 finally:
                     self._unanswered.discard(attempt)
-                    attempt.finished(
-                        request_state.usage
-                    )  # does nothing after `relocated` and `failed`
+                    # Does nothing after `relocated` and `failed`.
+                    attempt.finished(request_state.usage, request_state)
                 if answer is not None:
                     return answer
         finally:
@@ -183,7 +181,9 @@ class Forwarder:
         request_state.attempt_failed("replica_failed")
         ticket, ran = attempt.ticket, False
         if failed.computed:
-            ran, history.paid = attempt.failed(admitted.match.estimate(0))
+            estimate = admitted.match.estimate(0)
+            ran, paid = attempt.failed(estimate)
+            history.paid = _noted(request_state, paid, estimate)
         else:
             attempt.finished(NOTHING)
         evidence = Evidence(failed.cause.value, str(failed))
@@ -208,7 +208,7 @@ class Forwarder:
         if failed.refusal is not None and not fleet.takers() & ~history.tried:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
-            request_state.usage = NOTHING
+            request_state.usage = None if failed.computed else NOTHING
             refusal = failed.refusal or own_answers.failed(request_state.attempts, str(failed))
             request_state.outcome = refusal.outcome
             raise refusal from failed
@@ -257,7 +257,10 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
-        self._replicas.totals[replica].requests += 1
+        totals = self._replicas.totals[replica]
+        totals.requests += 1
+        if totals.packs_tokens:
+            request_state.continuous = True
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - now_s
         if left_s < silence_s:
@@ -289,9 +292,9 @@ class Forwarder:
     ) -> Exception:
         """What follows an answer that did not begin."""
         if isinstance(error, SilenceError):
-            self._health.silent(attempt.ticket, admitted.client.identity, attempt.sent_s)
+            self._health.silent(attempt.ticket, admitted.client.identity, attempt.dispatched_s)
         if isinstance(error, OverdueError):
-            history.begin_by_s = attempt.sent_s + silence_s
+            history.begin_by_s = attempt.dispatched_s + silence_s
             return FailedAttempt(SILENT.why, cause=Cause.SILENT)
         if isinstance(error, SilenceError):
             return own_answers.silent(f"The replica did not answer within {silence_s:g} s.")
@@ -316,13 +319,21 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    def _relay(self, answered: Answered) -> Coroutine[None, None, Answer]:
+    async def _relay(self, answered: Answered) -> Answer:
         """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
         config = self._settings.config
         relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        return relay_stream(relay, idle_s=config.limits.idle_timeout_s, health=self._health)
+        try:
+            return await relay_stream(
+                relay, idle_s=config.limits.idle_timeout_s, health=self._health
+            )
+        finally:
+            if (
+                relay.scan.packed and relay.scan.packs_tokens
+            ):  # from now on it is asked for usage in every event
+                self._replicas.totals[answered.attempt.replica].packs_tokens = True
 
     async def _has_turn(
         self,
@@ -339,6 +350,7 @@ class Forwarder:
             streams=inference.stream,
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
+            sequences=inference.sequences,
         )
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
@@ -422,3 +434,10 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
+
+
+def _noted(request_state: RequestState, paid: Paid, estimate: Usage) -> Paid:
+    """What an attempt without content was charged, noted for the other books."""
+    if paid.input and paid.booked:
+        request_state.charged = estimate
+    return paid

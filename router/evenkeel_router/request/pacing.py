@@ -15,7 +15,7 @@ from typing import Final
 from evenkeel_contract.routerconfig import Delivery, QoeConfig
 from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 
-from evenkeel_router.request.attempt import Answered, Relay
+from evenkeel_router.request.relay import Answered, Relay
 
 MAX_HELD_BYTES: Final = 256 * 1024
 """Bytes of one stream that may wait. A chat's event has about 250 bytes, so this is about a thousand tokens."""
@@ -44,7 +44,7 @@ class MeasuredRelay(Relay):
 
     def feed(self, data: bytes, last: bool) -> None:
         super().feed(data, last)
-        self.delivery.add(self.scan.output_tokens - self.delivery.tokens, self._now())
+        self.delivery.add(self.scan.content_events - self.delivery.tokens, self._now())
 
     def _passes(self, chunk: bytes) -> bool:
         is_event = self.scan.passes(chunk)
@@ -75,10 +75,10 @@ class PacedRelay(MeasuredRelay):
             if events and not self.begun:
                 events = self._opened(events)
             if events:
-                self._take(events, scan.output_tokens - self.delivery.tokens)
-            if scan.broken is not None:
+                self._take(events, scan.content_events - self.delivery.tokens)
+            if scan.broken is not None or scan.cut:
                 break
-        if scan.broken is not None or self._is_full:
+        if scan.broken is not None or scan.cut or self._is_full:
             self.reply.hold()
 
     @property

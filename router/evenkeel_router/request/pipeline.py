@@ -25,10 +25,11 @@ from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import Pages, Prediction
+from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.service_ledger import ServiceLedger
-from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
+from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
@@ -216,18 +217,25 @@ class Pipeline:
             # 3. Admit: the tenant's limits, and the router's.
             if request_state.trace is not None:
                 request_state.trace.step(Step.ADMIT)
-            tokens = inference.prompt_tokens
-            if tokens is None:
-                tokens = self._totals.ratio.estimate(inference.prompt_bytes)
+            adapter, estimates = inference.adapter, totals.estimates
+            known = estimates.model if adapter is None else estimates.of(adapter)
+            tokens = known.of(inference)
             request_state.estimate_tokens = tokens
-            now_s = self._now()
+            now_s, sequences = self._now(), inference.sequences
             try:
-                intake.admission.enter(client, tokens, now_s)
+                intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
-                admission = intake.admission
-                await topped_up(admission, self._top_up, client, tokens, self._now, refusal=refusal)
+                await topped_up(
+                    intake.admission,
+                    self._top_up,
+                    client,
+                    tokens,
+                    self._now,
+                    refusal=refusal,
+                    sequences=sequences,
+                )
             if endpoint.api.computes:
-                self._service_ledger.demand.arrived(client.identity, now_s)
+                self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -237,7 +245,7 @@ class Pipeline:
 
             # 5. Account: what it really used, or the best estimate.
             finally:
-                self._settle(request_state, client, totals, endpoint, inference)
+                self._settle(request_state, client, totals, endpoint, inference, known)
         finally:
             body_memory.release(held_bytes)
 
@@ -264,7 +272,8 @@ class Pipeline:
         endpoint: Endpoint,
         inference: Inference,
     ) -> Answer:
-        totals.in_flight += 1
+        sequences = inference.sequences
+        totals.in_flight += sequences
         request_state.task = request.connection.task
         self._intake.active_requests.add(request_state)
         try:
@@ -291,10 +300,10 @@ class Pipeline:
                 pages=pages,
                 adapter=inference.adapter,
                 cache_salt=client.cache_salt,
+                sequences=sequences,
             )
-            return await self._forwarder.forward(
-                request_state, AdmittedRequest(client, totals, endpoint, inference, match), request
-            )
+            admitted = AdmittedRequest(client, totals, endpoint, inference, match)
+            return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:
             if request_state.interrupted():
                 raise own_answers.shutting_down() from None
@@ -303,7 +312,7 @@ class Pipeline:
         finally:
             self._intake.active_requests.discard(request_state)
             request_state.task = None
-            totals.in_flight -= 1
+            totals.in_flight -= sequences
 
     def _settle(  # noqa: PLR0917 - the state of one request, called once
         self,
@@ -312,28 +321,45 @@ class Pipeline:
         totals: ClientTotals,
         endpoint: Endpoint,
         inference: Inference,
+        known: Estimates,
     ) -> None:
         """Return what the request reserved and charge what it used, for every kind of end."""
         if request_state.trace is not None:
             request_state.trace.step(Step.ACCOUNT)
         usage, ticket = request_state.usage, request_state.ticket
         used_tokens = 0
-        if usage is not None and usage != NOTHING:
+        if usage is None or usage == NOTHING:
+            usage = request_state.charged  # of an attempt before, or of one without content
+        if usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
             at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)
-            self._service_ledger.demand.finished(client.identity, cost)
+            self._service_ledger.demand.finished(client.identity, cost, inference.sequences)
             good = request_state.outcome is None and request_state.usage_reported
-            if usage.input_tokens and good and ticket is not None:
-                if inference.prompt_bytes:
-                    self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+            if request_state.impossible:
+                self._distrust(request_state, at_replica)
+            elif usage.input_tokens and good and ticket is not None:
+                known.taught(inference, usage.input_tokens)
                 self._compare(request_state, ticket.prediction, usage)
         elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
                 request_state.estimate_tokens
             )  # the model did not run; the tenant's limit counts it
         unpaid_tokens = used_tokens - request_state.estimate_tokens
-        self._intake.admission.leave(client, unpaid_tokens, self._now())
+        self._intake.admission.leave(client, unpaid_tokens, self._now(), inference.sequences)
+
+    def _distrust(self, request_state: RequestState, at: ReplicaTotals) -> None:
+        """A replica reported what its request cannot have used: count it, and log the 1st, 2nd, 4th, 8th … time."""
+        at.rejected_usage += 1
+        if at.rejected_usage & (at.rejected_usage - 1) == 0:
+            _log.warning(
+                "replica %s reported %s for request %s; the bound or the estimate is charged instead "
+                "(%d such reports so far; evenkeel_router_replica_usage_rejected_total counts)",
+                request_state.replica,
+                request_state.impossible,
+                request_state.request_id,
+                at.rejected_usage,
+            )
 
     def _compare(self, request_state: RequestState, prediction: Prediction, usage: Usage) -> None:
         """The predicted cached tokens with those that the replica reports, where both count the same prompt."""

@@ -34,6 +34,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
+from evenkeel_router.api.openai_requests import with_continuous_usage
 from evenkeel_router.fleet.selection import MatchedRequest, Ticket
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
@@ -171,6 +172,12 @@ class RequestState(msgspec.Struct, eq=False):
     """Usage of the request, estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
     usage_reported: bool = False
     """Whether the replica reported `usage`."""
+    impossible: str = ""
+    """What the replica reported that its request cannot have used (R18); empty: nothing."""
+    continuous: bool = False
+    """Whether the replica was asked for usage in every event."""
+    charged: Usage = NOTHING
+    """What the request is charged without content, or by an attempt before (`charges`)."""
     outcome: Outcome | None = None
     """How the request failed; None: success."""
 
@@ -196,6 +203,10 @@ class RequestState(msgspec.Struct, eq=False):
         if not self.complete:
             self.outcome = Outcome.CLIENT_GONE
 
+    def client_leaves(self) -> bool:
+        """Whether the request ends now because its client goes away."""
+        return self.task is not None and self.task.cancelling() > 0 and not self.expired
+
     def interrupted(self) -> bool:
         """Whether a cancellation came from `interrupt`, and not from a client that left; takes it back."""
         if self.expired and self.task is not None:
@@ -216,6 +227,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
         inference, api, cache_salt = self.inference, self.endpoint.api, self.client.cache_salt
         body = inference.body
+        if request_state.continuous:
+            body = with_continuous_usage(body)
         if api.key_in_body:
             body = with_client_key(body, key)
         lines = _client_lines("" if api.key_in_body else key, cache_salt)
@@ -285,7 +298,10 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
     client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
     started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
-    input_tokens, cached_tokens, output_tokens = request_state.usage or NOTHING
+    usage = request_state.usage
+    if usage is None or usage == NOTHING:
+        usage = request_state.charged
+    input_tokens, cached_tokens, output_tokens = usage
     return RequestLogLine(
         time.time(),
         request_state.request_id,

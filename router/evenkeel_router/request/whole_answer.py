@@ -6,7 +6,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING
 
 from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
 from evenkeel_router.api.errors import rejected_by_replica
-from evenkeel_router.request import own_answers
+from evenkeel_router.request import own_answers, usage_claims
 from evenkeel_router.request.failures import BUSY_STATUSES, KEY_STATUSES, Cause, FailedAttempt
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import CompleteReply, Request
@@ -36,7 +36,9 @@ def relay_whole(
     if inference.stream:
         raise FailedAttempt(f"the replica answered 200 with {content_type}", cause=Cause.UNREADABLE)
     request_state.usage_reported = reported is not None
-    request_state.usage = (reported or admitted.match.estimate(0)) if api.computes else NOTHING
+    request_state.usage = (
+        usage_claims.of_whole(request_state, admitted, reported, body) if api.computes else NOTHING
+    )
     return CompleteReply(
         request,
         status=status,

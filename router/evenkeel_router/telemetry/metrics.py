@@ -31,11 +31,11 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 _CLIENTS: Final[_Rows] = (
     (counter, "request", "here.requests", "Requests of identified clients."),
     (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
-    (counter, "request_relocation", "here.relocations", "Requests that were waiting at a draining replica and were sent to another one."),
+    (counter, "request_relocation", "here.relocations", "Requests that waited at a replica and were sent to another one: the first was draining, or the second idle."),
     (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
     (counter, "client_cached_tokens", "here.cached_tokens", "Input tokens that replicas found in their caches."),
     (counter, "client_output_tokens", "here.output_tokens", "Output tokens of served requests."),
-    (gauge, "requests_in_flight", "here.in_flight", "Admitted requests that have not ended."),
+    (gauge, "requests_in_flight", "here.in_flight", "Sequences (prompts times answers) of admitted requests that have not ended."),
     (summary, "client_ttft_seconds", attrgetter("here.ttft_s", "here.answers"), "As request_ttft_seconds: sum and count."),
     (summary, "client_itl_seconds", attrgetter("here.itl_s", "here.itl_tokens"), "Time between tokens of streams: sum, and count of tokens."),
 )  # fmt: skip
@@ -82,17 +82,20 @@ _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
     (counter, "replica_backoff", "backoffs", "Times that the replica became suspect, so that it received nothing but probes."),
+    (counter, "replica_usage_rejected", "rejected_usage",
+      "Reports of usage that were impossible for their request. The bound or the estimate was charged instead."),
     (counter, "replica_input_tokens", "input_tokens", "Input tokens of requests that the replica served."),
     (counter, "replica_cached_tokens", "cached_tokens", "Input tokens that the replica found in its cache."),
     (counter, "replica_output_tokens", "output_tokens", "Output tokens that the replica generated."),
 )  # fmt: skip
 _GATES: Final[_Rows] = (
-    (gauge, "replica_gate_waiting", len, "Requests that wait in the router until the replica can start them."),
-    (gauge, "replica_gate_unanswered", "unanswered", "Requests at the replica whose answer has not begun."),
-    (gauge, "replica_gate_limit", "limit", "Largest number of streamed requests at the replica whose answer has not begun."),
+    (gauge, "replica_gate_waiting", lambda gate: gate.clients.total(),
+     "Sequences of the requests that wait in the router until the replica can start them."),
+    (gauge, "replica_gate_unanswered", "unanswered", "Sequences of the requests at the replica whose answer has not begun."),
+    (gauge, "replica_gate_limit", "limit", "Largest number of sequences of streams at the replica whose answer has not begun."),
     (gauge, "replica_gate_part", "streamed.part", "Part of the replica, from 0 to 1, that this router may use while requests also wait at other routers."),
     (gauge, "replica_gate_engine_limit", lambda gate: int(gate.engine.limit) if gate.engine.load is not None else 0,
-     "Requests of all routers that may be at the replica, by its own metrics. 0 if it has none."),
+     "Sequences of all routers that may be at the replica, by its own metrics. 0 if it has none."),
     (gauge, "replica_gate_held", lambda gate: len(gate) > 0 and gate.is_held,
      "1 if requests wait here for requests at other routers whose clients received less service."),
 )  # fmt: skip
@@ -128,7 +131,7 @@ _ROUTER: Final[_Rows] = (
     (gauge, "activation_wanted", "replicas.activation.wanted", "1 if a request waits for the first replica of a service with zero replicas."),
     (gauge, "prefix_index_entries", lambda rooms: len(rooms.replicas.fleet.index), "Prefixes in memory. The limit is prefix.maxBlocks."),
     (gauge, "buffered_bytes", "intake.body_memory.used_bytes", "Bytes of request bodies in memory."),
-    (gauge, "requests_in_flight_limit", "settings.config.limits.max_concurrent", "Value of limits.maxConcurrent."),
+    (gauge, "requests_in_flight_limit", "settings.config.limits.max_concurrent", "Value of limits.maxConcurrent, which counts sequences."),
     (gauge, "draining", "intake.draining", "1 if the router is shutting down."),
     (gauge, "config_faulty", lambda rooms: bool(rooms.settings.faults), "1 if the newest configuration is invalid and the previous one is in use."),
     # Of this thread alone, which runs the event loop; tokenising has threads of its own.
@@ -232,7 +235,9 @@ def _of_replicas(model: str, rooms: Rooms) -> Lines:
     help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only."
     yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
-    yield from gauge("replica_requests_in_flight", "Requests of this router at the replica.", loads)
+    yield from gauge(
+        "replica_requests_in_flight", "Sequences of this router's requests at the replica.", loads
+    )
     help_text = "Prompt blocks that this router expects in the replica's cache."
     blocks = ((own, fleet.blocks(one)) for own, one in members)
     yield from gauge("replica_prefix_blocks", help_text, blocks)

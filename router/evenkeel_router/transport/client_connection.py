@@ -6,9 +6,9 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from os import write
 from typing import Final, Protocol, cast
 
 import httptools
@@ -157,13 +157,12 @@ class ClientConnection(asyncio.Protocol):
         until the end of the loop's turn, which costs 0.6 µs for each event of each stream. After the first remainder
         the transport does all writing, because it reports when the client reads too slowly.
         """
-        if self._fd is not None:
+        if (fd := self._fd) is not None:
             try:
-                sent = os.write(self._fd, data)
+                if (sent := write(fd, data)) == len(data):
+                    return
             except OSError:  # full or disconnected; the transport finds out, too
                 sent = 0
-            if sent == len(data):
-                return
             self._fd, data = None, data[sent:]
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)

@@ -121,11 +121,14 @@ class Batch:
         return ended
 
     def by_cost_of_retraction(
-        self, above: Callable[[EngineRequest], bool] | None
+        self, is_above_share: Callable[[EngineRequest], bool]
     ) -> list[EngineRequest]:
-        """The least output first, of these the longest input, of equal ones the last to begin: SGLang's order in `retract_decode`."""
-        order = sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens, -r.entry))
-        return order if above is None else sorted(order, key=lambda r: not above(r))
+        """Requests of clients above their shares of the memory first (R16), and as in SGLang's `retract_decode` the least output first, of
+        these the longest input, of equal ones the last to begin."""
+        return sorted(
+            self.requests,
+            key=lambda r: (not is_above_share(r), r.output_tokens, -r.input_tokens, -r.entry),
+        )
 
 
 def _is_live(entry: tuple[int, int, EngineRequest]) -> bool:

@@ -24,13 +24,13 @@ from evenkeel_simulator.engine.admission import SGLangAdmission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.engine_shares import EngineShares
 from evenkeel_simulator.engine.iteration import MS, Chunks, Iteration, Speed, chunks_of
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.prefills import Prefills
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.room import Room
-from evenkeel_simulator.engine.shares import Shares
 from evenkeel_simulator.engine.step import Loads, Step, loads_of
 from evenkeel_simulator.engine.token_times import TokenTimes
 
@@ -59,7 +59,7 @@ class Engine:
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
         divides = policy.divides_time
-        self._shares = Shares(
+        self._shares = EngineShares(
             isolation=config.isolation if divides else None,
             pool_tokens=self.kv_tokens if divides and config.shares_memory else None,
         )
@@ -106,6 +106,12 @@ class Engine:
         """Every request in the batch, including those in prefill."""
         yield from self._prefills.requests
         yield from self._batch
+
+    def waiting(self) -> Iterable[EngineRequest]:
+        """Every request that waits for its first admission, oldest first."""
+        for request in self._requests.values():
+            if request.state is State.WAITING and request.admitted_s is None:
+                yield request
 
     def loads(self) -> Loads:
         return loads_of(self.memory, running=self._room.running, waiting=len(self.policy))
@@ -159,7 +165,8 @@ class Engine:
         assert self._iteration is None, "an iteration is under way"
         # Preempt, admit; then prefill what was admitted, or make room and decode.
         retracted = self._preempt(now_s) if self._may_preempt else []
-        self._look_for_claims(now_s)
+        if self._room.is_full and len(self.policy) and self._shares.wants_pass(now_s):
+            self._room.reopen()
         chunks, admitted = self._plan_prefill(now_s)
         if chunks:
             iteration = self._start_prefill(now_s, chunks, retracted)
@@ -270,22 +277,18 @@ class Engine:
                         break
                 request = admissions.send(outcome)
         admissions.close()
-        if self._shares.memory is not None:
-            self._shares.memory.end_pass()
+        self._shares.end_pass()
         return admitted
 
     def _try(
         self, request: EngineRequest, now_s: float, budget: int, *, beside: EngineRequest | None
     ) -> AdmissionResult:
-        if self._shares.turns.must_wait(request):
-            is_own = beside is not None and beside.client == request.client
-            return AdmissionResult.CLIENT_HELD if is_own else AdmissionResult.CLIENT_LATER
-        memory = self._shares.memory
-        if memory is not None and memory.must_wait(request):
-            return AdmissionResult.CLIENT_LATER
+        refusal = self._shares.turn_of_others(request, beside)
+        if refusal is not None:
+            return refusal
         outcome = self._room.enter(request, now_s, None if beside is None else budget)
-        if outcome is AdmissionResult.NO_ROOM and memory is not None:
-            memory.lacks(request, self._room.missing_tokens)
+        if outcome is AdmissionResult.NO_ROOM:
+            self._shares.lacks(request, self._room.missing_tokens)
         if outcome is not AdmissionResult.ADMITTED:
             return outcome
         request.load_tokens = 0
@@ -385,8 +388,7 @@ class Engine:
         # One alone always has room; see `EngineRequest.check`.
         least = 0 if self._prefills.requests else 1
         retracted: list[EngineRequest] = []
-        above = None if self._shares.memory is None else self._shares.memory.is_above_share
-        for request in self._batch.by_cost_of_retraction(above):
+        for request in self._batch.by_cost_of_retraction(self._shares.is_above_share):
             if len(running) <= least or self.memory.available >= len(running):
                 break
             self._retract(request, now_s)
@@ -405,24 +407,15 @@ class Engine:
             self._retract(request, now_s)
         return preempted
 
-    def _look_for_claims(self, now_s: float) -> None:
-        """While the pool is full, a pass may have to follow for clients below their shares of it (R16)."""
-        memory = self._shares.memory
-        if memory is None or not (self._room.is_full and len(self.policy)):
-            return
-        if memory.wants_pass(now_s):
-            self._room.reopen()
-
     def _give_back(self, now_s: float) -> list[EngineRequest]:
         """Retract requests of clients above their shares of the pool for others below theirs that find no room (R16)."""
-        memory = self._shares.memory
-        given = [] if memory is None else memory.given_back()
-        retracted = [request for request in given if request in self._batch.requests]
-        del retracted[len(self._batch) - 1 :]  # SGLang retracts all but one
-        for request in retracted:
+        given = [one for one in self._shares.given_back() if one in self._batch.requests]
+        retracted: list[EngineRequest] = []
+        for request in given[: len(self._batch) - 1]:  # SGLang retracts all but one
             assert isinstance(request, EngineRequest)
             self._retract(request, now_s)
             request.charge_input = False  # what is computed again is paid once
+            retracted.append(request)
         return retracted
 
     def _retract(self, request: EngineRequest, now_s: float) -> None:

@@ -117,3 +117,13 @@ def decode_profile(text: bytes | str) -> CostProfile:
         return msgspec.json.decode(text, type=CostProfile)
     except msgspec.MsgspecError as error:
         raise ProfileError(f"not a cost profile: {error}") from error
+
+
+def slower(profile: CostProfile, factor: float) -> CostProfile:
+    """The profile with every duration multiplied by `factor`."""
+    durations = {
+        name: value * factor
+        for name, value in msgspec.structs.asdict(profile).items()
+        if name.endswith("_ms") and value is not None
+    }
+    return msgspec.structs.replace(profile, **durations)

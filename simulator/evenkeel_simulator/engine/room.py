@@ -45,7 +45,7 @@ class Room:
         self.ran_out = False
         """Whether memory did not suffice for a request in this pass. SGLang asks for no other one then."""
         self.missing_tokens = 0
-        """By how much the free memory was too small for the last request."""
+        """Tokens by which the free memory was too small for the last request."""
         self._rule_has_begun = self._has_admitted = False  # in this pass
 
     @property

@@ -124,10 +124,12 @@ def summarise(
     *,
     duration_s: float = 0.0,
     clients: Mapping[str, Client] | None = None,
+    idle_s: float = 0.0,
 ) -> Summary:
     """All figures of a run.
 
     `duration_s`: planned duration of arrivals, if longer than the actual one. `clients`: those with a weight or a tenant.
+    `idle_s`: see `Summary`.
     """
     finished = [record for record in records if record.status == "finished"]
     completions = [completion(record) for record in finished]
@@ -158,6 +160,7 @@ def summarise(
             completions, max([duration_s, *[record.arrival_s for record in records]])
         ),
         accumulated_difference_max=max(accumulated_difference(spans, times_s), default=0.0),
+        idle_s=idle_s,
         jain_index=jain_index(
             [by_client[name].given_over_owed or 0.0 for name in sorted(servable)]
         ),

@@ -21,7 +21,7 @@ from evenkeel_router.ledger.service_ledger import SILENCE_S
 from evenkeel_router.ledger.stores import redis
 from evenkeel_router.ledger.totals import MAX_TENANTS
 from evenkeel_router.prefix import tokenisation
-from evenkeel_router.request import attempt, forward, pacing
+from evenkeel_router.request import attempt, forward, pacing, relay
 from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry import slices, spans, tracing
 from evenkeel_sglang import engine as sglang
@@ -33,7 +33,7 @@ HOW_TO, EXPLANATION = "how-to", "explanation"
 FIGURES: Final = (
     (EXPLANATION, "bounds", f"2·W·(U + {deficit.DEFERRED_REFILLS + 1}·Q)"),
     (EXPLANATION, "failures", f"limited to {forward.EXCUSED_PER_ATTEMPT} times"),
-    (EXPLANATION, "failures", f"at most {attempt.MAX_OPENING_BYTES // 1024} KiB. A request"),
+    (EXPLANATION, "failures", f"at most {relay.MAX_OPENING_BYTES // 1024} KiB. A request"),
     (EXPLANATION, "failures", f"a rest of {TIMING.first_rest_s:g} s"),
     (EXPLANATION, "failures", f"up to {suspicion.LONGEST_S:g} s. A probe's"),
     (EXPLANATION, "failures", f"until it has {attempt.PROBE_TOKENS} tokens"),

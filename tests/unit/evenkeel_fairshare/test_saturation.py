@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from evenkeel_fairshare.saturation import SETTLED_S, Saturation
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,34 @@ def test_a_replica_that_is_gone_begins_anew() -> None:
     for second in range(8, 16):
         found.observe("r", service=second, waits=True, now_s=second)
     assert (found.seconds, found.service) == (4, 4)
+
+
+def test_a_speed_is_what_a_replica_serves_per_second_while_requests_wait() -> None:
+    found = Saturation()
+    assert found.speeds() == {}
+    for second in range(2000):
+        found.observe("fast", service=1000.0 * second, waits=True, now_s=second)
+        # Without a full batch a replica serves less than it could.
+        service = 250.0 * min(second, 1000) + 10.0 * max(0, second - 1000)
+        found.observe("slow", service=service, waits=second <= 1000, now_s=second)
+        found.observe("idle", service=0.0, waits=False, now_s=second)
+    speeds = found.speeds()
+    assert speeds.keys() == {"fast", "slow"}
+    assert speeds["fast"] / speeds["slow"] == pytest.approx(4, rel=0.25)
+    found.retain(["slow"])
+    assert found.speeds().keys() == {"slow"}
+
+
+def test_a_speed_follows_a_change_and_a_short_measurement_hardly_counts() -> None:
+    found = Saturation()
+    for second in range(1000):
+        service = 1000.0 * min(second, 500) + 250.0 * max(0, second - 500)
+        found.observe("throttled", service=service, waits=True, now_s=second)
+        found.observe("equal", service=1000.0 * second, waits=True, now_s=second)
+        found.observe("new", service=10_000.0 * second, waits=second > 992, now_s=second)
+    speeds = found.speeds()
+    assert speeds["throttled"] < 0.4 * speeds["equal"]
+    assert speeds["new"] < 4 * speeds["equal"]
 
 
 def test_a_total_that_falls_takes_no_service_back() -> None:

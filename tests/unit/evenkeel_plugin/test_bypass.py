@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from evenkeel_plugin.queue_walk import WaitingQueue
 from evenkeel_plugin.request import EngineRequest
-from evenkeel_plugin.scheduling import WaitingQueue
 
 from tests.unit.evenkeel_plugin.test_scheduling import Loop, Req, req
 

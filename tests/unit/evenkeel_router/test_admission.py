@@ -26,10 +26,12 @@ def admission(**limits: Any) -> Admission:
     return Admission(LimitsConfig(**limits), whole_limits())
 
 
-def refused(gate: Admission, who: Client, now_s: float, tokens: int = 1) -> Refusal:
+def refused(
+    gate: Admission, who: Client, now_s: float, tokens: int = 1, sequences: int = 1
+) -> Refusal:
     before = gate.running
     with pytest.raises(Refusal) as caught:
-        gate.enter(who, tokens, now_s)
+        gate.enter(who, tokens, now_s, sequences)
     assert gate.running == before
     return caught.value
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from evenkeel_router.api.endpoints import Endpoint, dialect_of
 from evenkeel_router.api.errors import Dialect, Outcome, Refusal
-from evenkeel_router.api.inference import MAX_PARTS, MAX_PROMPTS, Inference, Limits
+from evenkeel_router.api.inference import Inference, Limits
+from evenkeel_router.api.prompt import MAX_PARTS, MAX_PROMPTS
 
 LIMITS = Limits(model="m", max_output_tokens=1000)
 MESSAGES: dict[str, Any] = {

@@ -9,10 +9,13 @@ import pytest
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_router.api.errors import rejected_by_replica
 from evenkeel_router.api.identity import Paid
 from evenkeel_router.ledger.held_work import HeldWork, TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
+from evenkeel_router.request.failures import Cause, FailedAttempt
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.transport.upstream import BrokenError, TooLargeError
 
 from tests.support.fakes import FakeReply, FakeUpstream
 from tests.support.router_rooms import (
@@ -104,7 +107,7 @@ def credit(rooms: Rooms) -> float:
 @pytest.mark.parametrize(
     ("end", "charge", "service"),
     [
-        (fails, 0.0, 100.0),  # the next attempt pays it; the replica computed it
+        (fails, 0.0, 0.0),  # no report shows that it was computed: the attempt that succeeds pays
         (is_taken_back, 0.0, 100.0),
         (over(None), 100.0, 0.0),
         (over(NOTHING), 0.0, 0.0),
@@ -171,3 +174,25 @@ async def test_what_had_not_begun_by_the_report_is_refunded_at_the_gate(
     moving.taken_back = pending
     assert (await moving.relocated(ESTIMATE)).input is paid
     assert charged(rooms) == 2 * want
+
+
+def test_only_a_refusal_shows_that_nothing_was_computed() -> None:
+    def of_status(status: int, code: str = "") -> FailedAttempt:
+        body = b'{"error":{"message":"no","code":"%b"}}' % code.encode()
+        return FailedAttempt.of_refusal(rejected_by_replica(status, body))
+
+    refused = [
+        of_status(400),
+        of_status(400, "context_length_exceeded"),
+        of_status(429),
+        of_status(503),
+    ]
+    failed = [
+        of_status(500),
+        of_status(401),
+        FailedAttempt.of_break(BrokenError("it broke")),
+        FailedAttempt.of_break(TooLargeError("all of it was computed")),
+        FailedAttempt("nothing came", cause=Cause.SILENT),
+        FailedAttempt("no JSON", cause=Cause.UNREADABLE),
+    ]
+    assert [one.computed for one in refused + failed] == [False] * 4 + [True] * 6

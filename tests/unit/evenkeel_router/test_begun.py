@@ -43,6 +43,7 @@ OPENINGS = [
     (Dialect.OPENAI, text("")),
     (Dialect.OPENAI, data(choices=[], prompt_filter_results=[{"index": 0}])),
     (Dialect.OPENAI, data(object="chat.completion.chunk")),
+    (Dialect.OPENAI, data(choices=[{"delta": {"role": "assistant"}}], usage={"prompt_tokens": 5})),
     (Dialect.SGLANG, COMMENT),
     (Dialect.SGLANG, generated("")),
     (Dialect.SGLANG, generated("", output_ids=[])),
@@ -175,3 +176,46 @@ def test_an_aborted_answer_of_generate_is_an_error() -> None:
     scanner.feed(data(text="", meta_info={"finish_reason": reason}) + DONE)
     assert scanner.failure is not None
     assert (scanner.failure.status, scanner.failure.message) == (503, "no")
+
+
+def test_usage_in_every_event_ends_no_answer() -> None:
+    """As engines send it with `continuous_usage_stats`."""
+    last = {"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
+    for events in ([], [data(choices=[{"text": "a"}], usage={"prompt_tokens": 5}), data(**last)]):
+        scanner = EventScan(drops_usage=True, continuous=True)
+        scanner.feed(OPENINGS[-1][1] + b"".join(events))
+        scanner.close()
+        assert scanner.broken == "the replica's stream ended before its last event"
+
+
+def test_an_answer_of_generate_ends_with_all_its_sequences() -> None:
+    def of(index: int, reason: object) -> bytes:
+        return data(text="a", index=index, meta_info={"finish_reason": reason})
+
+    for reason, broken in ((None, True), ({"type": "length"}, False)):
+        scanner = scan(Dialect.SGLANG)
+        scanner.feed(of(0, {"type": "stop"}) + of(1, reason))
+        scanner.close()
+        assert (scanner.broken is not None) == broken
+
+
+@pytest.mark.parametrize(
+    ("dialect", "opening", "content"),
+    [
+        (Dialect.OPENAI, text(""), text("a")),
+        (Dialect.SGLANG, generated(""), generated("a")),
+        (
+            Dialect.RESPONSES,
+            named("response.output_text.delta", delta=""),
+            named("response.output_text.delta", delta="a"),
+        ),
+    ],
+)
+def test_what_comes_before_the_first_content_uses_up_no_output(
+    dialect: Dialect, opening: bytes, content: bytes
+) -> None:
+    scanner = SCANS[dialect](drops_usage=True, most_events=1, left=1)
+    assert scanner.feed(opening * 9 + content) == opening * 9 + content
+    assert (scanner.output_tokens, scanner.cut) == (1, False)
+    assert content not in scanner.feed(content)
+    assert (scanner.output_tokens, scanner.cut) == (1, True)

@@ -8,6 +8,7 @@ from math import isnan
 import pytest
 from evenkeel_contract.figures import Figures
 from evenkeel_router.ledger.clients import ClientFigures
+from evenkeel_router.ledger.estimates import TenantEstimates
 from evenkeel_router.ledger.fairness import MemberFigures
 from evenkeel_router.ledger.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.history import (
@@ -30,7 +31,7 @@ def reading(
 ) -> ClientFigures:
     """A record of a client; its name does not matter here."""
     fleet = MemberFigures(service=service, owed=owed)
-    own = ClientTotals("", Distributions(""), **here)  # type: ignore[arg-type]
+    own = ClientTotals("", Distributions(""), TenantEstimates(), **here)  # type: ignore[arg-type]
     return ClientFigures("", "", "", fleet, own, waiting, running)
 
 

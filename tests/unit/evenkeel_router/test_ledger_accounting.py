@@ -206,8 +206,13 @@ def test_broken_off_requests_are_known_by_a_whole_report_since_the_drain() -> No
 def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:
     of = books()
     of.meets_unreported("r0", 0.0)
-    assert of.failed(sent(of), Usage(30, 10, 0))
-    assert of.ledger.served(A.identity) == 20
+    paid = of.failed(sent(of), Usage(30, 10, 0))
+    assert (paid.input, paid.booked) == (True, False)  # engines do not charge it again
+    assert of.ledger.served(A.identity) == 0
+    again = of.failed(of.sends("r0", A, paid=paid, now_s=0.0), Usage(30, 10, 0))
+    assert again == paid
+    of.ended(of.sends("r0", A, paid=again, now_s=0.0), Usage(30, 10, 4))
+    assert of.ledger.served(A.identity) == 20 + 2 * 4  # once, by the attempt that succeeded
 
 
 def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:

@@ -6,8 +6,8 @@ import asyncio
 from itertools import pairwise
 
 from evenkeel_contract.routerconfig import Delivery, QoeConfig
-from evenkeel_router.request.attempt import Answered
 from evenkeel_router.request.pacing import MAX_HELD_BYTES, PacedRelay, relay_of
+from evenkeel_router.request.relay import Answered
 
 from tests.support.fakes import FakeReply
 from tests.support.nasty import EVENT

@@ -132,6 +132,11 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
 CLIENT = client()
 
 
+def relocation_of(rooms: Rooms, attempts: list[Attempt]) -> Relocation:
+    replicas, accounting = rooms.replicas, rooms.service_ledger.accounting
+    return Relocation(replicas.fleet, accounting, {*attempts}, asyncio.get_running_loop().time)
+
+
 async def draining(
     *, tried: bool = False, since: int = 0
 ) -> tuple[Rooms, Relocation, list[Attempt]]:
@@ -143,7 +148,7 @@ async def draining(
     joins(rooms, "r1")
     for attempt in attempts:
         attempt.tried = rooms.replicas.fleet.routable if tried else EMPTY
-    relocation = Relocation(rooms.replicas.fleet, rooms.service_ledger.accounting, {*attempts})
+    relocation = relocation_of(rooms, attempts)
     now = held(CLIENT, running=1, waiting=2, admitted=1)
     reports(rooms, "r0", "process", now, sequence=2, since=since)
     relocation.reported("process")
@@ -206,3 +211,44 @@ def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
         assert await verdict is None
 
     run_virtually(scene())
+
+
+async def beside_an_idle_replica(
+    *, speed: float = 1000.0, busy: bool = False, waited_s: float = 10.0
+) -> list[Attempt]:
+    """Four requests are at r0, and r1 has none. By the report of r0 one runs and three wait; the last came after it."""
+    rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
+    reports(rooms, "r0", "process")
+    attempts = [await dispatched(rooms, CLIENT, upstream) for _ in range(4)]
+    now_s = asyncio.get_running_loop().time()
+    for attempt in attempts:
+        attempt.dispatched_s = now_s - waited_s
+    attempts[-1].dispatched_s = now_s
+    joins(rooms, "r1")
+    reports(rooms, "r1", "idle process", held(client(name="other"), running=int(busy)))
+    if speed:
+        rooms.replicas.fleet.measured({"r0": speed, "r1": speed})
+    relocation = relocation_of(rooms, attempts)
+    for sequence in (2, 3):  # one at a time: the second report finds one that has no verdict yet
+        now = held(CLIENT, running=1, waiting=3, admitted=1)
+        reports(rooms, "r0", "process", now, sequence=sequence)
+        relocation.reported("process")
+    return attempts
+
+
+async def test_the_youngest_that_waited_too_long_is_taken_back_for_an_idle_replica() -> None:
+    attempts = await beside_an_idle_replica()
+    assert [attempt.taken_back is None for attempt in attempts] == [True, True, False, True]
+    assert attempts[2].invited == 0b10
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"busy": True},  # another router's request runs there
+        {"speed": 0.0},  # no replica was ever full
+        {"waited_s": 0.9},  # the report may be older than the request
+    ],
+)
+async def test_nothing_is_taken_back_that_need_not_wait(how: dict[str, Any]) -> None:
+    assert not any(attempt.taken_back for attempt in await beside_an_idle_replica(**how))

@@ -1,5 +1,7 @@
 """The fleet as the router sees it: slots, lives, loads, prefixes."""
 
+from collections import Counter
+
 import pytest
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
@@ -8,7 +10,11 @@ from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import LOAD_TOKENS, AdapterPlaces, PrefixIndex
 from evenkeel_router.fleet import selection as candidates
-from evenkeel_router.fleet.selection import Basis, Fleet, MatchedRequest, Member, Pages, Prediction
+from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
+from evenkeel_router.fleet.selection import Fleet, MatchedRequest, Member
+from msgspec.structs import replace
+
+from tests.support.router_rooms import admitted, client, held, joins, reports, rooms_of
 
 TEXT = b"x" * 64
 
@@ -287,3 +293,37 @@ def test_by_text_a_prediction_is_a_share_of_the_estimate() -> None:
 
 def test_a_prompt_of_no_tokens_is_cached_nowhere() -> None:
     assert Pages((), 16, 0).cached(0) == 0
+
+
+def test_what_another_replica_holds_of_a_prompt_is_found_on_demand() -> None:
+    of = fleet(3)
+    start, rest = b"start of a prompt", b"and the rest of it, which is longer"
+    of.index.insert(plan(of, start).dispatch.blocks, 0)
+    of.index.insert(plan(of, start + rest).dispatch.blocks, 1)
+    dispatch = plan(of, start + rest, tokens=52).dispatch
+    assert (dispatch.longest, dispatch.matched_tokens) == (0b10, 48)
+    assert [dispatch.matched_at(slot) for slot in (0, 2)] == [16, 0]
+
+
+def test_a_slow_replica_gets_fewer_requests_once_its_speed_is_known() -> None:
+    """In the whole way from reports to the policy; a replica without requests that wait has no speed."""
+    rooms = rooms_of()
+    for name in ("r0", "r1", "r2"):
+        joins(rooms, name)
+    ledger, fairness = rooms.service_ledger.ledger, rooms.service_ledger.fairness
+    for second in range(60):
+        for name, speed, waiting in (("r0", 1000, 1), ("r1", 250, 1), ("r2", 10, 0)):
+            incarnation = f"incarnation of {name}"
+            rows = replace(held(client(), waiting=waiting), service=float(speed * second))
+            reports(rooms, name, incarnation, rows, sequence=second + 1, since=second)
+        for _ in fairness.steps(
+            list(ledger.replica_accounts), rooms.service_ledger.weights, second
+        ):
+            pass
+    rooms.replicas.take_speeds(rooms.service_ledger)
+    tickets = [
+        rooms.replicas.fleet.select(admitted(rooms, client()).match, EMPTY) for _ in range(90)
+    ]
+    counts = Counter(ticket.member.name for ticket in tickets if ticket is not None)
+    assert counts["r0"] > 2 * counts["r1"]
+    assert abs(counts["r0"] - counts["r2"]) <= 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import httpx
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import ProbeVerdict
@@ -245,6 +246,23 @@ async def test_a_replica_on_its_way_back_takes_all_requests_if_it_is_the_last() 
     for ticket in tickets:
         fleet.finished(ticket, None)
     assert fleet.routable.bit_count() == 2
+
+
+async def test_a_replica_on_its_way_back_holds_few_sequences() -> None:
+    fleet = rooms_of("r0", "r1").replicas.fleet
+    returning, other = fleet
+    returning.standing.suspect(FAILS, 0.0)
+    returning.standing.begun()
+    fleet.ready(returning)
+    for sequences, is_full in ((1, False), (2, True)):
+        match = fleet.match("ns/a/c", weight=1.0, text=b"x", input_tokens=1, sequences=sequences)
+        assert returning.slot is not None
+        assert other.slot is not None
+        ticket = fleet.select(match, ReplicaSet(1 << other.slot))
+        assert ticket is not None
+        assert (fleet.routable >> returning.slot & 1 == 0) == is_full
+        fleet.finished(ticket, NOTHING)
+        assert fleet.routable >> returning.slot & 1
 
 
 async def test_a_replica_that_lost_its_probe_with_the_client_gets_another_one() -> None:

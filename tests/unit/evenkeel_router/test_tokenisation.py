@@ -14,7 +14,7 @@ from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, Pr
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference, Limits
-from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer, SimulatedTokenizer

@@ -8,11 +8,11 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.identity import Client, client_of, names_of
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.estimates import TokenRatio
 from evenkeel_router.ledger.totals import (
     Histogram,
     ReplicaTotals,
     RequestTotals,
-    TokenRatio,
     ttft_histogram,
 )
 from evenkeel_router.settings import Settings

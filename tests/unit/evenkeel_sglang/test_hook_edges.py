@@ -171,7 +171,7 @@ def test_several_ranks_have_one_clock_and_divide_no_time(
     args = SimpleNamespace(tp_size=tp, pp_size=pp)
     made = hooks.make_scheduling("DLPM", settings, scheduler("dlpm", server_args=args))
     assert isinstance(hooks._rank_clock, RankClock) == clock
-    assert (made._time is not None) == divides
+    assert (made._shares.time is not None) == divides
 
 
 def test_each_hook_is_sglangs_own_function_without_a_policy(
@@ -241,12 +241,14 @@ def test_the_engine_is_asked_with_expected_output_and_its_answer_noted(
     one, other = SimpleNamespace(name="one"), SimpleNamespace(name="other")
     adder = SimpleNamespace(can_run_list=[one, other])
 
-    def original(to: Any, req: Any) -> str:
+    state = SimpleNamespace(name="OTHER")
+
+    def original(to: Any, req: Any) -> Any:
         to.can_run_list.append(req if admitted else other)
-        return "state"
+        return state
 
     asked = SimpleNamespace(name="asked")
-    assert hooks.add_request(original, adder, asked) == "state"
+    assert hooks.add_request(original, adder, asked) is state
     assert noted.calls == [("lower", asked), ("tried", asked, admitted)]
 
 
@@ -258,21 +260,25 @@ def test_a_request_that_a_waiting_chunk_leaves_no_room_for_is_not_offered(
     refusals = iter(["no", None])
     monkeypatch.setattr(hooks, "refusal_beside", lambda adder, req, chunk: next(refusals))
     adder = SimpleNamespace(can_run_list=[], budget_state=lambda: "budget")
-    assert hooks.add_request(lambda *_: "state", adder, "r") == "budget"
-    assert hooks.add_request(lambda *_: "state", adder, "r") == "state"
+    state = SimpleNamespace(name="NO_TOKEN")
+    monkeypatch.setattr(hooks, "missing_tokens", lambda adder, req: 7)
+    assert hooks.add_request(lambda *_: state, adder, "r") == "budget"
+    assert hooks.add_request(lambda *_: state, adder, "r") is state
     assert noted.calls == [
         ("lower", "r", "chunk"),
         ("postponed", "r", "no"),
         ("lower", "r", "chunk"),
         ("lower", "r"),
         ("tried", "r", False),
+        ("lower", "r"),
+        ("lacks", "r", 7),
     ]
 
 
 def test_what_runs_and_what_was_retracted_counts_with_its_expected_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted = Recorded()
+    noted = Recorded(giving=list)
     monkeypatch.setattr(hooks, "_scheduling", noted)
     batch = SimpleNamespace(reqs=["a", "b"])
     hooks.reserve_running(lambda *_: None, "adder", 16, "tree", "pool", batch)
@@ -364,6 +370,8 @@ ALWAYS = [
 ]
 OPTIONAL = [
     ("_get_num_pending_tokens", "pending_tokens", "around"),
+    ("check_decode_mem", "decode_memory", "around"),
+    ("_get_decode_retraction_order", "retraction_order", "around"),
     ("publish", "kv_published", "after"),
 ]
 

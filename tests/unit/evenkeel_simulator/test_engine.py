@@ -326,7 +326,7 @@ def test_of_requests_with_equal_lengths_the_last_to_begin_is_retracted_first() -
     batch = Batch()
     for name in ("first", "second", "third"):
         batch.add(make_request(name, tail=20), 0.0)
-    order = [request.id for request in batch.by_cost_of_retraction(None)]
+    order = [request.id for request in batch.by_cost_of_retraction(lambda _: False)]
     assert order == ["third", "second", "first"]
 
 

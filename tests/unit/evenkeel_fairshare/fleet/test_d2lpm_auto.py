@@ -46,20 +46,90 @@ def send(
     return slot
 
 
-def test_a_client_leaves_its_match_once_the_wait_outweighs_recomputation() -> None:
-    policy = fleet([0, 1])
+def stays(policy: AutoD2lpm, question: Dispatch) -> int:
+    """How many requests go to the match before one leaves it."""
+    return [send(policy, question) for _ in range(200)].index(0)
+
+
+def test_an_idle_replica_is_used_once_the_prefix_takes_no_longer_there() -> None:
+    # Each question adds 10 tokens of wait at slot 1. The idle replica computes 100 tokens again.
+    assert stays(fleet([0, 1]), request(110, longest=[1], matched=100)) == 11
+    assert stays(fleet([0, 1]), request(210, longest=[1], matched=200)) == 21
+
+
+def test_a_replica_with_work_is_used_once_the_wait_outweighs_the_price() -> None:
+    policy = fleet([0, 1], patience=4.0)
+    policy.dispatched(request(1000, client="b"), 0)
+    # At slot 0 the client waits for 110 tokens of "b", as much as it needs itself.
+    assert stays(policy, request(110, longest=[1], matched=100)) == 1 + (110 + 4 * 100) // 10
+
+
+@pytest.mark.parametrize(("work", "chosen"), [(249, 0), (250, 1)])
+def test_a_replica_with_under_a_quarter_of_the_work_counts_as_idle(work: int, chosen: int) -> None:
+    policy = fleet([0, 1], patience=32.0)
+    policy.dispatched(request(1000), 1)
+    policy.dispatched(request(work, client="b"), 0)
+    assert send(policy, request(110, longest=[1], matched=100)) == chosen
+
+
+def test_waits_are_compared_in_seconds() -> None:
     question = request(110, longest=[1], matched=100)
-    # Each question adds 10 tokens of wait at slot 1, and slot 0 asks for 110 tokens: the wait may reach 4 * 100.
-    assert [send(policy, question) for _ in range(42)] == [1] * 41 + [0]
-
-
-def test_the_longer_the_match_the_longer_the_wait_that_a_client_accepts() -> None:
     moved = []
-    for matched in (100, 200):
+    for speeds in ({}, {0: 1000.0, 1: 500.0}, {0: 500.0, 1: 1000.0}):
         policy = fleet([0, 1])
-        question = request(matched + 10, longest=[1], matched=matched)
-        moved.append([send(policy, question) for _ in range(100)].index(0))
-    assert moved == [41, 81]
+        policy.measured(speeds)
+        moved.append(stays(policy, question))
+    # The wait at slot 1 counts by its speed, and computing 100 tokens by the speed of slot 0.
+    assert moved == [11, 6, 21]
+
+
+def test_a_slow_replica_gets_less_of_what_has_no_match() -> None:
+    policy = fleet([0, 1])
+    policy.measured({0: 1000.0, 1: 250.0})
+    chosen = [send(policy, request(10)) for _ in range(50)]
+    assert chosen.count(1) == 10
+
+
+def test_speeds_that_hardly_differ_count_as_equal() -> None:
+    policy = fleet([0, 1])
+    policy.measured({0: 1000.0, 1: 1250.0})
+    assert stays(policy, request(110, longest=[1], matched=100)) == 11
+
+
+@pytest.mark.parametrize(
+    ("speed", "works"), [(0.0, (249, 251)), (1.0, (249, 251)), (1e9, (3999, 4001))]
+)
+def test_a_wild_measurement_counts_as_four_times_the_median_at_most(
+    speed: float, works: tuple[int, int]
+) -> None:
+    chosen = []
+    for work in works:
+        policy = fleet([0, 1, 2])
+        policy.measured({0: 1000.0, 1: speed, 2: 1000.0, 7: 1.0})  # slot 7 has left meanwhile
+        policy.dispatched(request(1000), 0)
+        policy.dispatched(request(work), 1)
+        chosen.append(policy.select(request(10), replica_set([0, 1]), IDLE))
+    assert chosen == [1, 0]
+
+
+def test_a_new_process_has_the_median_speed() -> None:
+    policy = fleet([0, 1, 2])
+    policy.measured({0: 1000.0, 1: 250.0, 2: 1000.0})
+    policy.left(1)
+    policy.joined(1)
+    assert stays(policy, request(110, longest=[1], matched=100)) == 11
+
+
+def test_a_request_waits_no_longer_than_an_idle_replica_needs() -> None:
+    policy = fleet([0, 1, 2])
+    question = request(9000, longest=[1], matched=8000)
+    assert policy.longest_wait_s(question, 1, 0) == float("inf")  # nothing was measured yet
+    policy.measured({0: 500.0, 1: 1000.0, 2: 1000.0})
+    assert [policy.longest_wait_s(question, 1, idle) for idle in (0, 2)] == [16.0, 8.0]
+    part = question._replace(matched_at=lambda slot: 6000)
+    assert policy.longest_wait_s(part, 1, 2) == 2.0
+    # Where it waits it has no match either; and a report may be a second old.
+    assert policy.longest_wait_s(question, 0, 2) == 1.0
 
 
 def test_finished_work_no_longer_counts() -> None:
@@ -88,7 +158,7 @@ def test_the_expected_output_counts_as_work() -> None:
     send(policy, question)
     policy.finished(question, 1, Usage(110, 100, 45))
     # From now on each question is 10 + 2 * 45 tokens of work.
-    assert [send(policy, question) for _ in range(6)] == [1] * 5 + [0]
+    assert stays(policy, question) == 2
 
 
 def test_the_output_of_a_request_that_never_ran_or_is_unknown_is_ignored() -> None:
@@ -97,7 +167,7 @@ def test_the_output_of_a_request_that_never_ran_or_is_unknown_is_ignored() -> No
     for usage in (NOTHING, None):
         send(policy, question)
         policy.finished(question, 1, usage)
-    assert [send(policy, question) for _ in range(42)] == [1] * 41 + [0]
+    assert stays(policy, question) == 11
 
 
 def test_a_light_client_stays_at_its_match_behind_a_flooding_client() -> None:
@@ -114,13 +184,13 @@ def test_many_light_clients_with_one_system_prompt_spread_over_replicas() -> Non
         send(policy, request(110, client=f"user-{number}", longest=[1], matched=100))
         for number in range(60)
     ]
-    assert chosen.index(0) == 41
+    assert chosen.index(0) == 11
 
 
 def test_the_work_of_others_counts_by_weight() -> None:
-    """A client of weight 3 waits for a third of what each other client gets."""
+    """A client of weight 6 waits for a sixth of what each other client gets."""
     chosen = []
-    for weight in (1.0, 3.0):
+    for weight in (1.0, 6.0):
         policy = fleet([0, 1])
         for number in range(50):
             policy.dispatched(request(1000, client=f"user-{number}"), 1)

@@ -190,3 +190,14 @@ def test_a_profile_or_admission_that_is_not_there_is_named(tmp_path: object) -> 
         engine_config(admission="x")
     with pytest.raises(SetupError, match="kv_tokens is 0"):
         engine_config(kv_tokens=0)
+
+
+def test_a_slower_replica_takes_as_much_longer_and_gets_less() -> None:
+    alone = [
+        run([one_call("p", 0.0)], slowdowns=(factor,))["p"].latency_s or 0.0 for factor in (1, 4)
+    ]
+    assert alone[1] == pytest.approx(4 * alone[0])
+    # Enough that requests wait at both, so both are measured.
+    many = [one_call(str(n), n / 50, client=f"c{n % 3}", size=4000) for n in range(2000)]
+    replicas = [one.replica for one in run(many, replicas=2, slowdowns=(1.0, 4.0)).values()]
+    assert 0.15 < replicas.count(1) / len(replicas) < 0.3

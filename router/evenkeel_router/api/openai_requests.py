@@ -1,0 +1,181 @@
+"""Requests of OpenAI's completions, chat completions and embeddings: what the router reads of a body, and how it asks for usage. Pure."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from evenkeel_router.api.inference import (
+    Guarded,
+    Inference,
+    Limits,
+    adapter_of,
+    check_choices,
+    check_not_empty,
+    check_output,
+    members_of,
+    splice,
+    without_guarded,
+)
+from evenkeel_router.api.prompt import (
+    Input,
+    Message,
+    Prompt,
+    prompt_of_input,
+    prompt_of_messages,
+    with_extras,
+    with_prefix,
+)
+
+DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
+_USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
+_CONTINUOUS_MEMBER: Final = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _OpenAI(Guarded, kw_only=True):
+    model: str
+    n: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | UnsetType | None = UNSET
+    lora_path: str | list[str | None] | None = None
+
+
+class _Completions(_OpenAI, kw_only=True):
+    prompt: Input
+    best_of: int | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    prompt_embeds: Raw | UnsetType = UNSET
+
+
+class _Chat(_OpenAI, kw_only=True):
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    tools: Raw | UnsetType = UNSET
+    # What a template prints before the messages, or how.
+    documents: Raw | UnsetType = UNSET
+    chat_template: Raw | UnsetType = UNSET
+    chat_template_kwargs: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+
+
+class _Embeddings(_OpenAI, kw_only=True):
+    input: Input
+
+
+_before_messages = attrgetter(
+    "tools", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"
+)
+_NOTHING_BEFORE: Final = (UNSET,) * 5
+_COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
+_CHAT: Final = msgspec.json.Decoder(_Chat)
+_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
+
+
+def completions(body: bytes, limits: Limits) -> Inference:
+    """`/v1/completions`."""
+    fields = _COMPLETIONS.decode(body)
+    check_output("max_tokens", fields.max_tokens, limits)
+    text = prompt_of_input(fields.prompt, "prompt")
+    if fields.suffix or fields.prompt_embeds is not UNSET:
+        text = with_extras(text, {"embeds": fields.prompt_embeds}, suffix=fields.suffix or "")
+    bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
+    if fields.best_of is not None:
+        check_choices("n", fields.n)
+        check_choices("best_of", fields.best_of)
+        fields.n = max(fields.n or 1, fields.best_of)  # the engine computes all of them
+    assumed = fields.max_tokens is None
+    return _openai(
+        body, fields, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo)
+    )
+
+
+def embeddings(body: bytes, limits: Limits) -> Inference:
+    """`/v1/embeddings`."""
+    fields = _EMBEDDINGS.decode(body)
+    fields.stream = None
+    text = prompt_of_input(fields.input, "input")
+    return _openai(body, fields, text, limits, bound=0)
+
+
+def chat(body: bytes, limits: Limits) -> Inference:
+    """`/v1/chat/completions`."""
+    fields = _CHAT.decode(body)
+    # As in SGLang: 0 only computes the prompt, and a max_completion_tokens of 0 counts as not set.
+    check_output("max_tokens", fields.max_tokens, limits, least=0)
+    check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
+    check_not_empty("messages", fields.messages)
+    bound = fields.max_completion_tokens or fields.max_tokens
+    text = prompt_of_messages(fields.messages, body)
+    before = _before_messages(fields)
+    if before == _NOTHING_BEFORE:
+        return _openai(body, fields, text, limits, bound=bound)
+    tools = fields.tools is not UNSET
+    text = with_prefix(text, before)
+    return _openai(body, fields, text, limits, bound=bound, loose_events=tools)
+
+
+def _openai(
+    body: bytes,
+    fields: _OpenAI,
+    text: Prompt,
+    limits: Limits,
+    *,
+    bound: int | None,
+    assumed: bool = False,
+    loose_events: bool = False,
+) -> Inference:
+    adapter = adapter_of(fields.model, limits, fields.lora_path)
+    check_choices("n", fields.n)
+    sequences = (fields.n or 1) * text.prompts
+    body, stripped = without_guarded(body, fields)
+    stream = bool(fields.stream)
+    options = fields.stream_options
+    wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
+    if stream and options is UNSET:
+        body = splice(body, _USAGE_MEMBER)
+    elif stream and not wants_usage:
+        body = _with_usage_option(body)
+    return Inference(
+        body=body,
+        text=text.first,
+        prompt_bytes=text.size_bytes,
+        prompt_tokens=text.tokens,
+        max_output_tokens=None if bound is None else bound * sequences,
+        most_output_tokens=sequences
+        * (limits.max_output_tokens if assumed or bound is None else bound),
+        media=text.media,
+        sequences=sequences,
+        prompts=text.prompts,
+        loose_events=loose_events,
+        stream=stream,
+        wants_usage=wants_usage,
+        stripped=stripped,
+        adapter=adapter,
+    )
+
+
+def _with_usage_option(body: bytes) -> bytes:
+    """Change the client's `stream_options`. A second member with that name would have no effect: engines would use the client's."""
+    members = members_of(body)
+    raw = bytes(members["stream_options"])
+    options = {} if raw == b"null" else members_of(raw)
+    options["include_usage"] = Raw(b"true")
+    members["stream_options"] = Raw(msgspec.json.encode(options))
+    return msgspec.json.encode(members)
+
+
+def with_continuous_usage(body: bytes) -> bytes:
+    """The body, asking for usage in every event as vLLM and SGLang offer it, if the router itself asks for usage in it."""
+    asked = b"{" + _USAGE_MEMBER
+    if not body.startswith(asked):
+        return body
+    return b"{" + _CONTINUOUS_MEMBER + body[len(asked) :]
