@@ -124,7 +124,9 @@ def figures(router: Router) -> dict[str, Any]:
         "predictions": _plain(totals.predictions),
         "served": _plain({name: f"{one:g}" for name, one in served.items() if one}),
         "routable": rooms.replicas.fleet.routable.bit_count(),
-        "ratio": totals.ratio.estimate(1000),
+        "ratios": {
+            tenant: one.of("").estimate(1000) for tenant, one in sorted(totals._estimates.items())
+        },
     }
 
 
