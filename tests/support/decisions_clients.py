@@ -22,8 +22,9 @@ from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.identity import Claims, Directory, Proxies, names_of, other_clients
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.ledger.clients import ClientFigures
+from evenkeel_router.ledger.estimates import TokenRatio
 from evenkeel_router.ledger.fairness import Fairness, MemberFigures
-from evenkeel_router.ledger.totals import DemandMeter, TokenRatio
+from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.prefix.tokenised import Untokenised, most_reported
 from evenkeel_router.telemetry.conditions import conditions

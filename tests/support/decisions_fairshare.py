@@ -18,6 +18,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, MATCH_OCTAVES
 from evenkeel_fairshare.saturation import Saturation
+from evenkeel_fairshare.window import WindowShares
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.decisions import row, text
@@ -225,7 +226,8 @@ def measures() -> Iterator[str]:
             [jain_index(values), *(percentile(values, p) for p in (0, 33, 50, 95, 100))],
         )
         given = dict(zip(chosen, (rng.choice((0.799, 0.8, 1.2)) for _ in chosen), strict=True))
-        yield row(given, [verdict.is_fair(given), verdict.verdict(given)])
+        shares = WindowShares(given, {"z": 1.5}, rng.choice((0.9, 1.0, 7.0)))
+        yield row(given, [verdict.is_fair(given), shares.least, verdict.verdict(shares)])
         churn = bounds.Churn(
             overshoot=bounds.dlpm_overshoot(
                 max_input_tokens=100,

@@ -124,7 +124,9 @@ def figures(router: Router) -> dict[str, Any]:
         "predictions": _plain(totals.predictions),
         "served": _plain({name: f"{one:g}" for name, one in served.items() if one}),
         "routable": rooms.replicas.fleet.routable.bit_count(),
-        "ratio": totals.ratio.estimate(1000),
+        "ratios": {
+            tenant: one.of("").estimate(1000) for tenant, one in sorted(totals._estimates.items())
+        },
     }
 
 
@@ -133,7 +135,9 @@ async def _line(case: Case, headers: dict[str, str], **config: Any) -> str:
     left = iter(replies)
 
     def answer(_: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
-        found = next(left)
+        found = (
+            next(left, None) or replies[-1]
+        )  # the last one again: every other replica answers alike
         if isinstance(found, FakeReply):
             return FakeReply(found.parts, status=found.status, content_type=found.content_type)
         return found

@@ -219,7 +219,8 @@ class MemoryShares:
                 continue
             for client in tenant.clients.members.values():
                 if client is not claimant and self._is_above(client):
-                    for request, tokens in client.running.items():
+                    # The newest first: of equal losses the last to begin goes.
+                    for request, tokens in reversed(client.running.items()):
                         steps = self._steps if request in self._decoding else 0
                         yield tokens + steps, client, request
 
