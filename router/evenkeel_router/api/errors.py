@@ -262,7 +262,7 @@ _STATUSES: Final = {
     "not_found_error": 404, "rate_limit_error": 429, "overloaded": 503, "overloaded_error": 503, "unavailable": 503,
 }  # fmt: skip
 """Types of errors (vLLM and SGLang, OpenAI, Anthropic, TGI) that have a status of their own."""
-ABORTED: Final = frozenset(("abort", "error"))
+ABORTED: Final = ("abort", "error")
 """Reasons of an end that is a failure: the engine gave the request up."""
 
 

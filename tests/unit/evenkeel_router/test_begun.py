@@ -178,6 +178,14 @@ def test_an_aborted_answer_of_generate_is_an_error() -> None:
     assert (scanner.failure.status, scanner.failure.message) == (503, "no")
 
 
+@pytest.mark.parametrize("reason", [7, ["abort"], {"type": ["abort"]}, {"type": {}}])
+def test_a_reason_of_an_unknown_shape_is_no_failure(reason: object) -> None:
+    scanner = scan(Dialect.SGLANG)
+    scanner.feed(data(text="a", meta_info={"finish_reason": reason}) + DONE)
+    scanner.close()
+    assert (scanner.begun, scanner.failure, scanner.broken) == (True, None, None)
+
+
 def test_usage_in_every_event_ends_no_answer() -> None:
     """As engines send it with `continuous_usage_stats`."""
     last = {"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
