@@ -237,6 +237,12 @@ class Fleet:
             self.avoided.pop(client, None)
             self._look_out()
 
+    def avoided_by(self, client: str) -> ReplicaSet:
+        """The replicas that requests of the client avoid, while there are others."""
+        if not self.avoided:
+            return EMPTY
+        return ReplicaSet(self.avoided.get(client, EMPTY) | self.avoided.get(ALL, EMPTY))
+
     def _avoided_no_more(self, slot: int) -> None:
         """No client avoids the replica any more: its process is gone, or answers again."""
         left = ((client, slots & ~(1 << slot)) for client, slots in self.avoided.items())
@@ -376,8 +382,7 @@ class Fleet:
     ) -> tuple[ReplicaSet, bool]:
         """The replicas to choose from: without those that failed the client, or the suspect whose probe the request becomes."""
         routable = routable or ReplicaSet(self.takers() & ~tried)
-        avoided = self.avoided.get(match.dispatch.client, EMPTY) | self.avoided.get(ALL, EMPTY)
-        routable = ReplicaSet(routable & ~avoided) or routable
+        routable = ReplicaSet(routable & ~self.avoided_by(match.dispatch.client)) or routable
         if not self.rested or tried or not routable:
             return routable, False
         slot = (self.rested & -self.rested).bit_length() - 1

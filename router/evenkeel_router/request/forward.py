@@ -218,7 +218,8 @@ class Forwarder:
         fleet = self._replicas.fleet
         if history.invited:
             # For one attempt only: the replica that is idle now may be busy at the next one.
-            invited, history.invited = history.invited & ~history.tried, EMPTY
+            avoided = history.tried | fleet.avoided_by(admitted.client.identity)
+            invited, history.invited = history.invited & ~avoided, EMPTY
             if invited & fleet.routable:
                 # All other replicas count as tried.
                 return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))

@@ -113,7 +113,8 @@ class Relocation:
         for client, found in self._waiting(incarnation, idle).items():
             # The youngest: of all that wait by the report it is the least likely to have begun since.
             for attempt in reversed(found.attempts):
-                slots = slots_of(ReplicaSet(idle & ~attempt.tried))
+                avoided = attempt.tried | self._fleet.avoided_by(client)
+                slots = slots_of(ReplicaSet(idle & ~avoided))
                 dispatch, wait_s = attempt.ticket.match.dispatch, now_s - attempt.dispatched_s
                 at = attempt.ticket.slot
                 fit = [slot for slot in slots if wait_s > policy.longest_wait_s(dispatch, at, slot)]

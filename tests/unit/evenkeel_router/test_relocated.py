@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.fleet.contract import EMPTY
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from evenkeel_router.api.identity import WHOLE, Paid
+from evenkeel_router.fleet.selection import ALL
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request.attempt import NOTICE_S, Attempt
 from evenkeel_router.request.relocation import Relocation
@@ -214,7 +215,7 @@ def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
 
 
 async def beside_an_idle_replica(
-    *, speed: float = 1000.0, busy: bool = False, waited_s: float = 10.0
+    *, speed: float = 1000.0, busy: bool = False, waited_s: float = 10.0, avoids: str | None = None
 ) -> list[Attempt]:
     """Four requests are at r0, and r1 has none. By the report of r0 one runs and three wait; the last came after it."""
     rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
@@ -228,6 +229,8 @@ async def beside_an_idle_replica(
     reports(rooms, "r1", "idle process", held(client(name="other"), running=int(busy)))
     if speed:
         rooms.replicas.fleet.measured({"r0": speed, "r1": speed})
+    if avoids is not None:
+        rooms.replicas.fleet.avoided[avoids] = ReplicaSet(0b10)
     relocation = relocation_of(rooms, attempts)
     for sequence in (2, 3):  # one at a time: the second report finds one that has no verdict yet
         now = held(CLIENT, running=1, waiting=3, admitted=1)
@@ -248,6 +251,8 @@ async def test_the_youngest_that_waited_too_long_is_taken_back_for_an_idle_repli
         {"busy": True},  # another router's request runs there
         {"speed": 0.0},  # no replica was ever full
         {"waited_s": 0.9},  # the report may be older than the request
+        {"avoids": CLIENT.identity},  # the idle replica failed the client's last request
+        {"avoids": ALL},  # its process is new, and failed the first request
     ],
 )
 async def test_nothing_is_taken_back_that_need_not_wait(how: dict[str, Any]) -> None:
