@@ -29,6 +29,7 @@ class Batch:
 
     reqs: list[Req]
     extends: bool = False
+    batch_is_full: bool = False
 
     @property
     def forward_mode(self) -> Batch:
@@ -49,6 +50,7 @@ class Batch:
 class Scheduler:
     """The steps of SGLang's scheduler that lead to a hook, in its order."""
 
+    max_total_num_tokens = 10_000
     waiting_queue: list[Any] = field(default_factory=list)
     can_run_list: list[Req] = field(default_factory=list)
     running: list[Req] = field(default_factory=list)
@@ -111,6 +113,7 @@ def _never(*_: Any) -> None:
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
     """With the default settings. SGLang's own search of its cache finds nothing."""
     monkeypatch.setattr(seams, "matcher", lambda: lambda request, tree_cache: None)
+    monkeypatch.setattr(seams, "misfits", lambda *_: "")
     monkeypatch.setattr(hooks, "_rank_clock", None)
     made = Scheduler()
     scheduling = hooks.make_scheduling("DLPM", EngineSettings(), made)

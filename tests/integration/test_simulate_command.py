@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     ("arguments", "want"),
     [
         ([], "give exactly one of --trace and --workload"),
-        (["--workload", "nothing"], "workload 'nothing' is not one of flood"),
+        (["--workload", "nothing"], "workload 'nothing' is not one of agents"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--trace", "t.csv", "--profile", "tpu"], "profile 'tpu' is neither"),
         (["--trace", "t.csv", "--replica-policy", "SJF"], "replica policy 'SJF' is not one of"),

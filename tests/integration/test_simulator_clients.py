@@ -83,7 +83,7 @@ async def test_a_report_holds_what_each_client_was_served(
 async def test_a_router_that_asks_again_hears_only_news(
     server: RunningServer, client: httpx.AsyncClient, router: zmq.asyncio.Socket
 ) -> None:
-    bob = ClientKey("ns", "team", "bob")
+    bob = ClientKey("ns", "other", "bob")
     await complete(client, ALICE.encode())
     await complete(client, bob.encode())
     first = await ask(router)
@@ -91,7 +91,7 @@ async def test_a_router_that_asks_again_hears_only_news(
     assert len(first.clients) == 2
     await complete(client, bob.encode())
     second = await ask(router, incarnation=first.incarnation, since=first.sequence)
-    assert [report.client for report in second.clients] == ["ns/team/bob"]
+    assert [report.client for report in second.clients] == ["ns/other/bob"]
     assert second.since == first.sequence
     complete_one = await ask(router, incarnation="gone", since=first.sequence)
     assert len(complete_one.clients) == 2

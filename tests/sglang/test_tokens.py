@@ -95,7 +95,7 @@ async def compare(engine: SharedEngine, chats: Sequence[dict[str, Any]]) -> None
             answer = await http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
             got = answer.json()["choices"][0]["prompt_token_ids"]
-            assert await ids_of_chat(tokenizer, prompt_of(chat)) == got, chat
+            assert await ids_of_chat(ours(engine.model), prompt_of(chat)) == got, chat
 
 
 async def test_the_router_predicts_what_the_engine_finds_cached(
