@@ -227,11 +227,15 @@ def _of_replicas(model: str, rooms: Rooms) -> Lines:
 
     members = [(named(one.name), one) for one in fleet]
     yield from _table(_MEMBERS, members)
-    suspects = [
-        (f"{own},{labels(reason=one.standing.evidence.kind)}", 1)
+    suspects = (
+        (
+            f"{own},{labels(reason=evidence.kind)}"
+            if one.suspect and (evidence := one.standing.evidence) is not None
+            else f'{own},reason=""',
+            int(one.suspect),
+        )
         for own, one in members
-        if one.suspect and one.standing.evidence is not None
-    ]
+    )
     help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only."
     yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
