@@ -217,7 +217,8 @@ class Scheduling:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
             self._account_time(running, seconds, computed)
             grown = self._charge(running)
-            if self._shares.memory is not None and len(running) > len(computed):
+            has_decoded = not is_prefill or 0 < len(computed) < len(running)
+            if self._shares.memory is not None and has_decoded:
                 self._shares.memory.stepped(1)
             self._begin_decoding(grown)
             self._decoded += len(grown)

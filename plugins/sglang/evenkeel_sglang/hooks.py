@@ -273,9 +273,9 @@ def run_batch(
     if _scheduling is None:
         return original(scheduler, batch, *args, **kwargs)
     # Read before the pass: with overlap SGLang cuts the next chunk of a prompt before it processes this one's result.
-    lengths = batch.extend_lens if batch.forward_mode.is_extend() else None
+    lengths = (batch.extend_lens or ()) if batch.forward_mode.is_extend() else ()
     # Other kinds of passes leave the lengths of an earlier one: then whole prompts count.
-    is_told = lengths is not None and len(lengths) == len(batch.reqs)
+    is_told = len(lengths) == len(batch.reqs)
     computed = dict(zip(batch.reqs, lengths, strict=True)) if is_told else {}
     forward = partial(original, scheduler, batch, *args, **kwargs)
     on_cpu = scheduler.server_args.device == "cpu"
