@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
 from types import CodeType, FrameType
