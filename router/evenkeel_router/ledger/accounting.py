@@ -363,6 +363,10 @@ class Accounting:
             return True
         return account.is_in_rest(booking.client.identity)
 
+    def sends_reports(self, booking: Booking) -> bool:
+        """Whether the replica reports itself what it computed, now or later."""
+        return not booking.incarnation.startswith(UNREPORTED)
+
     def was_running(self, booking: Booking) -> bool:
         """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order. Of several
         sequences, at least half had.

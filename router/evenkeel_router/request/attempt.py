@@ -201,8 +201,10 @@ class Attempt(Struct, eq=False):
         """The charge of a request that ends without content."""
         computed, booking = Computed.NO, self.booking
         if booking is not None and self._accounting.was_running(booking):
-            in_doubt = self._accounting.is_in_doubt(booking)
-            computed = Computed.UNKNOWN if in_doubt else Computed.YES
+            if not self._accounting.is_in_doubt(booking):
+                computed = Computed.YES
+            elif not self._accounting.sends_reports(booking):
+                computed = Computed.UNKNOWN  # else a report will have it
         estimate = self.ticket.match.estimate(0)
         return charge_of(None, computed, estimate, client_left=client_left)
 

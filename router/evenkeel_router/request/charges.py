@@ -30,7 +30,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 class Computed(Enum):
     """Whether a replica had computed the input of a request that ended there without content."""
 
-    NO = "no"  # its last report shows that it only waited
+    NO = "no"  # its last report shows that it only waited, or none came yet: the next one will have what was computed
     UNKNOWN = "unknown"  # the engine sends no reports
     YES = "yes"  # its last report shows it
 
