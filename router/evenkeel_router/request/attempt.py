@@ -193,7 +193,10 @@ class Attempt(Struct, eq=False):
             if usage is None and request_state is not None:
                 unknown = self._charge_of_unknown(client_left=request_state.client_leaves())
                 if unknown != NOTHING:
-                    charge = request_state.charged = unknown
+                    request_state.charged = unknown
+                    # Where the replica reports, the ledger has what it computed: an estimate may be more.
+                    if self.booking is None or not self._accounting.sends_reports(self.booking):
+                        charge = unknown
             self._accounting.ended(self._end(), charge)
             self._leave_gate(usage)
 

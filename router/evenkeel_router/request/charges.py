@@ -12,7 +12,8 @@
 | relocated                                               | as reports show, once      | as reports show, once |
 | preempted inside the engine                             | once: the engine's reports | once             |
 
-A charge has three books: the ledger (service), the tenant's token limit, and the client's totals. All three get the same. What one
+A charge has three books: the ledger (service), the tenant's token limit, and the client's totals. All three get the same; where the
+replica reports, the ledger has the replica's own count of what it computed for a client that left before the first content. What one
 attempt was charged, the next one does not pay again (`Paid`), so a retry or a relocation costs its client nothing more. A 502 or a
 504 costs nothing, but for input of which a report shows that it was computed.
 
