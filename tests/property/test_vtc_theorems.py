@@ -109,7 +109,7 @@ def test_counters_of_those_that_wait_stay_within_u(weighted):
         for waiting in waiting_counters(played, load):
             if waiting:
                 assert max(waiting) - min(waiting) <= bound
-                seen["apart"] += max(waiting) - min(waiting) > 0.2 * bound
+                seen["apart"] += max(waiting) - min(waiting) > 0.05 * bound
 
     check()
     assert seen["apart"] > 0
