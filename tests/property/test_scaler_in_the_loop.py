@@ -156,7 +156,7 @@ def test_a_step_of_load_is_answered_within_two_intervals(
     first, second, third = world.runs(45, load)
     assert first > 1 or not known
     assert second > 1
-    assert third >= min(9, replicas)
+    assert third >= min(9, 0.9 * replicas)  # the scaler leaves a small excess of load alone
     world.runs(600, load)
     assert sum(world.waiting.values()) < 1.0
 
