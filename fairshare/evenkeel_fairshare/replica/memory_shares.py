@@ -234,8 +234,9 @@ class MemoryShares:
 
     def _fits(self, client: _Member, request: Request) -> bool:
         """Whether it stays within its share with one more request."""
-        tokens = self._held(client) + request.uncached_tokens
-        return tokens <= client.share * self._pool_tokens
+        # With its output so far: a request that was retracted computes that again.
+        needed = max(1, request.input_tokens + request.output_tokens - request.matched_tokens)
+        return self._held(client) + needed <= client.share * self._pool_tokens
 
     def _is_above(self, member: _Member) -> bool:
         return self._held(member) > member.share * self._pool_tokens

@@ -306,9 +306,9 @@ def decode_memory(
 
     The last request stays: SGLang would abort it.
     """
-    if _scheduling is not None:
+    giving = () if _scheduling is None else _scheduling.giving()
+    if giving:  # not in most steps
         indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
-        giving = _scheduling.giving()
         if len(indices) > 1 and any(batch.reqs[index] in giving for index in indices):
             return False
     return original(batch, selected_indices)

@@ -109,7 +109,7 @@ class Relocation:
     def _fill(self, incarnation: str, idle: ReplicaSet) -> None:
         """Take back one request that has waited too long for an idle replica: of those the one that waited longest."""
         policy, now_s = self._fleet.policy, self._now()
-        longest: tuple[float, str, _Waiting, Attempt] | None = None
+        longest: tuple[float, str, _Waiting, Attempt, ReplicaSet] | None = None
         for client, found in self._waiting(incarnation, idle).items():
             # The youngest: of all that wait by the report it is the least likely to have begun since.
             for attempt in reversed(found.attempts):
@@ -119,12 +119,11 @@ class Relocation:
                 at = attempt.ticket.slot
                 fit = [slot for slot in slots if wait_s > policy.longest_wait_s(dispatch, at, slot)]
                 if fit:
-                    attempt.invited = replica_set(fit)
                     if longest is None or wait_s > longest[0]:
-                        longest = wait_s, client, found, attempt
+                        longest = wait_s, client, found, attempt, replica_set(fit)
                     break
         if longest is not None:
-            _, client, found, attempt = longest
+            _, client, found, attempt, attempt.invited = longest
             self._break_off(incarnation, client, [attempt], found.open_here)
 
     def _waiting(self, incarnation: str, others: ReplicaSet) -> dict[str, _Waiting]:

@@ -241,7 +241,9 @@ class Engine:
     def _admit_beside(self, chunk: EngineRequest, now_s: float, budget: int) -> list[EngineRequest]:
         """A pass while `chunk` waits. No request that enters may be cut: it would be a second prompt in chunks."""
         self._shares.turns.begin(chunk=chunk)
-        return self._admit(now_s, budget, beside=chunk)
+        admitted = self._admit(now_s, budget, beside=chunk)
+        self._shares.end_pass()
+        return admitted
 
     def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
@@ -251,6 +253,7 @@ class Engine:
             budget -= sum([request.pending_tokens for request in admitted])
             if budget > 0 and self._pass_is_due():
                 admitted += self._admit(now_s, budget)
+        self._shares.end_pass()
         return admitted
 
     def _admit(
@@ -277,7 +280,6 @@ class Engine:
                         break
                 request = admissions.send(outcome)
         admissions.close()
-        self._shares.end_pass()
         return admitted
 
     def _try(

@@ -85,6 +85,16 @@ def test_without_time_or_beyond_its_share_a_client_has_no_claim(tokens, waits_s)
     assert shares.given_back() == []
 
 
+@pytest.mark.parametrize(("output_tokens", "given"), [(460, ["large"]), (461, [])])
+def test_a_claim_counts_the_output_that_is_computed_again(output_tokens, given):
+    shares = MemoryShares(POOL)
+    running(shares, request("large", "a", 900))
+    retracted = request("long", "b", 40)
+    retracted.output_tokens = output_tokens
+    shares.opens(retracted)
+    assert claimed(shares, retracted, 100) == given
+
+
 def test_while_there_is_a_claim_clients_above_their_shares_wait():
     shares = MemoryShares(POOL)
     running(shares, request("large", "a", 450))
