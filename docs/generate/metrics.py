@@ -60,6 +60,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"request_(ttft|itl|duration)_seconds|request_qoe_ratio|request_(input|cached|output)_tokens", TENANT),
     (r"(request|client|service)_.*|requests_in_flight|lead_seconds|backlogged", CLIENT),
     (r"replica_kv_state", Labels("State of KV events", (*REPLICA.names, "state"), "four for each replica")),
+    (r"replica_suspect", Labels("Suspects", (*REPLICA.names, "reason"), "one for each replica")),
     (r"replica_.*|ledger_report_age_seconds", REPLICA),
     (r"ledger_peer_age_seconds", Labels("Other routers", ("model_name", "peer"), "one for each other router")),
     (r"ledger_store_age_seconds", Labels("Store", ("model_name", "operation"), "two: `load` and `save`")),

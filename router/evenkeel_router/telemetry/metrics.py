@@ -236,7 +236,7 @@ def _of_replicas(model: str, rooms: Rooms) -> Lines:
         )
         for own, one in members
     )
-    help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only."
+    help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only. Else 0, without a reason."
     yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
     yield from gauge(

@@ -9,7 +9,7 @@ import pytest
 from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_sglang import hooks
-from evenkeel_sglang.chunks import refusal_beside
+from evenkeel_sglang.chunks import missing_tokens, refusal_beside
 
 from tests.support.replica import admit, arrive, request
 
@@ -157,6 +157,18 @@ def test_what_enters_between_two_chunks_leaves_memory_for_the_rest(tokens, enter
         page_size=16, rem_chunk_tokens=2048, rem_total_tokens=13_165, can_run_list=entered
     )
     assert refusal_beside(adder, asked, chunk) is want
+
+
+@pytest.mark.parametrize(("free_tokens", "want"), [(1166, 1), (1165, 2), (1000, 167), (9000, 1)])
+def test_a_request_misses_what_brings_it_over_the_free_memory(free_tokens, want):
+    asked = SimpleNamespace(
+        origin_input_ids=[1] * 1100,
+        output_ids=[],
+        prefix_len=50,
+        sampling_params=SimpleNamespace(max_new_tokens=100),
+    )
+    adder = SimpleNamespace(page_size=16, rem_total_tokens=free_tokens)
+    assert missing_tokens(adder, asked) == want
 
 
 @pytest.mark.parametrize(("full", "wants"), [(False, True), (True, False), (True, True)])

@@ -55,6 +55,21 @@ def test_what_is_computed_again_is_paid_once() -> None:
     assert totals.service == 2 * (10 + 2 * 480)
 
 
+def test_the_last_request_of_a_batch_gives_nothing_back() -> None:
+    config = EngineConfig(kv_tokens=1000, admission=AdmissionRule.RESERVATION, prefix_cache=False)
+    engine = Engine(config, make_policy("DLPM"), PROFILES["a10g-llama2-7b"])
+    engine.submit(make_request("long", tail=10, output=900, client="ns/a/a"), 0.0)
+    now_s = 0.0
+    while engine.loads().used_tokens < 600:
+        now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
+    chat = make_request("chat", tail=300, output=5, client="ns/b/b")
+    engine.submit(chat, now_s)
+    while (step := engine.step(now_s)) is not None:
+        now_s = step.end_s
+        assert not step.retracted
+    assert chat.state is State.FINISHED
+
+
 def test_memory_given_back_costs_little_service() -> None:
     before, now = (play("reasoning", shared=shared) for shared in (False, True))
     rates = [total_service_per_s(one.values(), 0.0, END_S) for one in (before, now)]

@@ -135,7 +135,7 @@ def test_a_tenant_above_its_share_claims_from_its_own_clients_only():
     running(
         shares,
         request("own", "t/a", 600, tenant="t"),
-        request("other", "u/x", 390, tenant="u"),
+        request("other", "u/x", 510, tenant="u"),
     )
     chat = request("chat", "t/b", 40, tenant="t")
     shares.opens(chat)
@@ -155,6 +155,17 @@ def test_a_tenant_within_its_share_gives_nothing_to_other_tenants():
     for one in (idle, chat):
         shares.opens(one)
     assert claimed(shares, chat, 950) == ["other"]
+
+
+def test_a_batch_that_is_full_of_requests_alone_gives_no_claim():
+    shares = MemoryShares(POOL)
+    large, small = request("large", "a", 900), request("small", "a", 10)
+    running(shares, large, small)
+    chat = request("chat", "c", 40)
+    shares.opens(chat)
+    shares.lacks(chat, 100)
+    shares.stops(small)  # memory is free again, and no request has found it short since
+    assert not any(shares.wants_pass(1.0 + LOOK_S * step) for step in range(20))
 
 
 def test_a_lack_that_ended_starts_the_time_anew():
