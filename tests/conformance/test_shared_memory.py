@@ -127,10 +127,10 @@ def test_a_client_within_its_share_is_never_retracted(engine: Engine) -> None:
 
 
 def test_who_gave_back_borrows_idle_memory_again_and_is_left_alone(engine: Engine) -> None:
-    engine.ask("tiny", "other", 640)
+    engine.ask("tiny", "other", 700)
     for number in range(2):
-        engine.ask(f"long-{number}", "holder", 650)
-    while len(engine.requests["long-0"].output_ids) < 560:
+        engine.ask(f"long-{number}", "holder", 600)
+    while len(engine.requests["long-0"].output_ids) < 530:
         assert engine.step()
     chat = engine.ask("chat", "chat", 5, input_tokens=150)
     starts, was_running = 0, True
