@@ -1,0 +1,278 @@
+"""The engines of a call: started in their order of attempts, side by side on one GPU, and found again by a later call."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from evenkeel_cli.up import ports
+from evenkeel_contract.enginesettings import ON_MISMATCH_VARIABLE, REPORTS_PORT_VARIABLE
+from evenkeel_contract.queueorder import OnMismatch
+from evenkeel_contract.render import (
+    COMMON_FLAGS,
+    CPU_ENVIRONMENT,
+    CPU_FLAGS,
+    OFFLINE_ENVIRONMENT,
+    SGLANG_MODULE,
+)
+
+from bench.gpu.bundle import FALLBACK, ROOT
+from bench.gpu.engine import HOST, EngineError, await_ready, launch
+from bench.gpu.loops import Note
+
+POLICIES: Final[Mapping[str, str]] = {
+    "fcfs": "fcfs",  # SGLang's own
+    "lpm": "lpm",  # SGLang's own, which becomes FCFS beyond 128 waiting requests
+    "vtc": "vtc",
+    "dlpm": "dlpm",
+    "dlpm-2": "dlpm",
+}
+"""Name of an engine → `--schedule-policy`."""
+STOCK: Final = ("fcfs", "lpm")
+_STATE: Final = "engines.json"
+_PACKAGES: Final = ("plugins/sglang", "plugins/common", "contract", "fairshare")
+_GPU_FLAGS: Final = (
+    *("--load-format=dummy", "--attention-backend=triton", "--sampling-backend=pytorch"),
+    *("--grammar-backend=none", "--dtype=bfloat16", "--mem-fraction-static=0.9"),
+)
+_BATCHES: Final = ("1", "2", "4", "8", "16", "32", "64")
+_STOP_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The size of each engine. Tokens."""
+
+    pool_tokens: int
+    chunk_tokens: int
+    context_tokens: int
+    max_running: int
+
+    def flags(self) -> tuple[str, ...]:
+        """SGLang's flags for it."""
+        return (
+            f"--max-total-tokens={self.pool_tokens}",
+            f"--chunked-prefill-size={self.chunk_tokens}",
+            f"--context-length={self.context_tokens}",
+            f"--max-running-requests={self.max_running}",
+        )
+
+
+def shape_of(*, scale: float, pool_tokens: int) -> Shape:
+    """The shape of the measurements on a GPU, or of a toy whose token counts are multiplied by `scale`."""
+    return Shape(
+        pool_tokens=round(pool_tokens * scale),
+        chunk_tokens=max(64, round(4096 * scale)),
+        context_tokens=max(1024, round(32_768 * scale)),
+        max_running=64,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One way to start the engines."""
+
+    about: str
+    flags: tuple[str, ...]
+    fallback: bool = False
+    """SGLang 0.5.16 instead of the newest."""
+    limit_s: float = 150.0
+
+
+CPU_ATTEMPTS: Final = (Attempt(about="on the CPU", flags=CPU_FLAGS, limit_s=600.0),)
+GPU_ATTEMPTS: Final = (
+    Attempt(
+        about="SGLang 0.5.23",
+        flags=(
+            *_GPU_FLAGS,
+            *("--disable-prefill-cuda-graph", "--cuda-graph-bs-decode", *_BATCHES),
+        ),
+        limit_s=200.0,
+    ),
+    Attempt(
+        about="SGLang 0.5.23 without CUDA graphs",
+        flags=(*_GPU_FLAGS, "--disable-prefill-cuda-graph", "--disable-decode-cuda-graph"),
+    ),
+    Attempt(
+        about="SGLang 0.5.16",
+        flags=(*_GPU_FLAGS, "--cuda-graph-bs", *_BATCHES),
+        fallback=True,
+    ),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Engines:
+    """Starts engines by name, and keeps their addresses in a file for a later call."""
+
+    python: Path
+    model: Path
+    shape: Shape
+    attempts: Sequence[Attempt]
+    work: Path
+    """Folder of logs and of that file. It outlives a call."""
+    site: Path | None
+    """The unpacked bundle; None: the environment of `python` has SGLang."""
+    cpu: bool
+    flags: Sequence[str]
+    note: Note
+    deadline_s: float
+    """Monotonic time at which a start gives up."""
+    urls: dict[str, str] = field(default_factory=dict)
+    reports: dict[str, int] = field(default_factory=dict)
+    """Ports of the plug-in's reports."""
+    sglang: str = ""
+    """SGLang's version, of the engine that was started last."""
+    _pids: dict[str, int] = field(default_factory=dict)
+    _first: int = 0
+    """The attempt that is tried first: the one that worked."""
+
+    def recover(self) -> None:
+        """Find the engines of an earlier call that still answer."""
+        with suppress(OSError, ValueError):
+            state = json.loads((self.work / _STATE).read_text())
+            self._first = min(state["attempt"], len(self.attempts) - 1)
+            for name, (url, pid, reports) in state["engines"].items():
+                if _is_ready(url):
+                    self.urls[name], self._pids[name], self.reports[name] = url, pid, reports
+
+    def start(self, names: Sequence[str]) -> None:
+        """Start those that do not run, at the same time; raises `EngineError` after the last attempt."""
+        while missing := [name for name in names if name not in self.urls]:
+            attempt = self.attempts[self._first]
+            began_s = time.monotonic()
+            try:
+                self._start_all(missing, attempt)
+            except EngineError as error:
+                for name in missing:
+                    self.stop(name)
+                self._note_start(missing, attempt, began_s, error=str(error))
+                if self._first + 1 >= len(self.attempts) or len(self.urls) > 0:
+                    raise
+                self._first += 1
+                continue
+            self._note_start(missing, attempt, began_s)
+
+    def versions(self, packages: Sequence[str]) -> dict[str, str]:
+        """Versions of Python and of packages, as the engines find them."""
+        program = (
+            "import sys, json; from importlib.metadata import distributions\n"
+            "found = {(one.name or '').lower(): one.version for one in distributions()}\n"
+            "print(json.dumps({'python': sys.version.split()[0], **found}))"
+        )
+        environment = self.environment(self.attempts[self._first])
+        done = subprocess.run(
+            [str(self.python), "-c", program],
+            env=environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        return {name: str(found.get(name)) for name in ("python", *packages)}
+
+    def stop(self, name: str) -> None:
+        """End an engine and all that it started."""
+        self.urls.pop(name, None)
+        pid = self._pids.pop(name, None)
+        self._write()
+        if pid is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGTERM)
+            until_s = time.monotonic() + _STOP_S
+            while time.monotonic() < until_s:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+                os.killpg(pid, 0)
+                time.sleep(0.2)
+            os.killpg(pid, signal.SIGKILL)
+
+    def log(self, name: str) -> Path:
+        """The file of an engine's output."""
+        return self.work / f"engine-{name}.log"
+
+    def environment(self, attempt: Attempt) -> dict[str, str]:
+        """Variables of an engine's process."""
+        path = [str(ROOT / package) for package in _PACKAGES]
+        if self.site is not None:
+            path = [str(self.site), *path]
+            if attempt.fallback:
+                path = [str(self.site / FALLBACK), *path]
+        return {
+            **os.environ,
+            **OFFLINE_ENVIRONMENT,
+            **(CPU_ENVIRONMENT if self.cpu else {"OMP_NUM_THREADS": "4"}),
+            ON_MISMATCH_VARIABLE: OnMismatch.REFUSE.value,
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONUNBUFFERED": "1",
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+            "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+            "SGLANG_JIT_CACHE_DIR": str(self.work / "jit"),
+            "TRITON_CACHE_DIR": str(self.work / "triton"),
+        }
+
+    def _start_all(self, names: Sequence[str], attempt: Attempt) -> None:
+        limit_s = min(attempt.limit_s, self.deadline_s - time.monotonic())
+        begun: list[tuple[str, str, subprocess.Popen[bytes]]] = []
+        for name in names:
+            port, reports = ports.free_port(HOST), ports.free_port(HOST)
+            command = (
+                *(str(self.python), "-m", SGLANG_MODULE, f"--model-path={self.model}"),
+                *(f"--host={HOST}", f"--port={port}", f"--schedule-policy={POLICIES[name]}"),
+                *("--random-seed=0", "--skip-server-warmup", *COMMON_FLAGS),
+                *(*self.shape.flags(), *attempt.flags, *self.flags),
+            )
+            environment = {**self.environment(attempt), REPORTS_PORT_VARIABLE: str(reports)}
+            if name in STOCK:
+                environment["SGLANG_PLUGINS"] = "none"
+            process = launch(command, environment, log=self.log(name))
+            self._pids[name], self.reports[name] = process.pid, reports
+            begun.append((name, f"http://{HOST}:{port}", process))
+        until_s = time.monotonic() + limit_s
+        for name, url, process in begun:
+            left_s = max(1.0, until_s - time.monotonic())
+            await_ready(process, f"{url}/ready", log=self.log(name), limit_s=left_s)
+        for name, url, _ in begun:
+            self.urls[name] = url
+        self._write()
+
+    def _note_start(
+        self, names: Sequence[str], attempt: Attempt, began_s: float, *, error: str | None = None
+    ) -> None:
+        record: dict[str, Any] = {
+            "kind": "start",
+            "engines": list(names),
+            "attempt": attempt.about,
+            "seconds": round(time.monotonic() - began_s, 1),
+            "status": "failed" if error else "ready",
+        }
+        if error:
+            record["error"] = error
+        else:
+            self.sglang = record["sglang"] = _version(self.urls[names[0]])
+        self.note(record)
+
+    def _write(self) -> None:
+        engines = {
+            name: (url, self._pids[name], self.reports[name]) for name, url in self.urls.items()
+        }
+        state = {"attempt": self._first, "engines": engines}
+        (self.work / _STATE).write_text(json.dumps(state))
+
+
+def _version(url: str) -> str:
+    answer = httpx.get(f"{url}/server_info", timeout=60, trust_env=False)
+    return str(answer.raise_for_status().json()["version"])
+
+
+def _is_ready(url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{url}/ready", timeout=2, trust_env=False).status_code == 200
+    return False
