@@ -5,7 +5,8 @@ Llama-3.1-8B with a small tokenizer. Nothing is compiled. Wheels come from the p
 `plugins/sglang/cpu/` and `constraints.txt`. Needs pip, xz, strip (binutils) and the model of `make sglang`.
 
 Of SGLang's kernels only those of Hopper are taken, without FlashAttention 3, which the Triton backend does not need. `sglang-kernel` 0.4.5
-is the newest that loads under torch 2.11. SGLang 0.5.16, which was built for it, lies beside the newest as `fallback/`.
+is the newest that loads under torch 2.11. SGLang 0.5.16, which was built for it, lies beside the newest as `fallback/`. It is changed in one
+thing: it may register models that the machine's newer transformers has too.
 """
 
 from __future__ import annotations
@@ -128,6 +129,16 @@ def is_taken(wheel: str, name: str) -> bool:
     return not any(fnmatch(name, pattern) for pattern in _LEFT_OUT)
 
 
+def with_newer_transformers(text: str) -> str:
+    """A module of SGLang in which a registration of a model may repeat one of transformers."""
+    return re.sub(
+        r"^(\s*Auto\w+\.register\((?!.*exist_ok).*)\)$",
+        r"\1, exist_ok=True)",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; the exit status."""
     parser = argparse.ArgumentParser(prog="bench.gpu.bundle")
@@ -164,6 +175,10 @@ def _build(work: Path, out: Path, tokenizer: Path) -> None:
     _download(work / "older", [FALLBACK_SGLANG])
     _unpack(work / "wheels", site)
     _unpack(work / "older", site / FALLBACK)
+    for path in (site / FALLBACK).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if (replaced := with_newer_transformers(text)) != text:
+            path.write_text(replaced, encoding="utf-8")
     (site / "IPython").mkdir()  # SGLang imports it at its top
     (site / "IPython/__init__.py").write_text(
         "version_info = (9, 0, 0)\ndef get_ipython(): return None\n"

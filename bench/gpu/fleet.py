@@ -45,7 +45,6 @@ _GPU_FLAGS: Final = (
     *("--grammar-backend=none", "--dtype=bfloat16", "--mem-fraction-static=0.9"),
 )
 _BATCHES: Final = ("1", "2", "4", "8", "16", "32", "64")
-_STOP_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,10 @@ class Attempt:
     limit_s: float = 150.0
 
 
-CPU_ATTEMPTS: Final = (Attempt(about="on the CPU", flags=CPU_FLAGS, limit_s=600.0),)
+CPU_ATTEMPTS: Final = (
+    Attempt(about="SGLang 0.5.23 on the CPU", flags=CPU_FLAGS, limit_s=600.0),
+    Attempt(about="SGLang 0.5.16 on the CPU", flags=CPU_FLAGS, limit_s=600.0, fallback=True),
+)
 GPU_ATTEMPTS: Final = (
     Attempt(
         about="SGLang 0.5.23",
@@ -120,9 +122,10 @@ class Engines:
     attempts: Sequence[Attempt]
     work: Path
     """Folder of logs and of that file. It outlives a call."""
-    site: Path | None
-    """The unpacked bundle; None: the environment of `python` has SGLang."""
+    site: Path
+    """The unpacked bundle."""
     cpu: bool
+    """Whether the environment of `python` has SGLang. Of the bundle then only the fallback is used."""
     flags: Sequence[str]
     note: Note
     deadline_s: float
@@ -133,34 +136,38 @@ class Engines:
     sglang: str = ""
     """SGLang's version, of the engine that was started last."""
     _pids: dict[str, int] = field(default_factory=dict)
-    _first: int = 0
-    """The attempt that is tried first: the one that worked."""
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Those that this call started."""
+    first: int = 0
+    """The attempt that is tried first: after a start the one that worked."""
 
     def recover(self) -> None:
         """Find the engines of an earlier call that still answer."""
         with suppress(OSError, ValueError):
             state = json.loads((self.work / _STATE).read_text())
-            self._first = min(state["attempt"], len(self.attempts) - 1)
+            self.first = min(state["attempt"], len(self.attempts) - 1)
             for name, (url, pid, reports) in state["engines"].items():
                 if _is_ready(url):
                     self.urls[name], self._pids[name], self.reports[name] = url, pid, reports
 
     def start(self, names: Sequence[str]) -> None:
-        """Start those that do not run, at the same time; raises `EngineError` after the last attempt."""
+        """Start those that do not run, at the same time.
+
+        Raises `EngineError` for those that did not start in the last attempt. While an engine runs, others are not started in another
+        attempt: what is compared has one version.
+        """
         while missing := [name for name in names if name not in self.urls]:
-            attempt = self.attempts[self._first]
+            attempt = self.attempts[self.first]
             began_s = time.monotonic()
-            try:
-                self._start_all(missing, attempt)
-            except EngineError as error:
-                for name in missing:
-                    self.stop(name)
-                self._note_start(missing, attempt, began_s, error=str(error))
-                if self._first + 1 >= len(self.attempts) or len(self.urls) > 0:
-                    raise
-                self._first += 1
-                continue
-            self._note_start(missing, attempt, began_s)
+            failures = self._start_all(missing, attempt)
+            if ready := [name for name in missing if name not in failures]:
+                self._note_start(ready, attempt, began_s)
+            for name, reason in failures.items():
+                self._note_start([name], attempt, began_s, error=reason)
+            if failures and (self.urls or self.first + 1 >= len(self.attempts)):
+                raise EngineError("; ".join(f"{name}: {why}" for name, why in failures.items()))
+            if failures:
+                self.first += 1
 
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
         """Versions of Python and of packages, as the engines find them."""
@@ -169,7 +176,7 @@ class Engines:
             "found = {(one.name or '').lower(): one.version for one in distributions()}\n"
             "print(json.dumps({'python': sys.version.split()[0], **found}))"
         )
-        environment = self.environment(self.attempts[self._first])
+        environment = self.environment(self.attempts[self.first])
         done = subprocess.run(
             [str(self.python), "-c", program],
             env=environment, capture_output=True, text=True, check=False, timeout=60,
@@ -180,19 +187,13 @@ class Engines:
     def stop(self, name: str) -> None:
         """End an engine and all that it started."""
         self.urls.pop(name, None)
-        pid = self._pids.pop(name, None)
+        pid, process = self._pids.pop(name, None), self._processes.pop(name, None)
         self._write()
-        if pid is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGTERM)
-            until_s = time.monotonic() + _STOP_S
-            while time.monotonic() < until_s:
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-                os.killpg(pid, 0)
-                time.sleep(0.2)
-            os.killpg(pid, signal.SIGKILL)
+        if process is not None:
+            stop(process)
+        elif pid is not None:  # of an earlier call
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def log(self, name: str) -> Path:
         """The file of an engine's output."""
@@ -201,10 +202,10 @@ class Engines:
     def environment(self, attempt: Attempt) -> dict[str, str]:
         """Variables of an engine's process."""
         path = [str(ROOT / package) for package in _PACKAGES]
-        if self.site is not None:
+        if not self.cpu:
             path = [str(self.site), *path]
-            if attempt.fallback:
-                path = [str(self.site / FALLBACK), *path]
+        if attempt.fallback:
+            path = [str(self.site / FALLBACK), *path]
         return {
             **os.environ,
             **OFFLINE_ENVIRONMENT,
@@ -218,30 +219,38 @@ class Engines:
             "TRITON_CACHE_DIR": str(self.work / "triton"),
         }
 
-    def _start_all(self, names: Sequence[str], attempt: Attempt) -> None:
-        limit_s = min(attempt.limit_s, self.deadline_s - time.monotonic())
-        begun: list[tuple[str, str, subprocess.Popen[bytes]]] = []
-        for name in names:
-            port, reports = ports.free_port(HOST), ports.free_port(HOST)
-            command = (
-                *(str(self.python), "-m", SGLANG_MODULE, f"--model-path={self.model}"),
-                *(f"--host={HOST}", f"--port={port}", f"--schedule-policy={POLICIES[name]}"),
-                *("--random-seed=0", "--skip-server-warmup", *COMMON_FLAGS),
-                *(*self.shape.flags(), *attempt.flags, *self.flags),
-            )
-            environment = {**self.environment(attempt), REPORTS_PORT_VARIABLE: str(reports)}
-            if name in STOCK:
-                environment["SGLANG_PLUGINS"] = "none"
-            process = launch(command, environment, log=self.log(name))
-            self._pids[name], self.reports[name] = process.pid, reports
-            begun.append((name, f"http://{HOST}:{port}", process))
-        until_s = time.monotonic() + limit_s
+    def _start_all(self, names: Sequence[str], attempt: Attempt) -> Mapping[str, str]:
+        """Start these at the same time; name → reason of those that did not start."""
+        until_s = min(time.monotonic() + attempt.limit_s, self.deadline_s)
+        begun = [(name, *self._launch(name, attempt)) for name in names]
+        failures = {}
         for name, url, process in begun:
             left_s = max(1.0, until_s - time.monotonic())
-            await_ready(process, f"{url}/ready", log=self.log(name), limit_s=left_s)
-        for name, url, _ in begun:
-            self.urls[name] = url
+            try:
+                await_ready(process, f"{url}/ready", log=self.log(name), limit_s=left_s)
+            except EngineError as error:
+                self.stop(name)
+                failures[name] = str(error)
+            else:
+                self.urls[name] = url
         self._write()
+        return failures
+
+    def _launch(self, name: str, attempt: Attempt) -> tuple[str, subprocess.Popen[bytes]]:
+        port, reports = ports.free_port(HOST), ports.free_port(HOST)
+        command = (
+            *(str(self.python), "-m", SGLANG_MODULE, f"--model-path={self.model}"),
+            *(f"--host={HOST}", f"--port={port}", f"--schedule-policy={POLICIES[name]}"),
+            *("--random-seed=0", "--skip-server-warmup", *COMMON_FLAGS),
+            *(*self.shape.flags(), *attempt.flags, *self.flags),
+        )
+        environment = {**self.environment(attempt), REPORTS_PORT_VARIABLE: str(reports)}
+        if name in STOCK:
+            environment["SGLANG_PLUGINS"] = "none"
+        process = launch(command, environment, log=self.log(name))
+        self._processes[name] = process
+        self._pids[name], self.reports[name] = process.pid, reports
+        return f"http://{HOST}:{port}", process
 
     def _note_start(
         self, names: Sequence[str], attempt: Attempt, began_s: float, *, error: str | None = None
@@ -263,7 +272,7 @@ class Engines:
         engines = {
             name: (url, self._pids[name], self.reports[name]) for name, url in self.urls.items()
         }
-        state = {"attempt": self._first, "engines": engines}
+        state = {"attempt": self.first, "engines": engines}
         (self.work / _STATE).write_text(json.dumps(state))
 
 

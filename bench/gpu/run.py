@@ -40,7 +40,8 @@ POOL_TOKENS: Final = 40_000
 _PACKAGES: Final = ("torch", "triton", "transformers", "sglang-kernel")
 _LOG_BYTES: Final = 1_000_000
 _CALL_S: Final = 560.0
-_TOY_OPEN: Final = 200
+TOY_OPEN: Final = 200
+"""Most open requests of a client on a toy."""
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Context:
         spec = read_loop(WORKLOADS / f"{name}.yaml")
         if options.scale == 1 and options.pace == 1:
             return spec
-        most_open = _TOY_OPEN if options.scale < 1 else 10**9
+        most_open = TOY_OPEN if options.scale < 1 else 10**9
         return scaled(spec, tokens=options.scale, seconds=options.pace, most_open=most_open)
 
 
@@ -76,6 +77,8 @@ class Step:
     engines: tuple[str, ...]
     beside: tuple[str, ...] = ()
     """Engines that must run too."""
+    otherwise: str = ""
+    """The engine that is measured instead if the first does not start."""
     measure: Measure
 
 
@@ -157,7 +160,7 @@ async def _replicas(context: Context, name: str, engines: Engines) -> None:
 
 _THREE: Final = ("dlpm", "fcfs", "lpm")
 STEPS: Final[Mapping[str, Step]] = {
-    "profile": Step(limit_s=90, engines=("dlpm",), measure=_profile),
+    "profile": Step(limit_s=90, engines=("dlpm",), otherwise="fcfs", measure=_profile),
     "flood": Step(limit_s=55, engines=_THREE, measure=_scenes("flood")),
     "runner": Step(limit_s=40, engines=_THREE, measure=_scenes("runner")),
     "queue": Step(limit_s=45, engines=_THREE, measure=_scenes("queue", beside_nobody=False)),
@@ -230,13 +233,22 @@ def _run(context: Context, engines: Engines) -> bool:
                 engines.stop(other)
         elif place == 0:
             needed = (*needed, *(one for one in together if one not in needed))
-        try:
-            engines.start(needed)
-        except EngineError as error:
-            print(f"error: {error}", file=sys.stderr)
+        if not _started(engines, needed, name) and STEPS[step].otherwise:
+            name = STEPS[step].otherwise
+            context.journal.context["engine"] = name
+            _started(engines, (name,), name)
         complete &= _measured(context, engines, step, name)
     context.journal.context = {}
     return complete
+
+
+def _started(engines: Engines, names: Sequence[str], name: str) -> bool:
+    """Start these engines; whether `name` runs."""
+    try:
+        engines.start(names)
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+    return name in engines.urls
 
 
 def _measured(context: Context, engines: Engines, step: str, name: str) -> bool:
@@ -278,7 +290,8 @@ def _engines(options: argparse.Namespace, journal: Journal) -> Engines:
         shape=shape_of(scale=options.scale, pool_tokens=options.pool),
         attempts=CPU_ATTEMPTS if options.cpu else GPU_ATTEMPTS,
         work=options.work,
-        site=None if options.cpu else options.work / "site",
+        site=options.work / "site",
+        first=options.attempt,
         cpu=options.cpu is not None,
         flags=options.flag,
         note=journal.note,
@@ -346,6 +359,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--scale", type=float, default=1.0, help="factor on token counts")
     add("--pace", type=float, default=1.0, help="factor on the closed loops' seconds")
     add("--pool", type=int, default=POOL_TOKENS, help="tokens of each KV pool, at scale 1")
+    add("--attempt", type=int, default=0, metavar="N", help="begin with this way to start engines")
     add("--keep", action="store_true", help="engines run on, for a next call")
     add("--commit", default="", help="what is measured, for the record")
     add("--flag", action="append", default=[], help="a further flag of SGLang: --flag=--x=y")
