@@ -26,7 +26,7 @@ from evenkeel_contract.render import (
 )
 
 from bench.gpu.bundle import FALLBACK, ROOT
-from bench.gpu.engine import HOST, EngineError, await_ready, launch
+from bench.gpu.engine import HOST, EngineError, await_ready, launch, stop
 from bench.gpu.loops import Note
 
 POLICIES: Final[Mapping[str, str]] = {

@@ -4,7 +4,7 @@
     python -m bench.gpu.run STEP ... --cpu .venv-sglang --out FOLDER          # a toy on the CPU
 
 A step is measured on each of its engines in turn, while the others rest. On a GPU the engines run side by side, on a CPU one after
-another. `results.jsonl` has a line for each version, start, step, point, request and figure; `engine-NAME.log` is the end of an engine's log.
+another, as with `--apart`. `results.jsonl` has a line for each version, start, step, point, request and figure; `engine-NAME.log` is the end of an engine's log.
 """
 
 from __future__ import annotations
@@ -178,6 +178,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; the exit status is 0 if every step was measured on every engine."""
     options = _parser().parse_args(arguments)
+    options.apart |= options.cpu is not None
     options.model = options.model or options.bundle / "model"
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -223,12 +224,12 @@ def plan_of_steps(
 def _run(context: Context, engines: Engines) -> bool:
     """Whether all of it was measured."""
     options, complete = context.options, True
-    pairs = plan_of_steps(options.steps, side_by_side=not options.cpu, engines=options.engines)
+    pairs = plan_of_steps(options.steps, side_by_side=not options.apart, engines=options.engines)
     together = list(dict.fromkeys(engine for _, engine in pairs))
     for place, (step, name) in enumerate(pairs):
         needed = (name, *STEPS[step].beside)
         context.journal.context = {"step": step, "engine": name}
-        if options.cpu:
+        if options.apart:
             for other in [one for one in engines.urls if one not in needed]:
                 engines.stop(other)
         elif place == 0:
@@ -360,6 +361,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pace", type=float, default=1.0, help="factor on the closed loops' seconds")
     add("--pool", type=int, default=POOL_TOKENS, help="tokens of each KV pool, at scale 1")
     add("--attempt", type=int, default=0, metavar="N", help="begin with this way to start engines")
+    add("--apart", action="store_true", help="engines one after another on a GPU too: larger pools")
     add("--keep", action="store_true", help="engines run on, for a next call")
     add("--commit", default="", help="what is measured, for the record")
     add("--flag", action="append", default=[], help="a further flag of SGLang: --flag=--x=y")

@@ -16,6 +16,7 @@ from evenkeel_simulator.engine.profiles import PROFILES, CostProfile
 
 from bench.closed_loop import LoopClient, LoopFigures, LoopSpec, read_loop
 from bench.gpu import bundle, compare, fit, fleet
+from bench.gpu.engine import EngineError
 from bench.gpu.journal import Journal, read_records
 from bench.gpu.loops import ClientFigures, alone, figures_of, scaled
 from bench.gpu.profiling import OUTPUT_TOKENS, DecodePoint, PrefillPoint, grid
@@ -215,7 +216,7 @@ def test_engines_start_in_the_attempt_that_works(tmp_path: Path) -> None:
     notes: list[Mapping[str, Any]] = []
     engines = engines_of(tmp_path, notes)
     try:
-        with pytest.raises(fleet.EngineError, match="no policy"):
+        with pytest.raises(EngineError, match="no policy"):
             engines.start(["lpm", "vtc"])
         assert list(engines.urls) == ["lpm"]
         assert [(note["attempt"], note["engines"], note["status"]) for note in notes[-2:]] == [
