@@ -26,7 +26,7 @@ from bench.gpu.fit import FitError, fit
 from bench.gpu.fleet import STOCK
 from bench.gpu.journal import read_records
 from bench.gpu.loops import ClientFigures, alone, figures_of, scaled
-from bench.gpu.run import TOY_OPEN, WORKLOADS
+from bench.gpu.steps import TOY_OPEN, WORKLOADS
 
 LIMIT: Final = 0.2
 """Ratios that differ by more are marked."""

@@ -133,6 +133,8 @@ class Engines:
     urls: dict[str, str] = field(default_factory=dict)
     reports: dict[str, int] = field(default_factory=dict)
     """Ports of the plug-in's reports."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Engines that started in no attempt, with the reason. They are not tried again: each try takes minutes."""
     sglang: str = ""
     """SGLang's version, of the engine that was started last."""
     _pids: dict[str, int] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class Engines:
         Raises `EngineError` for those that did not start in the last attempt. While an engine runs, others are not started in another
         attempt: what is compared has one version.
         """
-        while missing := [name for name in names if name not in self.urls]:
+        while missing := [one for one in names if one not in self.urls and one not in self.failed]:
             attempt = self.attempts[self.first]
             began_s = time.monotonic()
             failures = self._start_all(missing, attempt)
@@ -165,9 +167,11 @@ class Engines:
             for name, reason in failures.items():
                 self._note_start([name], attempt, began_s, error=reason)
             if failures and (self.urls or self.first + 1 >= len(self.attempts)):
-                raise EngineError("; ".join(f"{name}: {why}" for name, why in failures.items()))
-            if failures:
+                self.failed |= failures
+            elif failures:
                 self.first += 1
+        if lost := [name for name in names if name in self.failed]:
+            raise EngineError("; ".join(f"{name}: {self.failed[name]}" for name in lost))
 
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
         """Versions of Python and of packages, as the engines find them."""
@@ -195,6 +199,20 @@ class Engines:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 
+    def stop_all(self) -> None:
+        """End every engine, also those that are starting."""
+        for name in list(self._pids):
+            self.stop(name)
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """The plug-in's metrics of an engine, by name with labels; empty for SGLang's own policies."""
+        try:
+            text = httpx.get(f"{self.urls[name]}/metrics", timeout=30, trust_env=False).text
+        except httpx.HTTPError:
+            return {}
+        lines = [line for line in text.splitlines() if line.startswith("evenkeel")]
+        return {sample: float(value) for sample, value in (line.rsplit(" ", 1) for line in lines)}
+
     def log(self, name: str) -> Path:
         """The file of an engine's output."""
         return self.work / f"engine-{name}.log"
@@ -219,7 +237,7 @@ class Engines:
             "TRITON_CACHE_DIR": str(self.work / "triton"),
         }
 
-    def _start_all(self, names: Sequence[str], attempt: Attempt) -> Mapping[str, str]:
+    def _start_all(self, names: Sequence[str], attempt: Attempt) -> dict[str, str]:
         """Start these at the same time; name → reason of those that did not start."""
         until_s = min(time.monotonic() + attempt.limit_s, self.deadline_s)
         begun = [(name, *self._launch(name, attempt)) for name in names]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-_SILENT: Final = ("request",)
+_SILENT: Final = ("request", "metrics")
 """Kinds of records that are not printed."""
 RESULTS: Final = "results.jsonl"
 

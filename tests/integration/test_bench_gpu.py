@@ -17,8 +17,8 @@ from bench.gpu.measuring import Engine, MeasurementPlan, measure
 from bench.gpu.papers import WORKLOADS
 from bench.gpu.profiling import grid, profile
 from bench.gpu.report import RunResult
-from bench.gpu.run import WORKLOADS as LOOPS
 from bench.gpu.sending import open_session
+from bench.gpu.steps import WORKLOADS as LOOPS
 from tests.support.replicas import settings
 
 VOCABULARY = 1000

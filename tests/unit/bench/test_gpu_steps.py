@@ -21,7 +21,7 @@ from bench.gpu.journal import Journal, read_records
 from bench.gpu.loops import ClientFigures, alone, figures_of, scaled
 from bench.gpu.profiling import OUTPUT_TOKENS, DecodePoint, PrefillPoint, grid
 from bench.gpu.routed import route_document
-from bench.gpu.run import GROUPS, STEPS, WORKLOADS, plan_of_steps
+from bench.gpu.steps import GROUPS, STEPS, WORKLOADS, engines_at, plan_of_steps
 
 LOOPS = ("flood", "runner", "queue", "long")
 PLAN: Mapping[str, Any] = {
@@ -86,6 +86,14 @@ def test_engines_side_by_side_finish_a_step_before_the_next() -> None:
     pairs = plan_of_steps(["policies"], side_by_side=True)
     assert [step for step, _ in pairs] == ["flood"] * 3 + ["runner"] * 3 + ["queue"] * 3
     assert plan_of_steps(["flood"], side_by_side=True, engines=["lpm"]) == [("flood", "lpm")]
+
+
+def test_a_step_with_two_engines_of_its_own_has_the_card_alone() -> None:
+    pairs = plan_of_steps(["long", "replicas"], side_by_side=True)
+    assert engines_at(pairs, 0, side_by_side=True) == ("dlpm", "fcfs", "lpm")
+    assert engines_at(pairs, 0, side_by_side=False) == ("dlpm",)
+    assert engines_at(pairs, 2, side_by_side=True) == ("lpm", "dlpm")
+    assert engines_at(pairs, 3, side_by_side=True) == ("dlpm", "dlpm-2")
 
 
 def test_the_steps_of_a_call_fit_into_its_limit() -> None:
@@ -224,6 +232,9 @@ def test_engines_start_in_the_attempt_that_works(tmp_path: Path) -> None:
             ("SGLang 0.5.16", ["vtc"], "failed"),
         ]
         assert len(notes) == 2 * 2 + 2  # both failed in two attempts
+        with pytest.raises(EngineError, match="no policy"):
+            engines.start(["vtc"])
+        assert len(notes) == 6  # it is not tried again
         later = engines_of(tmp_path, notes)
         later.recover()
         assert later.urls == engines.urls
