@@ -26,6 +26,9 @@ _DATA: Final = b"data: "
 _DONE: Final = b"[DONE]"
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024  # SGLang repeats all output ids in each event
 _IDLE_S: Final = 0.25
+_LONG_TOKENS: Final = 512
+_LONG_INTERVAL: Final = 16
+"""Tokens for each event of an output longer than `_LONG_TOKENS`: SGLang repeats all output ids in each event."""
 _OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 
 
@@ -120,9 +123,12 @@ def key_of(client: str) -> str:
 
 def body_of(client: ClientKey, input_ids: Sequence[int], output_tokens: int) -> Mapping[str, Any]:
     """A request whose output has a forced length."""
+    sampling = {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0}
+    if output_tokens > _LONG_TOKENS:
+        sampling["stream_interval"] = _LONG_INTERVAL
     return {
         "input_ids": input_ids,
-        "sampling_params": {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0},
+        "sampling_params": sampling,
         "stream": True,
         CLIENT_KEY_FIELD: client.encode(),
     }
