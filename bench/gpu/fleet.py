@@ -84,12 +84,20 @@ class Attempt:
     flags: tuple[str, ...]
     fallback: bool = False
     """SGLang 0.5.16 instead of the newest."""
+    probe: str = "/ready"
+    """Path that answers 200 when the engine serves."""
     limit_s: float = 150.0
 
 
 CPU_ATTEMPTS: Final = (
     Attempt(about="SGLang 0.5.23 on the CPU", flags=CPU_FLAGS, limit_s=600.0),
-    Attempt(about="SGLang 0.5.16 on the CPU", flags=CPU_FLAGS, limit_s=600.0, fallback=True),
+    Attempt(
+        about="SGLang 0.5.16 on the CPU",
+        flags=CPU_FLAGS,
+        limit_s=600.0,
+        fallback=True,
+        probe="/health",
+    ),
 )
 GPU_ATTEMPTS: Final = (
     Attempt(
@@ -108,6 +116,7 @@ GPU_ATTEMPTS: Final = (
         about="SGLang 0.5.16",
         flags=(*_GPU_FLAGS, "--cuda-graph-bs", *_BATCHES),
         fallback=True,
+        probe="/health",
     ),
 )
 
@@ -149,7 +158,7 @@ class Engines:
             state = json.loads((self.work / _STATE).read_text())
             self.first = min(state["attempt"], len(self.attempts) - 1)
             for name, (url, pid, reports) in state["engines"].items():
-                if _is_ready(url):
+                if _answers(url + self.attempts[self.first].probe):
                     self.urls[name], self._pids[name], self.reports[name] = url, pid, reports
 
     def start(self, names: Sequence[str]) -> None:
@@ -233,6 +242,7 @@ class Engines:
             "PYTHONUNBUFFERED": "1",
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
             "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # a probe computes nothing
             "SGLANG_JIT_CACHE_DIR": str(self.work / "jit"),
             "TRITON_CACHE_DIR": str(self.work / "triton"),
         }
@@ -245,7 +255,7 @@ class Engines:
         for name, url, process in begun:
             left_s = max(1.0, until_s - time.monotonic())
             try:
-                await_ready(process, f"{url}/ready", log=self.log(name), limit_s=left_s)
+                await_ready(process, url + attempt.probe, log=self.log(name), limit_s=left_s)
             except EngineError as error:
                 self.stop(name)
                 failures[name] = str(error)
@@ -299,7 +309,7 @@ def _version(url: str) -> str:
     return str(answer.raise_for_status().json()["version"])
 
 
-def _is_ready(url: str) -> bool:
+def _answers(url: str) -> bool:
     with suppress(httpx.TransportError):
-        return httpx.get(f"{url}/ready", timeout=2, trust_env=False).status_code == 200
+        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
     return False

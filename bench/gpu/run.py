@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import signal
 import sys
 import tempfile
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     journal = Journal(options.out / RESULTS)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most_files, most_files)
+    )  # a socket for each request
     signal.signal(signal.SIGTERM, _interrupt)
     engines = _engines(options, journal)
     try:

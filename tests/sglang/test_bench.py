@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.gpu.report import Measurement
 from bench.gpu.papers import WORKLOADS
+from bench.gpu.report import Measurement
 from tests.sglang.engine import ROOT, engine_environment
 from tests.sglang.fleet import source_environment
 

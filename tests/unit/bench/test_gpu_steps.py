@@ -194,7 +194,7 @@ if "vtc" in " ".join(sys.argv):
     sys.exit("no policy")
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.end_headers(); self.wfile.write(b'{"version": "0.5.16"}')
+        self.send_response(404 if self.path == "/ready" else 200); self.end_headers(); self.wfile.write(b'{"version": "0.5.16"}')
     def log_message(self, *a): pass
 port = next(a.partition("=")[2] for a in sys.argv if a.startswith("--port="))
 http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
