@@ -26,7 +26,7 @@ from evenkeel_contract.render import (
 )
 
 from bench.gpu.bundle import FALLBACK, ROOT
-from bench.gpu.engine import HOST, EngineError, await_ready, launch, stop
+from bench.gpu.engine import HOST, EngineError, await_ready, launch, log_tail, stop
 from bench.gpu.loops import Note
 
 POLICIES: Final[Mapping[str, str]] = {
@@ -256,6 +256,7 @@ class Engines:
             left_s = max(1.0, until_s - time.monotonic())
             try:
                 await_ready(process, url + attempt.probe, log=self.log(name), limit_s=left_s)
+                self._first_answer(name, url, limit_s=max(1.0, until_s - time.monotonic()))
             except EngineError as error:
                 self.stop(name)
                 failures[name] = str(error)
@@ -263,6 +264,19 @@ class Engines:
                 self.urls[name] = url
         self._write()
         return failures
+
+    def _first_answer(self, name: str, url: str, *, limit_s: float) -> None:
+        """Ask for some tokens: kernels are compiled, and one that fails does so here. Raises `EngineError`."""
+        sampling = {"max_new_tokens": 4, "ignore_eos": True, "temperature": 0}
+        body = {"input_ids": [11, 12, 13, 14, 15], "sampling_params": sampling}
+        try:
+            answer = httpx.post(f"{url}/generate", json=body, timeout=limit_s, trust_env=False)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            log = self.log(name)
+            raise EngineError(
+                f"the engine did not answer: {error!r}; {log} ends:\n{log_tail(log)}"
+            ) from error
 
     def _launch(self, name: str, attempt: Attempt) -> tuple[str, subprocess.Popen[bytes]]:
         port, reports = ports.free_port(HOST), ports.free_port(HOST)

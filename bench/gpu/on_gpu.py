@@ -11,6 +11,7 @@ import argparse
 import compileall
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.cpu is None:
         environment.update(variables(site))
         if fresh:
-            compileall.compile_dir(site, quiet=2, workers=0)
+            compileall.compile_dir(site, quiet=2, workers=0, rx=re.compile("/fallback/"))
     cuda = Path(environment.get("CUDA_HOME", "/usr/local/cuda"))
     record = {
         "kind": "machine",

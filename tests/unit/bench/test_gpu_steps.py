@@ -190,11 +190,12 @@ ENGINE = """\
 import http.server, os, sys
 if "fallback" not in os.environ["PYTHONPATH"].split(":")[0]:
     sys.exit("no kernels")
-if "vtc" in " ".join(sys.argv):
-    sys.exit("no policy")
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(404 if self.path == "/ready" else 200); self.end_headers(); self.wfile.write(b'{"version": "0.5.16"}')
+    def do_POST(self):
+        self.send_response(500 if "--schedule-policy=vtc" in sys.argv else 200)
+        self.end_headers(); self.wfile.write(b"{}")
     def log_message(self, *a): pass
 port = next(a.partition("=")[2] for a in sys.argv if a.startswith("--port="))
 http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
@@ -224,7 +225,7 @@ def test_engines_start_in_the_attempt_that_works(tmp_path: Path) -> None:
     notes: list[Mapping[str, Any]] = []
     engines = engines_of(tmp_path, notes)
     try:
-        with pytest.raises(EngineError, match="no policy"):
+        with pytest.raises(EngineError, match="did not answer"):
             engines.start(["lpm", "vtc"])
         assert list(engines.urls) == ["lpm"]
         assert [(note["attempt"], note["engines"], note["status"]) for note in notes[-2:]] == [
@@ -232,7 +233,7 @@ def test_engines_start_in_the_attempt_that_works(tmp_path: Path) -> None:
             ("SGLang 0.5.16", ["vtc"], "failed"),
         ]
         assert len(notes) == 2 * 2 + 2  # both failed in two attempts
-        with pytest.raises(EngineError, match="no policy"):
+        with pytest.raises(EngineError, match="did not answer"):
             engines.start(["vtc"])
         assert len(notes) == 6  # it is not tried again
         later = engines_of(tmp_path, notes)
