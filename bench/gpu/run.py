@@ -82,7 +82,7 @@ def _run(context: Context, engines: Engines) -> bool:
             name = STEPS[step].otherwise
             context.journal.context["engine"] = name
             _started(engines, (name,), name)
-        complete &= _measured(context, engines, step, name)
+        complete &= measured(context, engines, step, name)
     context.journal.context = {}
     return complete
 
@@ -96,7 +96,7 @@ def _started(engines: Engines, names: Sequence[str], name: str) -> bool:
     return name in engines.urls
 
 
-def _measured(context: Context, engines: Engines, step: str, name: str) -> bool:
+def measured(context: Context, engines: Engines, step: str, name: str) -> bool:
     """Measure one step on one engine; a failure is noted, and does not end the call."""
     note = context.journal.note
     left_s = engines.deadline_s - time.monotonic()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +15,18 @@ from evenkeel_simulator.server.app import running_server
 
 from bench.closed_loop import read_loop
 from bench.gpu.fit import fit
+from bench.gpu.fleet import GPU_ATTEMPTS, Engines, shape_of
+from bench.gpu.journal import Journal, read_records
 from bench.gpu.load import burst, shrunk
 from bench.gpu.loops import figures_of, play, scaled
 from bench.gpu.measuring import Engine, MeasurementPlan, measure
 from bench.gpu.papers import WORKLOADS
 from bench.gpu.profiling import grid, profile
 from bench.gpu.report import RunResult
+from bench.gpu.run import measured
 from bench.gpu.sending import open_session
 from bench.gpu.steps import WORKLOADS as LOOPS
+from bench.gpu.steps import Context
 from tests.support.replicas import settings
 
 VOCABULARY = 1000
@@ -49,7 +57,7 @@ async def test_a_run_ends_with_the_ordinary_clients_and_counts_the_flood_s_rest(
         workloads={"judge-s1": shrunk(read_spec(WORKLOADS["judge-s1"]), 16)},
         burst_programs=8,
         load=3.0,
-        duration_s=1.0,
+        duration_s=2.0,
         seed=2,
         vocabulary=VOCABULARY,
     )
@@ -101,3 +109,32 @@ async def test_a_profile_can_be_fitted() -> None:
         *["decode"] * len(points.batches),
     ]
     assert len(fit(notes).points) == len(notes) - 1
+
+
+async def test_a_step_that_runs_out_of_time_keeps_what_it_found(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "results.jsonl")
+    options = Namespace(scale=0.02, pace=1.0, patience=0.04)  # 2.2 s of 55
+    engines = Engines(
+        python=tmp_path,
+        model=tmp_path,
+        shape=shape_of(scale=0.1, pool_tokens=40_000),
+        attempts=GPU_ATTEMPTS,
+        work=tmp_path,
+        site=tmp_path,
+        cpu=True,
+        flags=(),
+        note=journal.note,
+        deadline_s=time.monotonic() + 60,
+    )
+    context = Context(options, journal, VOCABULARY)
+    async with running_server(settings(speed=20.0)) as server:
+        engines.urls["dlpm"] = server.url
+        assert not await asyncio.to_thread(measured, context, engines, "flood", "dlpm")
+        assert not await asyncio.to_thread(measured, context, engines, "flood", "lpm")
+    *requests, failed, left_out = [
+        record for record in read_records([journal.path]) if record["kind"] != "metrics"
+    ]
+    assert requests
+    assert {record["kind"] for record in requests} == {"request"}
+    assert (failed["status"], failed["error"]) == ("failed", "not done in 2 s")
+    assert (left_out["status"], left_out["error"]) == ("left out", "the engine did not start")
