@@ -109,7 +109,7 @@ def _fitted(
     prefill_rows = [chunk_terms(point.tokens, plan["chunk_tokens"]) for point in prefills]
     prefill_ms = [median(point.ms) for point in prefills]
     decode_rows = [(1.0, point.batch, point.batch * point.context) for point in decodes]
-    decode_ms = [point.ms for point in decodes]
+    decode_ms = [median(point.ms) for point in decodes]
     p = non_negative(prefill_rows, prefill_ms)
     d = non_negative(decode_rows, decode_ms)
     profile = CostProfile(

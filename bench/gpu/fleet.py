@@ -153,13 +153,18 @@ class Engines:
     """The attempt that is tried first: after a start the one that worked."""
 
     def recover(self) -> None:
-        """Find the engines of an earlier call that still answer."""
+        """Find the engines of an earlier call that still answer. Those of an attempt before the first one end."""
         with suppress(OSError, ValueError):
             state = json.loads((self.work / _STATE).read_text())
-            self.first = min(state["attempt"], len(self.attempts) - 1)
+            attempt = min(state["attempt"], len(self.attempts) - 1)
             for name, (url, pid, reports) in state["engines"].items():
-                if _answers(url + self.attempts[self.first].probe):
-                    self.urls[name], self._pids[name], self.reports[name] = url, pid, reports
+                if not _answers(url + self.attempts[attempt].probe):
+                    continue
+                self.urls[name], self._pids[name], self.reports[name] = url, pid, reports
+                if attempt < self.first:
+                    self.stop(name)
+            if self.urls:
+                self.first = attempt
 
     def start(self, names: Sequence[str]) -> None:
         """Start those that do not run, at the same time.

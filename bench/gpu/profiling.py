@@ -14,7 +14,6 @@ from typing import Final
 import aiohttp
 import msgspec
 from evenkeel_contract.key import ClientKey
-from evenkeel_fairshare.measures import percentile
 
 from bench.gpu.loops import Note
 from bench.gpu.sending import Answer, body_of, clear, generate
@@ -24,6 +23,8 @@ CONTEXTS: Final = (512, 1024, 4096, 8192)
 BATCHES: Final = (1, 8, 32, 64)
 REPEATS: Final = 4
 """Prompts of each length; the first is not counted: kernels compile."""
+DECODE_REPEATS: Final = 3
+"""Batches of each size."""
 OUTPUT_TOKENS: Final = 48
 LAST_TOKENS: Final = 24
 """Output tokens of each request whose times count: until then all requests of the batch decode."""
@@ -37,14 +38,13 @@ class PrefillPoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class DecodePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decode"):
-    """Times between tokens in batches of one size."""
+    """Times of decode steps in batches of one size."""
 
     batch: int
     context: float
     """Mean tokens of a request's context in the steps that count."""
-    ms: float
-    """Median of the steps."""
-    p90_ms: float
+    ms: tuple[float, ...]
+    """Mean step of each request. A mean, because a busy client reads several tokens at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,23 +96,24 @@ async def profile(
             ms.append(round(1e3 * (answer.tokens[0][0] - sent_s), 3))
         note(msgspec.to_builtins(PrefillPoint(tokens=tokens, ms=tuple(ms[1:]))))
     for batch, tokens in points.batches:
-        await clear(session, url)
-        answers = await asyncio.gather(*(ask(tokens, OUTPUT_TOKENS) for _ in range(batch)))
-        note(msgspec.to_builtins(_decode_point([answer for _, answer in answers], tokens)))
+        answers: list[Answer] = []
+        for _ in range(DECODE_REPEATS):
+            await clear(session, url)
+            asked = await asyncio.gather(*(ask(tokens, OUTPUT_TOKENS) for _ in range(batch)))
+            answers += [answer for _, answer in asked]
+        note(msgspec.to_builtins(_decode_point(answers, tokens, batch)))
 
 
-def _decode_point(answers: list[Answer], tokens: int) -> DecodePoint:
-    gaps = [
-        1e3 * (after_s - before_s) / (more - fewer)
-        for answer in answers
-        for (before_s, fewer), (after_s, more) in zip(
-            answer.tokens, answer.tokens[1:], strict=False
-        )
-        if more > fewer and more > OUTPUT_TOKENS - LAST_TOKENS
-    ]
+def _decode_point(answers: list[Answer], tokens: int, batch: int) -> DecodePoint:
     return DecodePoint(
-        batch=len(answers),
+        batch=batch,
         context=tokens + OUTPUT_TOKENS - LAST_TOKENS / 2,
-        ms=round(percentile(gaps, 50), 3),
-        p90_ms=round(percentile(gaps, 90), 3),
+        ms=tuple(round(1e3 * _step_s(answer), 4) for answer in answers),
     )
+
+
+def _step_s(answer: Answer) -> float:
+    """Mean time of the last steps of a request."""
+    counted = [event for event in answer.tokens if event[1] >= OUTPUT_TOKENS - LAST_TOKENS]
+    (first_s, fewer), (last_s, more) = counted[0], counted[-1]
+    return (last_s - first_s) / (more - fewer)

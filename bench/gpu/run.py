@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.model = options.model or options.bundle / "model"
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    journal = Journal(options.out / RESULTS)
+    began_s, journal = time.time(), Journal(options.out / RESULTS)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (most_files, most_files)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        _copy_logs(options.work, options.out)
+        _copy_logs(options.work, options.out, since_s=began_s)
         if not options.keep:
             engines.stop_all()
     return 0 if complete else 1
@@ -177,9 +177,11 @@ def _measurement(context: Context, engines: Engines) -> Measurement:
     )
 
 
-def _copy_logs(work: Path, out: Path) -> None:
-    """Copy the ends of the logs. The folder of results may be emptied between two calls, so engines write elsewhere."""
+def _copy_logs(work: Path, out: Path, *, since_s: float) -> None:
+    """Copy the ends of the logs that were written since. The folder of results may be emptied between two calls, so engines write elsewhere."""
     for path in work.glob("*.log"):
+        if path.stat().st_mtime < since_s:
+            continue  # of an earlier call
         (out / path.name).write_bytes(path.read_bytes()[-_LOG_BYTES:])
 
 

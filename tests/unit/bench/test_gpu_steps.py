@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,12 @@ def test_engines_start_in_the_attempt_that_works(tmp_path: Path) -> None:
         later.recover()
         assert later.urls == engines.urls
         assert later.first == 2
+        another = engines_of(tmp_path, notes)
+        another.first = 3
+        another.recover()
+        assert (another.urls, another.first) == ({}, 3)
+        with pytest.raises(OSError):
+            urllib.request.urlopen(next(iter(engines.urls.values())))
     finally:
         engines.stop("lpm")
 
@@ -258,7 +265,7 @@ def records_of(profile: CostProfile) -> list[dict[str, Any]]:
     for batch, context in ((1, 512), (8, 512), (64, 512), (1, 8192), (8, 4096)):
         ms = profile.decode_ms + batch * profile.decode_request_ms
         ms += batch * context * profile.decode_kv_token_ms
-        points.append(DecodePoint(batch=batch, context=context, ms=ms, p90_ms=ms))
+        points.append(DecodePoint(batch=batch, context=context, ms=(ms, ms, 9 * ms)))
     return [dict(PLAN), *(msgspec.to_builtins(point) for point in points)]
 
 
