@@ -6,7 +6,7 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from os import write
 from typing import Final, Protocol, cast
@@ -18,9 +18,17 @@ from evenkeel_router.transport import lingering
 from evenkeel_router.transport.client_request import (
     Answer,
     Body,
+    CrowdedOutError,
     HttpSyntaxError,
     Request,
     check_head,
+)
+from evenkeel_router.transport.connection_shares import (
+    NO_KEY,
+    Closing,
+    ConnectionShares,
+    Yields,
+    party_of,
 )
 
 MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
@@ -38,8 +46,9 @@ class Owner(Protocol):
     handle: Callable[[Request], Awaitable[Answer]]
     refuse: Callable[[Request, BaseException], Answer]
     keep_alive_s: Callable[[], float]
+    unread_s: Callable[[], float]
     head_timeout_s: float
-    connections: OrderedDict[ClientConnection, None]
+    shares: ConnectionShares
 
     def connected(self, connection: ClientConnection) -> None:
         """A client connected."""
@@ -52,10 +61,10 @@ class ClientConnection(asyncio.Protocol):
     """Parses requests, runs one handler at a time, and writes answers."""
 
     __slots__ = (
-        "_arriving", "_closing", "_current", "_drained", "_fd", "_head_bytes", "_headers",
+        "_arriving", "_closing", "_crowded_out", "_current", "_drained", "_fd", "_head_bytes", "_headers",
         "_idle_since_s", "_idle_timer", "_in_head", "_is_long", "_loop", "_owner", "_parser", "_paused_for_body",
-        "_pipelined", "_reading_ended", "_resumes_body", "_slow_head_s", "_target", "_unparsed", "on_full", "opened_s",
-        "peer", "task", "transport", "writing_paused",
+        "_pipelined", "_reading_ended", "_resumes_body", "_slow_head_s", "_target", "_unparsed",
+        "_yields_since_s", "holder", "on_full", "opened_s", "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -65,6 +74,10 @@ class ClientConnection(asyncio.Protocol):
         self.peer = ""
         """The client's address; empty if its socket has none."""
         self.opened_s = self._loop.time()
+        self.holder = ""
+        self._yields_since_s: float | None = None
+        """Since when the connection may be closed for others although it has a request; None: it may not."""
+        self._crowded_out = False
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = False
         self._resumes_body = False
@@ -129,8 +142,6 @@ class ClientConnection(asyncio.Protocol):
         self._owner.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
-        if self in self._owner.connections:  # it is missing once it had to make room
-            self._owner.connections.move_to_end(self)
         if self._unparsed:
             self._unparsed += data
         elif len(data) <= _SLICE_BYTES and len(self._pipelined) < MAX_PIPELINED:  # the usual case
@@ -188,11 +199,44 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def close(self) -> None:
-        """Close once everything written has been sent."""
+        """Close once everything written has been sent, or after the time for a client to read it."""
         self._fd = None
         self._reading_ended = True
         if self.transport is not None:
+            if self.transport.get_write_buffer_size():
+                if self._crowded_out:
+                    self.transport.abort()
+                    return
+                if self._idle_timer is not None:
+                    self._idle_timer.cancel()
+                self._idle_timer = self._loop.call_later(self._owner.unread_s(), self.abort)
             self.transport.close()
+
+    @property
+    def known(self) -> bool:
+        """Whether the last request had a valid identity."""
+        return party_of(self.holder) != NO_KEY
+
+    def may_yield(self, yields: bool) -> None:
+        """Whether the connection may be closed for others from now on, although it has a request: it waits for its sender, or is not admitted."""
+        self._yields_since_s = self._loop.time() if yields else None
+
+    @property
+    def yields(self) -> Yields | None:
+        """Since when the connection may be closed for others (`connection_shares`)."""
+        if self._current is None:
+            return False, self._idle_since_s
+        return None if self._yields_since_s is None else (True, self._yields_since_s)
+
+    def make_room(self) -> None:
+        """Close for others: this one's holder has most. A body that arrives is refused."""
+        self._crowded_out = self._closing = True
+        if self._current is None:
+            self.close()
+        elif self._current.body.complete:  # the client does not read
+            self.abort()
+        else:
+            self._current.body.fail(CrowdedOutError())
 
     @property
     def idle(self) -> bool:
@@ -222,6 +266,8 @@ class ClientConnection(asyncio.Protocol):
         due_s = self._idle_since_s + limit_s if self.idle else now_s + head_s
         is_slow = self.idle and self._in_head and self._slow_head_s == self._idle_since_s
         if due_s <= now_s or is_slow:
+            if self._in_head:
+                self._owner.shares.closing(self, Closing.SLOW_HEAD)
             self.close()
             return
         self._slow_head_s = self._idle_since_s if self.idle and self._in_head else -1.0
@@ -388,13 +434,39 @@ class ClientConnection(asyncio.Protocol):
             answer.finish()
             keep_alive = answer.keep_alive
             if not request.body.complete:
-                unread = request.error is not None or not await lingering.read_rest(request)
+                unread = request.error is not None or not await self._read_rest(request)
+            if self.writing_paused:
+                await self._until_read()
         finally:
             self.task = self._current = None
-            if unread:
+            if unread and not self._crowded_out:
                 self._close_slowly()
             else:
                 self._go_on(keep_alive)
+
+    async def _read_rest(self, request: Request) -> bool:
+        """Whether the rest of the body of an answered request arrived. It is not awaited without a valid identity."""
+        if not self.known or request.body.failed:
+            return False
+        self.may_yield(True)
+        arrived = await lingering.read_rest(request)
+        self.may_yield(False)
+        return arrived
+
+    async def _until_read(self) -> None:
+        """Wait until the client has read most of its answer. It is disconnected if it reads nothing for too long."""
+        self.may_yield(True)
+        while self.writing_paused and (transport := self.transport) is not None:
+            unread_bytes = transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(self._owner.unread_s()):
+                    await self.drain()
+            except TimeoutError:
+                if transport.get_write_buffer_size() >= unread_bytes:
+                    self._owner.shares.closing(self, Closing.NOT_READING)
+                    self.abort()
+                    return
+        self.may_yield(False)
 
     def _close_slowly(self) -> None:
         """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close."""

@@ -15,6 +15,8 @@ class Downstream(Sink, Protocol):
     peer: str
     """The client's address; empty if its socket has none."""
     opened_s: float
+    holder: str
+    """Who holds the connection: the client of its last request, or an address (`connection_shares`)."""
     task: asyncio.Task[None] | None
     """Task that answers the current request."""
     on_full: Callable[[], None] | None
@@ -28,6 +30,13 @@ class Downstream(Sink, Protocol):
 
     async def drain(self) -> None:
         """Wait until the client has read enough."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the last request had a valid identity."""
+
+    def may_yield(self, yields: bool) -> None:
+        """Whether the connection may be closed for others from now on, although it has a request: it waits for its sender, or is not admitted."""
 
     def abort(self) -> None:
         """Close at once and drop what the client has not read."""
