@@ -51,7 +51,6 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
-from evenkeel_router.transport.lingering import LINGER_IDLE_S
 from evenkeel_router.transport.peer_watch import watch_peer
 from evenkeel_router.transport.server import SIDE_CONNECTIONS, TrafficServer
 from evenkeel_router.transport.side_port import SidePort
@@ -66,6 +65,8 @@ CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, o
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 SIDE_HEAD_S: Final = 60.0
 """Time for each head at the admin port and the probe port, idle time before it included."""
+SIDE_LINGER_S: Final = 2.0
+"""How long these ports read and drop the rest of a body whose request was answered."""
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
 
 
@@ -341,7 +342,7 @@ async def _serve_traffic(
 async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: int) -> int:
     """Serve the admin port or the probe port."""
     runner = web.AppRunner(
-        app, access_log=None, keepalive_timeout=SIDE_HEAD_S, lingering_time=LINGER_IDLE_S
+        app, access_log=None, keepalive_timeout=SIDE_HEAD_S, lingering_time=SIDE_LINGER_S
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -24,7 +24,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.telemetry.metrics import metrics
-from evenkeel_router.transport import client_request
+from evenkeel_router.transport import body_rate
 from evenkeel_router.transport.connection_shares import NO_KEY, Closing
 from evenkeel_router.transport.server import SIDE_CONNECTIONS, connections_for
 
@@ -60,7 +60,8 @@ def tenancy(**changes: Any) -> TenancyConfig:
         )
         for name in ("good", "bad")
     )
-    return TenancyConfig(**({"anonymous": Anonymous.REJECT, "tenants": tenants} | changes))
+    given: dict[str, Any] = {"anonymous": Anonymous.REJECT, "tenants": tenants}
+    return TenancyConfig(**(given | changes))
 
 
 def request_of(key: str, *headers: str) -> bytes:
@@ -207,7 +208,7 @@ async def test_a_slow_upload_is_served_while_it_keeps_the_least_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes six times as long as one step may."""
-    monkeypatch.setattr(client_request, "BODY_STEP_BYTES", 1000)
+    monkeypatch.setattr(body_rate, "STEP_BYTES", 1000)
     body = json.dumps(BODY | {"prompt": "x" * 6000}).encode()
     async with behind(timing=replace(QUICK, body_timeout_s=0.5)) as (router, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", router.traffic_port)

@@ -18,7 +18,8 @@ from typing import Final
 
 from multidict import istr
 
-from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.identity import Claims, Client, Directory
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.connection_shares import NO_KEY, Closing, ConnectionShares, party_of
@@ -42,7 +43,21 @@ def of_new(directory: Directory, peer: str) -> str:
     return f"{PROXIES if directory.trusts(peer) else NO_KEY}/{directory.sender_of(peer, ())}"
 
 
-def by_sender(directory: Directory, request: Request, party: str = NO_KEY) -> None:
+def identified(directory: Directory, request: Request, claims: Claims) -> Client:
+    """The client of a request, which holds its connection from now on; raises `Refusal`."""
+    try:
+        client = directory.identify(claims)
+    except Refusal:
+        _by_sender(directory, request, NO_KEY)
+        raise
+    if client is directory.anonymous:
+        _by_sender(directory, request, client.tenant_identity)
+    else:
+        request.connection.holder = client.identity
+    return client
+
+
+def _by_sender(directory: Directory, request: Request, party: str) -> None:
     """The request names no client: its sender's address holds its connection."""
     connection = request.connection
     forwarded = request.headers.getall(_FORWARDED_FOR, ())

@@ -34,7 +34,7 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
-from evenkeel_router.request.connection_holders import by_sender
+from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
@@ -58,6 +58,7 @@ from evenkeel_router.transport.client_request import (
     read_body,
     whole_body,
 )
+from evenkeel_router.transport.downstream import yielding
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
@@ -181,16 +182,7 @@ class Pipeline:
         claims = claims_of(request.headers, request.connection.peer)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        directory = self._intake.directory
-        try:
-            client = directory.identify(claims)
-        except Refusal:
-            by_sender(directory, request)
-            raise
-        if client is directory.anonymous:
-            by_sender(directory, request, client.tenant_identity)
-        else:
-            request.connection.holder = client.identity
+        client = identified(self._intake.directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
@@ -235,8 +227,7 @@ class Pipeline:
             try:
                 intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
-                request.connection.may_yield(True)
-                try:
+                with yielding(request.connection):
                     await topped_up(
                         intake.admission,
                         self._top_up,
@@ -246,8 +237,6 @@ class Pipeline:
                         refusal=refusal,
                         sequences=sequences,
                     )
-                finally:
-                    request.connection.may_yield(False)
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 

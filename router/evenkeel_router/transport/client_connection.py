@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from os import write
 from typing import Final, Protocol, cast
 
-import httptools
-from multidict import CIMultiDict, istr
+from multidict import CIMultiDict
 
 from evenkeel_router.transport import lingering
 from evenkeel_router.transport.client_request import (
@@ -30,13 +29,10 @@ from evenkeel_router.transport.connection_shares import (
     Yields,
     party_of,
 )
+from evenkeel_router.transport.request_parser import MAX_HEADERS, RequestParser
 
-MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
-MAX_HEADERS: Final = 128
-MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
-_MAX_NAMES: Final = 1024
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 
 
@@ -57,17 +53,17 @@ class Owner(Protocol):
         """A connection closed."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(RequestParser):
     """Parses requests, runs one handler at a time, and writes answers."""
 
     __slots__ = (
-        "_arriving", "_closing", "_crowded_out", "_current", "_drained", "_fd", "_head_bytes", "_headers",
-        "_idle_since_s", "_idle_timer", "_in_head", "_is_long", "_loop", "_owner", "_parser", "_paused_for_body",
-        "_pipelined", "_reading_ended", "_resumes_body", "_slow_head_s", "_target", "_unparsed",
-        "_yields_since_s", "holder", "on_full", "opened_s", "peer", "task", "transport", "writing_paused",
+        "_closing", "_crowded_out", "_current", "_drained", "_fd", "_idle_since_s", "_idle_timer", "_loop", "_owner",
+        "_paused_for_body", "_pipelined", "_slow_head_s", "_unparsed", "_yields_since_s", "holder", "on_full", "opened_s",
+        "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
+        super().__init__()
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
@@ -78,17 +74,6 @@ class ClientConnection(asyncio.Protocol):
         self._yields_since_s: float | None = None
         """Since when the connection may be closed for others although it has a request; None: it may not."""
         self._crowded_out = False
-        self._parser = httptools.HttpRequestParser(self)
-        self._in_head = False
-        self._resumes_body = False
-        self._head_bytes = 0
-        self._is_long = False
-        """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
-        counted, at its end."""
-        self._target = b""
-        self._headers: list[tuple[istr, str]] = []
-        self._arriving: Request | None = None
-        """The request whose body is being received."""
         self._current: Request | None = None
         """The request that is being answered."""
         self.task: asyncio.Task[None] | None = None
@@ -97,8 +82,6 @@ class ClientConnection(asyncio.Protocol):
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
         self._paused_for_body = False
-        self._reading_ended = False
-        """Whether the last request has come: garbage, or one that closes the connection."""
         self._closing = False
         """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
@@ -301,77 +284,6 @@ class ClientConnection(asyncio.Protocol):
                 return
             self._feed(data[start : start + _SLICE_BYTES])
 
-    def _feed(self, data: bytes) -> None:
-        if self._reading_ended:
-            return
-        self._is_long = self._head_bytes + len(data) > MAX_LINE_BYTES
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            own = error.__context__
-            self._fail(own if isinstance(own, HttpSyntaxError) else HttpSyntaxError(str(error)))
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(HttpSyntaxError("the head is too large"))
-
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
-
-        llhttp stops behind the head of such a request, so another parser reads the body, behind a head of ours.
-        """
-        request = self._arriving
-        if request is not None:
-            self._parser = httptools.HttpRequestParser(self)
-            self._resumes_body = True
-            length = request.content_length
-            framing = (
-                "transfer-encoding: chunked" if length is None else f"content-length: {length}"
-            )
-            self._parser.feed_data(f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode())
-            self._resumes_body = False
-        if rest:
-            self._feed(rest)
-
-    def _fail(self, error: HttpSyntaxError) -> None:
-        """What follows cannot be read: it is the body of a request, or not a request at all."""
-        if self._reading_ended:
-            return
-        self._reading_ended = True
-        if self._arriving is not None:
-            self._arriving.body.fail(error)
-        else:
-            self._accept(Request.unreadable(self, error))
-
-    # httptools callbacks
-
-    def on_message_begin(self) -> None:
-        if not self._resumes_body:
-            self._in_head = True
-            self._target = b""
-            self._headers = []
-
-    def on_url(self, part: bytes) -> None:
-        self._target += part
-        if len(self._target) > MAX_LINE_BYTES:
-            raise HttpSyntaxError("the request line is too long")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer
-            return
-        if self._is_long and (
-            len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
-        ):
-            raise HttpSyntaxError("a header is too long, or there are too many")
-        self._headers.append(
-            (
-                _NAMES.get(name) or _name(name),
-                value.rstrip(b" \t").decode("utf-8", "surrogateescape"),
-            )
-        )
-
     def on_headers_complete(self) -> None:
         if self._resumes_body:
             return
@@ -393,20 +305,10 @@ class ClientConnection(asyncio.Protocol):
         )
         self._accept(request)
 
-    def on_body(self, data: bytes) -> None:
-        if self._arriving is not None:
-            self._arriving.body.add(data)
-
-    def on_message_complete(self) -> None:
-        request = self._arriving
-        if request is None or (self._parser.should_upgrade() and request.has_body):
-            return
-        self._arriving = None
-        request.body.end()
-        if not request.keep_alive:
-            self._reading_ended = True
-
     # Answering.
+
+    def _accept_unreadable(self, error: HttpSyntaxError) -> None:
+        self._accept(Request.unreadable(self, error))
 
     def _accept(self, request: Request) -> None:
         if self._closing:
@@ -496,15 +398,3 @@ class ClientConnection(asyncio.Protocol):
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
             self._update_reading()
-
-
-_NAMES: Final[dict[bytes, istr]] = {}
-"""Names of headers. Clients send the same few names again and again."""
-
-
-def _name(name: bytes) -> istr:
-    """A name that is not in `_NAMES`, or was not."""
-    if len(_NAMES) >= _MAX_NAMES:
-        _NAMES.clear()  # clients choose the names: the table must not grow without end
-    known = _NAMES[name] = istr(name.decode("latin-1"))
-    return known

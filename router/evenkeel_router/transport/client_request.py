@@ -22,16 +22,13 @@ from msgspec import Struct
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.transport.body_rate import STEP_BYTES, InSteps
 from evenkeel_router.transport.compression import is_packed, unpacked
-from evenkeel_router.transport.downstream import Downstream
+from evenkeel_router.transport.downstream import Downstream, yielding
 from evenkeel_router.transport.upstream import Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Bytes of a body in a connection's memory, from which on the connection stops reading from its socket."""
-
-BODY_STEP_BYTES: Final = 20 * 1024
-"""Bytes of a body that must arrive within each `timeout_s` of `read_body`, unless it ends: 1 KiB/s by default. (Apache asks for 500
-bytes/s after 20 s, Kestrel for 240 bytes/s after 5 s.)"""
 
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing else can be read from the connection."""
@@ -202,7 +199,7 @@ async def read_body(
 ) -> bytes:
     """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`.
 
-    `timeout_s`: time for the next `BODY_STEP_BYTES` of a body, or for its end.
+    `timeout_s`: time for the next `STEP_BYTES` of a body, or for its end.
     """
     headers = request.headers
     packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
@@ -233,13 +230,13 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
     if request.headers.get(_EXPECT, "").lower() == "100-continue":
         # The client waits with its body for this, as curl does above 1 MiB.
         request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.connection.may_yield(True)
     try:
-        async with asyncio.timeout(timeout_s) as clock:
-            return await _collect(_InSteps(request.body, clock, timeout_s), memory, limit_bytes)
+        with yielding(request.connection):
+            async with asyncio.timeout(timeout_s) as clock:
+                return await _collect(InSteps(request.body, clock, timeout_s), memory, limit_bytes)
     except TimeoutError as error:
-        message = f"Fewer than {BODY_STEP_BYTES} bytes of the body arrived within {timeout_s:g} s."
-        request.body.fail(HttpSyntaxError("too slow"))  # nobody waits for the rest
+        message = f"Fewer than {STEP_BYTES} bytes of the body arrived within {timeout_s:g} s."
+        request.body.fail(HttpSyntaxError("too slow"))  # the rest is not awaited
         raise Refusal(
             Outcome.INVALID_REQUEST,
             message,
@@ -259,31 +256,6 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
             "The body does not match the request's headers; check Content-Length or the chunks.",
             code=INVALID_BODY,
         ) from error
-    finally:
-        request.connection.may_yield(False)
-
-
-class _InSteps:
-    """The pieces of a body; `clock` gets more time with each `BODY_STEP_BYTES`."""
-
-    __slots__ = ("_body", "_clock", "_step_bytes", "_step_s")
-
-    def __init__(self, body: Body, clock: asyncio.Timeout, step_s: float) -> None:
-        self._body = body
-        self._clock = clock
-        self._step_s = step_s
-        self._step_bytes = 0
-
-    def __aiter__(self) -> _InSteps:
-        return self
-
-    async def __anext__(self) -> bytes:
-        piece = await self._body.__anext__()
-        self._step_bytes += len(piece)
-        if self._step_bytes >= BODY_STEP_BYTES:
-            self._step_bytes = 0
-            self._clock.reschedule(asyncio.get_running_loop().time() + self._step_s)
-        return piece
 
 
 async def _unpack(packed: bytes, memory: Memory, limit_bytes: int) -> bytes:

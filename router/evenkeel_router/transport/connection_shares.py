@@ -68,7 +68,7 @@ class ConnectionShares:
         self._bound = bound
         self._on_closing = on_closing
         self.open: dict[Connection, None] = {}
-        """In the order in which they were opened."""
+        """Open connections, in the order in which they were opened."""
         self.closed: Counter[tuple[str, Closing]] = Counter()
         """(party, why) → connections that were closed."""
         self._next: deque[tuple[Connection, Yields]] = deque()
@@ -99,7 +99,7 @@ class ConnectionShares:
         self._on_closing(connection.holder, why, self.closed[key])
 
     def _next_to_close(self, bound: int) -> Connection | None:
-        """None if the router works on the requests of all connections."""
+        """The next connection that closes for others; None if the router works on the requests of all."""
         for is_new in (False, True):
             if is_new:
                 self._next.extend(self._chosen(bound))
@@ -110,66 +110,75 @@ class ConnectionShares:
         return None
 
     def _chosen(self, bound: int) -> list[tuple[Connection, Yields]]:
-        """The next connections to close: of each holder idle ones first, and the oldest first.
+        """The next connections to close."""
+        held = Counter(map(attrgetter("holder"), self.open))
+        may_close = Counter(one.holder for one in self.open if one.yields is not None)
+        return self._oldest(losses(held, may_close, bound, 1 + bound // _PART))
+
+    def _oldest(self, losing: Counter[str]) -> list[tuple[Connection, Yields]]:
+        """So many connections of each holder: idle ones first, and the oldest first.
 
         Without a key it is the other way round: an idle connection may be a new one, whose first head is on its way.
         """
-        held = Counter(map(attrgetter("holder"), self.open))
-        yielding: dict[str, list[tuple[Connection, Yields]]] = defaultdict(list)
+        found: dict[str, list[tuple[Connection, Yields]]] = defaultdict(list)
         for connection in self.open:
-            if (since := connection.yields) is not None:
-                yielding[connection.holder].append((connection, since))
-        may_lose = Counter({holder: len(ones) for holder, ones in yielding.items()})
+            holder = connection.holder
+            if holder in losing and (since := connection.yields) is not None:
+                found[holder].append((connection, since))
         chosen: list[tuple[Connection, Yields]] = []
-        for holder, count in losses(held, may_lose, bound, 1 + bound // _PART).items():
+        for holder, ones in found.items():
             first = party_of(holder) == NO_KEY
-            yielding[holder].sort(key=lambda one: (one[1][0] != first, one[1][1]))
-            chosen += yielding[holder][:count]
+            ones.sort(key=lambda one: (one[1][0] != first, one[1][1]))
+            chosen += ones[: losing[holder]]
         return chosen
 
 
 def party_of(holder: str) -> str:
     """The party in a holder's name."""
-    return holder.rpartition("/")[0]
+    return holder[: holder.rfind("/")]
 
 
-def losses(held: Counter[str], may_lose: Counter[str], bound: int, count: int) -> Counter[str]:
+def losses(held: Counter[str], may_close: Counter[str], bound: int, count: int) -> Counter[str]:
     """Holder → how many of its connections close, if up to `count` close one after another.
 
-    `held`: holder → its connections; `may_lose`: those of them that may close. Of equal sizes the one in `held` first loses first.
+    `held`: holder → its connections; `may_close`: those whose request the router does not work on.
     """
     sizes: Counter[str] = Counter()
-    holders: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-    for number, (holder, size) in enumerate(held.items()):
-        party = party_of(holder)
-        sizes[party] += size
-        if may_lose[holder]:
-            holders[party].append((-size, number, holder))
-    for ranking in holders.values():
-        heapify(ranking)
-    parties = [(-sizes[one], rank, one) for rank, one in enumerate(holders) if one != NO_KEY]
-    heapify(parties)
-    without_key, no_key_size = holders[NO_KEY], sizes[NO_KEY]
+    able: Counter[str] = Counter()
+    for holder, size in held.items():
+        sizes[holder[: holder.rfind("/")]] += size
+    for holder, size in may_close.items():
+        able[holder[: holder.rfind("/")]] += size
+    able_without_key = able.pop(NO_KEY, 0)
+    without_key = min(count, able_without_key, max(0, sizes[NO_KEY] - bound // NO_KEY_PART))
+    by_party = _levelled(sizes, able, count - without_key)
+    by_party[NO_KEY] = min(able_without_key, count - by_party.total())
+    holders: dict[str, Counter[str]] = {party: Counter() for party in by_party}
+    for holder, size in may_close.items():
+        own = holders.get(holder[: holder.rfind("/")])
+        if own is not None:
+            own[holder] = size
     lost: Counter[str] = Counter()
-    for _ in range(count):
-        if without_key and (not parties or no_key_size * NO_KEY_PART > bound):
-            _lose(without_key, lost, may_lose)
-            no_key_size -= 1
-        elif parties:
-            size, rank, party = parties[0]
-            _lose(holders[party], lost, may_lose)
-            if holders[party]:
-                heapreplace(parties, (size + 1, rank, party))
-            else:
-                heappop(parties)
+    for party, number in by_party.items():
+        lost.update(_levelled(held, holders[party], number))
     return lost
 
 
-def _lose(ranking: list[tuple[int, int, str]], lost: Counter[str], may_lose: Counter[str]) -> None:
-    """The largest of the ranking loses one."""
-    size, number, holder = ranking[0]
-    lost[holder] += 1
-    if lost[holder] < may_lose[holder]:
-        heapreplace(ranking, (size + 1, number, holder))
-    else:
-        heappop(ranking)
+def _levelled(sizes: Counter[str], able: Counter[str], count: int) -> Counter[str]:
+    """What each of `able` loses, at most its number there, if the one of the largest size loses 1 and this is done `count` times.
+
+    Of equal sizes the first one loses first.
+    """
+    lost: Counter[str] = Counter()
+    ranking = [(-sizes[name], number, name) for number, name in enumerate(able)]
+    heapify(ranking)
+    for _ in range(count):
+        if not ranking:
+            break
+        size, number, name = ranking[0]
+        lost[name] += 1
+        if lost[name] < able[name]:
+            heapreplace(ranking, (size + 1, number, name))
+        else:
+            heappop(ranking)
+    return lost

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from evenkeel_router.transport.upstream import Sink
@@ -46,3 +47,13 @@ class Downstream(Sink, Protocol):
 
     def resume_body(self) -> None:
         """The handler has read the body."""
+
+
+@contextmanager
+def yielding(connection: Downstream) -> Iterator[None]:
+    """While the block runs, the connection may be closed for others, although it has a request."""
+    connection.may_yield(True)
+    try:
+        yield
+    finally:
+        connection.may_yield(False)

@@ -163,7 +163,7 @@ def test_no_party_within_an_equal_share_loses_to_a_larger_one(
 
 
 @given(HELD, st.data())
-def test_only_what_may_be_lost_is_lost(held: dict[str, int], data: st.DataObject) -> None:
-    may_lose = Counter({one: data.draw(st.integers(0, size)) for one, size in held.items()})
-    lost = losses(Counter(held), may_lose, 40, 500)
-    assert lost == +may_lose
+def test_only_what_may_close_is_lost(held: dict[str, int], data: st.DataObject) -> None:
+    may_close = Counter({one: data.draw(st.integers(0, size)) for one, size in held.items()})
+    lost = losses(Counter(held), +may_close, 40, 500)
+    assert lost == +may_close

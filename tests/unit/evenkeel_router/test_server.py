@@ -174,6 +174,7 @@ async def test_few_requests_wait_however_many_are_sent() -> None:
 
     async def handle(request: Request) -> Answer:
         nonlocal waiting
+        assert isinstance(request.connection, ClientConnection)
         waiting = max(waiting, len(request.connection._pipelined))
         await gate.wait()
         return CompleteReply(request, status=200, body=request.target.encode())
