@@ -116,7 +116,7 @@ class ConnectionShares:
         return self._oldest(losses(held, may_close, bound, 1 + bound // _PART))
 
     def _oldest(self, losing: Counter[str]) -> list[tuple[Connection, Yields]]:
-        """So many connections of each holder: idle ones first, and the oldest first.
+        """The connections of each holder that close: idle ones first, and the oldest first.
 
         Without a key it is the other way round: an idle connection may be a new one, whose first head is on its way.
         """
