@@ -177,6 +177,9 @@ async def test_behind_a_proxy_the_forwarded_address_holds_a_connection() -> None
         for authorization, forwarded, holder in (
             ("Bearer sk-none", "6.6.6.6, 1.2.3.4, 10.1.1.1", "/1.2.3.4"),
             ("Bearer sk-none", "2001:db8:1:2:3:4:5:6", "/2001:db8:1:2::"),
+            ("Bearer sk-none", "1.2.3.4:5678", "/1.2.3.4"),
+            ("Bearer sk-none", "[2001:db8:1:2:3:4:5:6]:7", "/2001:db8:1:2::"),
+            ("Bearer sk-none", "who/knows", "/whoknows"),
             ("Bearer sk-good", "1.2.3.4", "ns/good/c"),
             ("", "1.2.3.5", "ns/anonymous/1.2.3.5"),
             ("", "1.2.3.6", "ns/anonymous/1.2.3.6"),

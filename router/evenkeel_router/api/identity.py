@@ -173,7 +173,7 @@ class Directory:
         address = peer
         if forwarded and self._proxies.trusts(peer):
             for named in reversed(",".join(forwarded).split(",")):
-                address = named.strip()[:MAX_ADDRESS] or address
+                address = _without_port(named.strip()[:MAX_ADDRESS]) or address
                 if not self._proxies.trusts(address):
                     break
         return network_of(address)
@@ -277,6 +277,13 @@ class Proxies:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped  # an IPv4 address on a dual-stack socket
         return any(address in network for network in self._networks)
+
+
+def _without_port(address: str) -> str:
+    """The address of `1.2.3.4:56` or `[2001:db8::1]:56`, as some proxies write them."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
 
 
 @lru_cache(4096)

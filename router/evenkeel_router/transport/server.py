@@ -28,7 +28,7 @@ def files_for(max_concurrent: int) -> int:
 
 def within_files(wanted: int) -> int:
     """`wanted` connections of clients, or fewer: at most two thirds of the files that this process may open for requests."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, max(16, (allowed - 2 * SIDE_CONNECTIONS - OTHER_FILES) * 2 // 3))
