@@ -198,8 +198,8 @@ async def test_without_a_valid_key_a_body_is_refused_at_once_and_not_read() -> N
     async with behind(tenancy=tenancy()) as (router, _):
         for path, status in (("/v1/completions", b"401"), ("/none", b"404")):
             reader, writer = await asyncio.open_connection("127.0.0.1", router.traffic_port)
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{{"
-            writer.write(head.encode())
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+            writer.write(head.encode() + b"Expect: 100-continue\r\n\r\n{")
             async with asyncio.timeout(PATIENCE_S):
                 answer = await reader.read()  # the end comes, though the body does not
             assert answer.startswith(b"HTTP/1.1 " + status)
