@@ -71,7 +71,7 @@ def shape_of(*, scale: float, pool_tokens: int) -> Shape:
     return Shape(
         pool_tokens=round(pool_tokens * scale),
         chunk_tokens=max(64, round(4096 * scale)),
-        context_tokens=max(1024, round(32_768 * scale)),
+        context_tokens=max(2048, round(32_768 * scale)),
         max_running=64,
     )
 
