@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -25,6 +25,8 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from bench.gpu.journal import read_records
 from bench.gpu.profiling import DecodePoint, PrefillPoint
 
+_READ_AT_ONCE: Final = 0.2
+"""A decode step below this part of the median step was not measured: the client was busy, and read all tokens at once."""
 _LEAST_MS: Final = 1e-6
 """P1 and D0 of zero would stop the simulator's clock."""
 
@@ -53,6 +55,8 @@ class Fit:
 
     profile: CostProfile
     points: tuple[FittedPoint, ...]
+    left_out: tuple[DecodePoint, ...] = ()
+    """Points whose tokens were read at once."""
 
     def rms(self, kind: str = "") -> float:
         """Root of the mean squared relative error of the points whose name begins so."""
@@ -100,7 +104,10 @@ def fit(records: Iterable[Mapping[str, Any]]) -> Fit:
             f"needs a plan, 3 prefill points and 3 decode points; there are {len(prefills)} and "
             f"{len(decodes)}: run the step `profile`"
         )
-    return _fitted(plan, prefills, decodes)
+    typical_ms = median(median(point.ms) for point in decodes)
+    kept = [point for point in decodes if median(point.ms) >= _READ_AT_ONCE * typical_ms]
+    left_out = tuple(point for point in decodes if point not in kept)
+    return replace(_fitted(plan, prefills, kept), left_out=left_out)
 
 
 def _fitted(
@@ -147,7 +154,9 @@ def table_of(found: Fit) -> str:
     errors = f"prefill {found.rms('prefill'):.1%}, decode {found.rms('decode'):.1%}"
     worst_one = f"{worst.name}, {worst.error:+.1%}"
     last = f"Root mean square of the relative errors: {errors}; worst: {worst_one}."
-    return "\n".join([*rows, "", last]) + "\n"
+    lost = [f"{point.batch} x {point.context:.0f}" for point in found.left_out]
+    note = [f"Left out, tokens read at once: decode {', '.join(lost)}."] if lost else []
+    return "\n".join([*rows, "", last, *note]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

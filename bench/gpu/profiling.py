@@ -19,14 +19,14 @@ from bench.gpu.loops import Note
 from bench.gpu.sending import Answer, body_of, clear, generate
 
 PROMPTS: Final = (256, 1024, 2048, 4096, 8192, 16_384)
-CONTEXTS: Final = (512, 1024, 4096, 8192)
+CONTEXTS: Final = (256, 1024, 4096, 8192)
 BATCHES: Final = (1, 8, 32, 64)
 REPEATS: Final = 4
 """Prompts of each length; the first is not counted: kernels compile."""
-DECODE_REPEATS: Final = 3
+DECODE_REPEATS: Final = 2
 """Batches of each size."""
-OUTPUT_TOKENS: Final = 48
-LAST_TOKENS: Final = 24
+OUTPUT_TOKENS: Final = 128
+LAST_TOKENS: Final = 96
 """Output tokens of each request whose times count: until then all requests of the batch decode."""
 
 
@@ -71,7 +71,7 @@ def grid(*, scale: float, pool_tokens: int, context_tokens: int, max_running: in
         batches=tuple(
             (batch, tokens)
             for batch, tokens in batches
-            if tokens <= most and batch * (tokens + OUTPUT_TOKENS) <= 0.9 * pool_tokens
+            if tokens <= most and batch * (tokens + OUTPUT_TOKENS) <= 0.95 * pool_tokens
         ),
     )
 

@@ -296,6 +296,14 @@ def test_no_coefficient_of_a_fit_is_negative() -> None:
     assert fit.non_negative([(1, 1), (1, 2)], [3.0, 4.0]) == pytest.approx([2.0, 1.0])
 
 
+def test_a_point_whose_tokens_were_read_at_once_is_left_out() -> None:
+    nothing = DecodePoint(batch=8, context=1024, ms=(0.004, 0.003, 7.0))
+    found = fit.fit([*records_of(PROFILE), msgspec.to_builtins(nothing)])
+    assert found.profile.decode_ms == pytest.approx(PROFILE.decode_ms, rel=1e-6)
+    assert found.left_out == (nothing,)
+    assert "decode 8 x 1024" in fit.table_of(found)
+
+
 def test_a_fit_without_points_names_the_step() -> None:
     with pytest.raises(fit.FitError, match="run the step `profile`"):
         fit.fit([dict(PLAN)])
