@@ -22,6 +22,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
+from evenkeel_router.api.fields import known
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
@@ -211,7 +212,7 @@ class Pipeline:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
-                self._note_stripped(request, inference)
+                self._note_stripped(request_state, request, inference)
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -372,11 +373,14 @@ class Pipeline:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
-    def _note_stripped(self, request: Request, inference: Inference) -> None:
-        """Count the fields and headers that clients may not send to an engine; none of them is sent on."""
+    def _note_stripped(
+        self, request_state: RequestState, request: Request, inference: Inference
+    ) -> None:
+        """Count the fields and headers that clients may not send to an engine, and name the fields in the answer; none is sent on."""
         stripped = self._totals.stripped
         for field in inference.stripped:
-            stripped[field] += 1
+            stripped[known(field)] += 1
+        request_state.removed = inference.stripped
         for name in filter(request.headers.__contains__, _GUARDED):
             stripped[name] += 1
 
