@@ -59,7 +59,7 @@ _TOKENIZE: Final = _CHAT_TEMPLATE | _names(
 _AUDIO: Final = _names(
     "file model language prompt response_format temperature stream stream_include_usage",
     "stream_continuous_usage_stats hotwords use_beam_search n length_penalty include_stop_str_in_output top_p top_k",
-    "min_p seed frequency_penalty repetition_penalty presence_penalty max_completion_tokens",
+    "min_p seed frequency_penalty repetition_penalty presence_penalty max_completion_tokens to_language",
 )
 
 COMPLETIONS: Final = _GENERATING | _names("prompt best_of suffix prompt_embeds")
@@ -111,7 +111,7 @@ SCORE: Final = _PAIRS | _names(
 TOKENIZE: Final = _TOKENIZE
 DETOKENIZE: Final = _names("model tokens skip_special_tokens")
 TRANSCRIPTIONS: Final = _AUDIO | _names(
-    "timestamp_granularities timestamp_granularities[] to_language chunking_strategy include include[] known_speaker_names",
+    "timestamp_granularities timestamp_granularities[] chunking_strategy include include[] known_speaker_names",
     "known_speaker_names[] known_speaker_references known_speaker_references[]",
 )
 TRANSLATIONS: Final = _AUDIO

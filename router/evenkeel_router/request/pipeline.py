@@ -111,6 +111,9 @@ class Pipeline:
         """One request."""
         path = request.path
         endpoint = ENDPOINTS.get(path)
+        if endpoint is None:
+            request.target, path = own_answers.known_target(request.target)
+            endpoint = ENDPOINTS.get(path)
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
         request_state = RequestState(
@@ -130,17 +133,9 @@ class Pipeline:
         try:
             if self._intake.draining:
                 self._intake.let_in(request)
-            if endpoint is not None and request.method == "POST":
+            if endpoint is not None and request.method in endpoint.api.methods:
                 return await self.infer(request_state, request, endpoint)
-            if is_stored_response(path):
-                self.identify(request_state, request)
-                raise not_stored()
-            name = own_answers.asked_model(request, path)
-            self.identify(request_state, request)
-            models = own_answers.models(
-                name, self._settings.config, started_unix=self._intake.started_unix
-            )
-            return own_answers.own(request_state, request, models, close=self._intake.draining)
+            return self._answered_here(request_state, request, path)
         except Refusal as refusal:
             return self._refused(
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
@@ -152,6 +147,20 @@ class Pipeline:
             return self._fault(request_state, request, fault)
         finally:
             self._finish(request_state)
+
+    def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
+        """The answer to a request that no replica gets; raises `Refusal`."""
+        if request.method == "OPTIONS":
+            return own_answers.options(request_state, request, path)
+        if is_stored_response(request.method, path):
+            self.identify(request_state, request)
+            raise not_stored()
+        name = own_answers.asked_model(request, path)
+        self.identify(request_state, request)
+        models = own_answers.models(
+            name, self._settings.config, started_unix=self._intake.started_unix
+        )
+        return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
         """The answer to a check of the health or to the console; None for all other requests."""

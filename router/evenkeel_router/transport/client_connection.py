@@ -6,8 +6,10 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from http import HTTPMethod
 from os import write
 from typing import Final, Protocol, cast
 
@@ -19,8 +21,13 @@ from evenkeel_router.transport.client_request import (
     Answer,
     Body,
     HttpSyntaxError,
+    LargeHeadError,
+    LongTargetError,
     Request,
+    UnknownMethodError,
+    VersionError,
     check_head,
+    origin_target,
 )
 
 MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
@@ -265,11 +272,11 @@ class ClientConnection(asyncio.Protocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             own = error.__context__
-            self._fail(own if isinstance(own, HttpSyntaxError) else HttpSyntaxError(str(error)))
+            self._fail(own if isinstance(own, HttpSyntaxError) else unparsed(error, data))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(HttpSyntaxError("the head is too large"))
+                self._fail(LargeHeadError("the head is too large"))
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
@@ -310,7 +317,7 @@ class ClientConnection(asyncio.Protocol):
     def on_url(self, part: bytes) -> None:
         self._target += part
         if len(self._target) > MAX_LINE_BYTES:
-            raise HttpSyntaxError("the request line is too long")
+            raise LongTargetError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:  # a trailer
@@ -318,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_long and (
             len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
         ):
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         self._headers.append(
             (
                 _NAMES.get(name) or _name(name),
@@ -330,17 +337,19 @@ class ClientConnection(asyncio.Protocol):
         if self._resumes_body:
             return
         if len(self._headers) > MAX_HEADERS:
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
         self._in_head = False
         self._head_bytes = 0
+        method = parser.get_method().decode()
+        target = self._target.decode("utf-8", "surrogateescape")
         request = self._arriving = Request(
             self,
             Body(self),
-            parser.get_method().decode(),
-            self._target.decode("utf-8", "surrogateescape"),
+            method,
+            target if target.startswith("/") else origin_target(method, target),
             headers,
             parser.should_keep_alive(),
             version == "1.1",
@@ -424,6 +433,25 @@ class ClientConnection(asyncio.Protocol):
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
             self._update_reading()
+
+
+_REQUEST_LINE: Final = re.compile(
+    rb"^(?P<method>[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/(?P<version>\d\.\d)\r?$", re.MULTILINE
+)
+
+
+_METHODS: Final = frozenset(one.value.encode() for one in HTTPMethod)
+
+
+def unparsed(error: Exception, data: bytes) -> HttpSyntaxError:
+    """What is wrong with bytes that the parser refused."""
+    unknown_method = isinstance(error, httptools.HttpParserInvalidMethodError)
+    for line in _REQUEST_LINE.finditer(data):  # good requests may stand before it
+        if unknown_method and line["method"] not in _METHODS:
+            return UnknownMethodError(line["method"].decode())
+        if line["version"] not in (b"1.0", b"1.1"):
+            return VersionError(line["version"].decode())
+    return HttpSyntaxError(str(error))
 
 
 _NAMES: Final[dict[bytes, istr]] = {}

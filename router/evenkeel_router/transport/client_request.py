@@ -9,6 +9,7 @@ before it writes more. This bounds what the router holds for a client that does 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,7 +23,7 @@ from msgspec import Struct
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
-from evenkeel_router.transport.compression import is_packed, unpacked
+from evenkeel_router.transport.compression import codings, unpacked
 from evenkeel_router.transport.downstream import Downstream
 from evenkeel_router.transport.upstream import Sink
 
@@ -32,6 +33,10 @@ MAX_UNREAD_BYTES: Final = 128 * 1024
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing else can be read from the connection."""
 
+_HOST_PORT: Final = re.compile(
+    r"(?:\[[0-9A-Fa-f:.vV%]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII
+)
+_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*(?P<rest>[^#]*)(?:#.*)?", re.ASCII)
 _CONTENT_LENGTH: Final = istr("Content-Length")
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
 _EXPECT: Final = istr("Expect")
@@ -45,6 +50,22 @@ class HttpSyntaxError(Exception):
 
 class TransferCodingError(HttpSyntaxError):
     """The request uses a transfer coding other than `chunked`."""
+
+
+class UnknownMethodError(HttpSyntaxError):
+    """No method of HTTP has this name, or it is for proxies."""
+
+
+class VersionError(HttpSyntaxError):
+    """The request has another version of HTTP."""
+
+
+class LongTargetError(HttpSyntaxError):
+    """The target of the request is too long."""
+
+
+class LargeHeadError(HttpSyntaxError):
+    """The headers are too many or too long."""
 
 
 class Body(Struct, eq=False):
@@ -121,7 +142,7 @@ class Request(Struct, eq=False):
     body: Body
     method: str
     target: str
-    """Path and query, as the client sent them."""
+    """Path and query, as the client sent them; `*` only with OPTIONS."""
     headers: CIMultiDict[str]
     keep_alive: bool = False
     """Whether the client expects the connection to stay open."""
@@ -155,13 +176,39 @@ class Request(Struct, eq=False):
 def check_head(version: str, headers: CIMultiDict[str]) -> None:
     """Raise `HttpSyntaxError` if the router does not serve requests with this head."""
     if version not in ("1.1", "1.0"):
-        raise HttpSyntaxError(f"HTTP/{version} is not supported")
-    hosts = len(headers.getall(_HOST, ()))
-    if hosts > 1 or (not hosts and version == "1.1"):
+        raise VersionError(version)
+    hosts = headers.getall(_HOST, ())
+    if len(hosts) != 1 and (hosts or version == "1.1"):
         raise HttpSyntaxError("a request has one Host header")
-    coding = headers.get(_TRANSFER_ENCODING)
-    if coding is not None and coding.lower() != "chunked":
-        raise TransferCodingError(coding)
+    if hosts and not _is_host(hosts[0]):
+        raise HttpSyntaxError("the Host header is no host")
+    if _TRANSFER_ENCODING in headers:
+        if version == "1.0":
+            raise HttpSyntaxError("HTTP/1.0 has no transfer codings")
+        coding = ", ".join(headers.getall(_TRANSFER_ENCODING))
+        if coding.lower() != "chunked":
+            raise TransferCodingError(coding)
+
+
+@lru_cache(maxsize=1024)
+def _is_host(given: str) -> bool:
+    """Whether it is a host with or without a port (RFC 9110, section 7.2)."""
+    return _HOST_PORT.fullmatch(given) is not None
+
+
+def origin_target(method: str, target: str) -> str:
+    """Path and query of a target that does not begin with a path (RFC 9112, section 3.2); raises `HttpSyntaxError`."""
+    if method == "CONNECT":
+        raise UnknownMethodError("CONNECT is for proxies")
+    if target == "*" and method == "OPTIONS":
+        return target
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        raise HttpSyntaxError("the target is neither a path nor an address")
+    rest = found["rest"]
+    if not rest and method == "OPTIONS":
+        return "*"
+    return rest if rest.startswith("/") else f"/{rest}"
 
 
 class Memory(Protocol):
@@ -179,7 +226,8 @@ def whole_body(request: Request, memory: Memory, limit_bytes: int) -> bytes | No
 
     Its length stays reserved: release it. Raises `Refusal`.
     """
-    if not request.body.complete or _CONTENT_ENCODING in request.headers:
+    headers = request.headers
+    if not request.body.complete or _CONTENT_ENCODING in headers or _EXPECT in headers:
         return None
     return _arrived(request, memory, limit_bytes)
 
@@ -189,17 +237,33 @@ async def read_body(
 ) -> bytes:
     """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`."""
     headers = request.headers
-    packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
+    packed = codings(headers.getall(_CONTENT_ENCODING)) if _CONTENT_ENCODING in headers else ()
+    if _EXPECT in headers:
+        _check_expectation(request)
     if request.body.complete:
         body = _arrived(request, memory, limit_bytes)
     else:
         body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)
-    if not packed:
-        return body
-    try:
-        return await _unpack(body, memory, limit_bytes)
-    finally:
-        memory.release(len(body))
+    for _ in packed:
+        whole = body
+        try:
+            body = await _unpack(whole, memory, limit_bytes)
+        finally:
+            memory.release(len(whole))
+    return body
+
+
+def _check_expectation(request: Request) -> None:
+    """Raise `Refusal` for an expectation that no server meets (RFC 9110, section 10.1.1). HTTP/1.0 has none."""
+    given = ", ".join(request.headers.getall(_EXPECT))
+    if request.chunks_allowed and given.strip().lower() not in ("", "100-continue"):
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            f"The expectation {given[:40]!r} is not supported; leave the header Expect out.",
+            code="unsupported_expectation",
+            param="expect",
+            status=HTTPStatus.EXPECTATION_FAILED,
+        )
 
 
 def _arrived(request: Request, memory: Memory, limit_bytes: int) -> bytes:
@@ -214,7 +278,7 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
     length = request.content_length
     if length is not None and length > limit_bytes:
         raise _too_large(limit_bytes)
-    if request.headers.get(_EXPECT, "").lower() == "100-continue":
+    if _EXPECT in request.headers and request.chunks_allowed:
         # The client waits with its body for this, as curl does above 1 MiB.
         request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
