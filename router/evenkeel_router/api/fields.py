@@ -233,7 +233,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _SHOWN: Final = 8
 
 
-def known(field: str) -> str:
+def metric_name(field: str) -> str:
     """The name of a removed field in metrics: its own if engines or clients know it, else `other`."""
     return field if field.rpartition(".")[2] in CLOSED else _OTHER
 

@@ -15,12 +15,11 @@ from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, dialect_of
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.transport.client_request import (
-    CompleteReply,
+from evenkeel_router.transport.client_request import CompleteReply, Request
+from evenkeel_router.transport.request_head import (
     HttpSyntaxError,
     LargeHeadError,
     LongTargetError,
-    Request,
     TransferCodingError,
     UnknownMethodError,
     VersionError,

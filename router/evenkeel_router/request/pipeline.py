@@ -22,7 +22,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.fields import known
+from evenkeel_router.api.fields import metric_name
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
@@ -52,12 +52,12 @@ from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
     CompleteReply,
-    HttpSyntaxError,
     Request,
     Stream,
     read_body,
     whole_body,
 )
+from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
@@ -221,7 +221,9 @@ class Pipeline:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
-                self._note_stripped(request_state, request, inference)
+                request_state.removed = inference.stripped
+                headers = filter(request.headers.__contains__, _GUARDED)
+                self._totals.stripped.update((*map(metric_name, inference.stripped), *headers))
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -381,17 +383,6 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
-
-    def _note_stripped(
-        self, request_state: RequestState, request: Request, inference: Inference
-    ) -> None:
-        """Count the fields and headers that clients may not send to an engine, and name the fields in the answer; none is sent on."""
-        stripped = self._totals.stripped
-        for field in inference.stripped:
-            stripped[known(field)] += 1
-        request_state.removed = inference.stripped
-        for name in filter(request.headers.__contains__, _GUARDED):
-            stripped[name] += 1
 
     def _refused(
         self,

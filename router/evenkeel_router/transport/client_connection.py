@@ -6,10 +6,8 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from http import HTTPMethod
 from os import write
 from typing import Final, Protocol, cast
 
@@ -17,17 +15,14 @@ import httptools
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.transport import lingering
-from evenkeel_router.transport.client_request import (
-    Answer,
-    Body,
+from evenkeel_router.transport.client_request import Answer, Body, Request
+from evenkeel_router.transport.request_head import (
     HttpSyntaxError,
     LargeHeadError,
     LongTargetError,
-    Request,
-    UnknownMethodError,
-    VersionError,
     check_head,
     origin_target,
+    unparsed,
 )
 
 MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
@@ -433,25 +428,6 @@ class ClientConnection(asyncio.Protocol):
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
             self._update_reading()
-
-
-_REQUEST_LINE: Final = re.compile(
-    rb"^(?P<method>[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/(?P<version>\d\.\d)\r?$", re.MULTILINE
-)
-
-
-_METHODS: Final = frozenset(one.value.encode() for one in HTTPMethod)
-
-
-def unparsed(error: Exception, data: bytes) -> HttpSyntaxError:
-    """What is wrong with bytes that the parser refused."""
-    unknown_method = isinstance(error, httptools.HttpParserInvalidMethodError)
-    for line in _REQUEST_LINE.finditer(data):  # good requests may stand before it
-        if unknown_method and line["method"] not in _METHODS:
-            return UnknownMethodError(line["method"].decode())
-        if line["version"] not in (b"1.0", b"1.1"):
-            return VersionError(line["version"].decode())
-    return HttpSyntaxError(str(error))
 
 
 _NAMES: Final[dict[bytes, istr]] = {}

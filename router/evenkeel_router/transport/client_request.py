@@ -9,7 +9,6 @@ before it writes more. This bounds what the router holds for a client that does 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,6 +24,7 @@ from multidict import CIMultiDict, istr
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.transport.compression import codings, unpacked
 from evenkeel_router.transport.downstream import Downstream
+from evenkeel_router.transport.request_head import HttpSyntaxError
 from evenkeel_router.transport.upstream import Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
@@ -33,39 +33,10 @@ MAX_UNREAD_BYTES: Final = 128 * 1024
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing else can be read from the connection."""
 
-_HOST_PORT: Final = re.compile(
-    r"(?:\[[0-9A-Fa-f:.vV%]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII
-)
-_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*(?P<rest>[^#]*)(?:#.*)?", re.ASCII)
 _CONTENT_LENGTH: Final = istr("Content-Length")
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
 _EXPECT: Final = istr("Expect")
-_HOST: Final = istr("Host")
 _TRANSFER_ENCODING: Final = istr("Transfer-Encoding")
-
-
-class HttpSyntaxError(Exception):
-    """The bytes are not an HTTP/1 request."""
-
-
-class TransferCodingError(HttpSyntaxError):
-    """The request uses a transfer coding other than `chunked`."""
-
-
-class UnknownMethodError(HttpSyntaxError):
-    """No method of HTTP has this name, or it is for proxies."""
-
-
-class VersionError(HttpSyntaxError):
-    """The request has another version of HTTP."""
-
-
-class LongTargetError(HttpSyntaxError):
-    """The target of the request is too long."""
-
-
-class LargeHeadError(HttpSyntaxError):
-    """The headers are too many or too long."""
 
 
 class Body(Struct, eq=False):
@@ -171,44 +142,6 @@ class Request(Struct, eq=False):
     def has_body(self) -> bool:
         """Whether the head announces one."""
         return _TRANSFER_ENCODING in self.headers or bool(self.content_length)
-
-
-def check_head(version: str, headers: CIMultiDict[str]) -> None:
-    """Raise `HttpSyntaxError` if the router does not serve requests with this head."""
-    if version not in ("1.1", "1.0"):
-        raise VersionError(version)
-    hosts = headers.getall(_HOST, ())
-    if len(hosts) != 1 and (hosts or version == "1.1"):
-        raise HttpSyntaxError("a request has one Host header")
-    if hosts and not _is_host(hosts[0]):
-        raise HttpSyntaxError("the Host header is no host")
-    if _TRANSFER_ENCODING in headers:
-        if version == "1.0":
-            raise HttpSyntaxError("HTTP/1.0 has no transfer codings")
-        coding = ", ".join(headers.getall(_TRANSFER_ENCODING))
-        if coding.lower() != "chunked":
-            raise TransferCodingError(coding)
-
-
-@lru_cache(maxsize=1024)
-def _is_host(given: str) -> bool:
-    """Whether it is a host with or without a port (RFC 9110, section 7.2)."""
-    return _HOST_PORT.fullmatch(given) is not None
-
-
-def origin_target(method: str, target: str) -> str:
-    """Path and query of a target that does not begin with a path (RFC 9112, section 3.2); raises `HttpSyntaxError`."""
-    if method == "CONNECT":
-        raise UnknownMethodError("CONNECT is for proxies")
-    if target == "*" and method == "OPTIONS":
-        return target
-    found = _ABSOLUTE.fullmatch(target)
-    if found is None:
-        raise HttpSyntaxError("the target is neither a path nor an address")
-    rest = found["rest"]
-    if not rest and method == "OPTIONS":
-        return "*"
-    return rest if rest.startswith("/") else f"/{rest}"
 
 
 class Memory(Protocol):
