@@ -23,9 +23,6 @@ BODIES: dict[Endpoint, dict[str, Any]] = {
     Endpoint.EMBEDDINGS: {"input": "Hi" * 100},
     Endpoint.RESPONSES: {"input": "Hi" * 100, "store": False},
 }
-MORE: dict[Endpoint, dict[str, Any]] = {key: {"user": "u"} for key in BODIES} | {
-    Endpoint.MESSAGES: {"top_k": 1}
-}
 
 
 def read(endpoint: Endpoint, body: dict[str, Any]) -> Inference:
@@ -38,7 +35,7 @@ def read(endpoint: Endpoint, body: dict[str, Any]) -> Inference:
 def test_an_adapter_is_named_alone_or_after_the_model(
     endpoint: Endpoint, name: str, prefix: str
 ) -> None:
-    body = BODIES[endpoint] | MORE[endpoint]
+    body = BODIES[endpoint] | {"user": "u"}
     found = read(endpoint, body | {"model": prefix + name})
     assert found.adapter == name
     assert json.loads(found.body) == body | {"model": f"org/m:1:{name}"}
