@@ -21,6 +21,8 @@ _SAMPLING: Final = _names(
     "stop_token_ids stop_regex no_stop_trim include_stop_str_in_output ignore_eos min_tokens bad_words allowed_token_ids",
     "skip_special_tokens spaces_between_special_tokens use_beam_search length_penalty repetition_detection",
     "response_format regex ebnf json_schema structured_outputs",
+    # vLLM before 0.12
+    "guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern",
 )
 """How tokens are chosen."""
 _GENERATING: Final = _SAMPLING | _names(
