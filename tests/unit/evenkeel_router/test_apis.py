@@ -300,6 +300,13 @@ def test_fields_of_a_form_that_are_not_listed_are_cut_out(endpoint: Endpoint) ->
     assert endpoint.api.parse(given, opened, FORM).body == given
 
 
+def test_a_search_over_beams_in_a_form_counts_each_of_them() -> None:
+    assert heard(form(n="5", use_beam_search="true")).sequences == 5
+    assert heard(form(n="many")).sequences == heard(form()).sequences == 1
+    with pytest.raises(Refusal, match="n must be from 1 to"):
+        heard(form(n="9" * 40))
+
+
 def test_a_form_is_sent_as_it_came_and_charged_by_its_bytes() -> None:
     body = form(model="m", stream="true") + b" " * 3200
     inference = heard(body)
