@@ -128,7 +128,8 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt_of_messages(fields.messages, read.body)
-    read = unnamed(read, limits, names_media=text.names_media)
+    if text.names_media:
+        read = unnamed(read, limits, names_media=True)
     before = _before_messages(fields)
     if before == _NOTHING_BEFORE:
         return _openai(read, text, limits, bound=bound)
