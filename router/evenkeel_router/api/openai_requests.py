@@ -147,7 +147,7 @@ def _openai(
     assumed: bool = False,
     loose_events: bool = False,
 ) -> Inference:
-    fields, body, removed = read
+    fields, body = read.fields, read.body
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
     sequences = (fields.n or 1) * text.prompts
@@ -172,7 +172,7 @@ def _openai(
         loose_events=loose_events,
         stream=stream,
         wants_usage=wants_usage,
-        stripped=removed,
+        stripped=read.removed,
         adapter=adapter,
     )
 

@@ -116,8 +116,8 @@ class Pipeline:
         if endpoint is None:
             request.target, path = own_answers.known_target(request.target)
             endpoint = ENDPOINTS.get(path)
-        if endpoint is None and (own := await self._uncounted(request, path)) is not None:
-            return own
+            if endpoint is None and (own := await self._uncounted(request, path)) is not None:
+                return own
         request_state = RequestState(
             self._ids.of(request),
             path if endpoint is not None or path == MODELS else _OTHER_PATH,
