@@ -86,7 +86,7 @@ class Inputs:
     config_before: RouterConfig | None
     """The routers' present configuration; tenants with an invalid spec keep their part of it."""
     host_taken: Note | None
-    """Why the service may not have an Ingress."""
+    """Why the service may not have an Ingress or HTTPRoute."""
     redis_url: str | Note | None
     """A note: why the Secret with it cannot be used."""
     external_key: str | Note | None
@@ -107,7 +107,7 @@ class Desired:
     available_image: str | None = None
     """The operator's default, if another image is pinned."""
     host_taken: bool = False
-    """Whether another service has the host, so that this one has no Ingress."""
+    """Whether another service has the host, so that this one has no Ingress and no HTTPRoute."""
 
 
 def desired(given: Inputs) -> Desired:
@@ -143,7 +143,7 @@ def desired(given: Inputs) -> Desired:
     )
     available = None if external else available_image(given.service, accepted, given.defaults)
     if given.host_taken is not None:
-        found = tuple(item for item in found if item["kind"] != "Ingress")
+        found = tuple(item for item in found if item["kind"] not in ("Ingress", "HTTPRoute"))
     return Desired(found, tuple(notes), image, available, given.host_taken is not None)
 
 

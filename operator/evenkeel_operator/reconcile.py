@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import accepted_name, credentials_name, engine_name
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import KubeClient
 
@@ -24,6 +26,7 @@ from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, annotations_of
+from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
@@ -185,7 +188,7 @@ class ServicePass:
                 tenants=seen.tenants,
                 roster=roster,
                 config_before=seen.router_config,
-                host_taken=host_taken(seen.raw, self._deps.store.services_anywhere()),
+                host_taken=self._host_taken(seen, service),
                 redis_url=await self._deps.observer.redis_url(service),
                 external_key=await self._deps.observer.external_key(service),
                 apis=self._deps.observer.apis,
@@ -194,6 +197,12 @@ class ServicePass:
             )
         )
         return state.with_desired(built)
+
+    def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
+        """The spec in use counts, also where the newest one asks for no host."""
+        exposed = {**seen.raw, "spec": {"exposure": to_plain(running.spec.exposure)}}
+        others = self._deps.store.services_anywhere()
+        return host_taken(exposed, others, default_class=self._deps.observer.default_class)
 
     async def _credentials(self, seen: Observed) -> Credentials:
         key, stored = seen.key, seen.credentials

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from evenkeel_kube.client import KubeClient, Overloaded, Refused, Unreachable
+from evenkeel_operator.cluster.observe import INGRESS_CLASSES
 from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]
@@ -32,6 +33,7 @@ class FakeCluster(KubeClient):
         self.refuses: Callable[[Object], str | None] = lambda _: None
         self.scales: dict[tuple[str, str, str], int] = {}
         """(apiVersion, kind, name) → replicas that were set through `/scale`."""
+        self.ingress_classes: list[Object] = []
         self._versions = itertools.count(1)
         self._ours: dict[Where, Object] = {}
         """Annotations of pods that were applied: of what others made, an apply touches nothing else."""
@@ -109,6 +111,10 @@ class FakeCluster(KubeClient):
             raise Refused(403, why)
         self.scales[api, kind, name] = replicas
         self._count(f"scale {kind} {name}")
+
+    async def read(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        assert path == INGRESS_CLASSES
+        return {"items": self.ingress_classes}
 
     async def kinds_of(self, api: str) -> frozenset[str]:
         return frozenset(kind for kind in self.optional if KINDS[kind].api == api)

@@ -40,6 +40,8 @@ def cluster_rules() -> list[Manifest]:
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
         _rule("", ["nodes"], READ),
+        # To know the default class: an Ingress without a class has it.
+        _rule("networking.k8s.io", ["ingressclasses"], ["list"]),
         # kopf lists the resources that it can watch.
         _rule("", ["namespaces"], READ),
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),

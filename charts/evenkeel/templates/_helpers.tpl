@@ -112,6 +112,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]
+# To know the default Ingress class.
+- apiGroups: [networking.k8s.io]
+  resources: [ingressclasses]
+  verbs: [list]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]

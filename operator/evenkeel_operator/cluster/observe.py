@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
@@ -21,10 +22,11 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.spec.parts import SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import KubeClient
+from evenkeel_kube.client import KubeClient, Refused
 
 from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.neighbours import default_class
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
@@ -37,6 +39,9 @@ from evenkeel_operator.core.tenants import (
     secrets_named_by,
 )
 from evenkeel_operator.core.workload import Workload, external_workload
+
+
+INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
 @dataclass(slots=True)
@@ -121,6 +126,8 @@ class Observer:
         self._any_secret = any_secret
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
+        self.default_class = ""
+        """The cluster's default Ingress class; empty if there is none or the operator may not read it."""
 
     async def service(self, key: Key, *, relist: bool = False) -> Observed | None:
         """A service, or None where there is none. `relist`: list its objects even if the store has them."""
@@ -196,13 +203,15 @@ class Observer:
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
-        """Discover the optional APIs; returns whether they changed."""
-        before = self.apis
+        """Discover the optional APIs and the default Ingress class; returns whether they changed."""
+        before = self.apis, self.default_class
         found: set[str] = set()
         for api in sorted({KINDS[kind].api for kind in OPTIONAL_KINDS}):
             found |= await self._client.kinds_of(api)
         self.apis = OPTIONAL_KINDS & found
-        return before != self.apis
+        with suppress(Refused):
+            self.default_class = default_class(await self._client.read(INGRESS_CLASSES))
+        return before != (self.apis, self.default_class)
 
     async def all_of(self, kind: str, namespace: str) -> tuple[Object, ...]:
         """All services, tenants, scalers or pools of a namespace."""

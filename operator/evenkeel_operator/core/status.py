@@ -268,6 +268,7 @@ def service_status(
         ready_replicas=found.engines.ready,
         selector=engine_selector(str(raw["metadata"]["name"]), running),
         url=None if running is None else url_of(running, host_taken=host_taken),
+        hosts=() if running is None or host_taken else running.spec.exposure.hosts,
         image=image,
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
@@ -321,11 +322,9 @@ def engine_selector(service: str, running: FairInferenceService | None) -> str:
 def url_of(service: FairInferenceService, *, host_taken: bool) -> str:
     """Where clients send requests: from outside where it is exposed, else from inside the cluster."""
     exposure = service.spec.exposure
-    if exposure.ingress is not None and not host_taken:
-        scheme = "https" if exposure.ingress.tls else "http"
-        return f"{scheme}://{exposure.ingress.host}"
-    if exposure.http_route is not None and exposure.http_route.hostnames:
-        return f"http://{exposure.http_route.hostnames[0]}"
+    if exposure.hosts and not host_taken:
+        scheme = "https" if exposure.ingress is not None and exposure.ingress.tls else "http"
+        return f"{scheme}://{exposure.hosts[0]}"
     return f"http://{router_name(service.metadata.name)}.{service.metadata.namespace}.svc"
 
 
