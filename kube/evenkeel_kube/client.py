@@ -208,10 +208,15 @@ class KubeClient:
             if error.status not in (404, 409):
                 raise
 
-    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
-        """The number of replicas that the subresource `/scale` of an object of any kind asks for. Raises `ClusterError`."""
-        found = await self.read(await self._scale_path(api, kind, namespace, name))
-        return int((found.get("spec") or {}).get("replicas") or 0)
+    async def scaled(
+        self, api: str, kind: str, namespace: str, name: str
+    ) -> tuple[Mapping[str, str], int]:
+        """(labels, replicas that it asks for) of an object of any kind with the subresource `/scale`. Raises `ClusterError`."""
+        path = await self._scale_path(api, kind, namespace, name)
+        item = await self.read(path.removesuffix("/scale"))  # the subresource has no labels
+        found = await self.read(path)
+        replicas = int((found.get("spec") or {}).get("replicas") or 0)
+        return item["metadata"].get("labels") or {}, replicas
 
     async def set_scale(
         self, api: str, kind: str, namespace: str, name: str, *, replicas: int

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from evenkeel_contract.names import USE_LABEL
 from evenkeel_kube.client import KubeClient, Overloaded, Refused, Unreachable
 from evenkeel_operator.cluster.observe import INGRESS_CLASSES
 from evenkeel_operator.core.objects import KINDS, Object
@@ -33,6 +34,8 @@ class FakeCluster(KubeClient):
         self.refuses: Callable[[Object], str | None] = lambda _: None
         self.scales: dict[tuple[str, str, str], int] = {}
         """(apiVersion, kind, name) → replicas that were set through `/scale`."""
+        self.scale_labels: Mapping[str, str] = {USE_LABEL: "true"}
+        """Labels of the objects that are scaled."""
         self.ingress_classes: list[Object] = []
         self._versions = itertools.count(1)
         self._ours: dict[Where, Object] = {}
@@ -100,8 +103,10 @@ class FakeCluster(KubeClient):
         self.objects.pop(_where(item), None)
         self._count(f"delete {item['kind']} {item['metadata']['name']}")
 
-    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
-        return self.scales.get((api, kind, name), 0)
+    async def scaled(
+        self, api: str, kind: str, namespace: str, name: str
+    ) -> tuple[Mapping[str, str], int]:
+        return self.scale_labels, self.scales.get((api, kind, name), 0)
 
     async def set_scale(
         self, api: str, kind: str, namespace: str, name: str, *, replicas: int

@@ -14,13 +14,14 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    USE_LABEL,
     credentials_name,
     engine_name,
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
-from evenkeel_contract.spec.parts import SecretKeyRef
+from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import KubeClient, Refused
 
@@ -192,6 +193,22 @@ class Observer:
             selector = f"{SERVICE_LABEL}={key.name},{EXTERNAL_LABEL}"
             table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))
         return external_workload(table.items.values())
+
+    async def scale_target(self, namespace: str, target: ScaleTarget) -> int | Note:
+        """The replicas that an object of another owner asks for; a note if it may not or cannot be scaled."""
+        path, what = "spec.engine.external.scaleTargetRef", f"{target.kind} {target.name}"
+        where = (target.api_version, target.kind, namespace, target.name)
+        try:
+            labels, replicas = await self._client.scaled(*where)
+        except Refused as error:
+            return Note(reasons.REFUSED, f"{path}: {what} cannot be scaled: {error.message}")
+        if labels.get(USE_LABEL) == "true":
+            return replicas
+        return Note(
+            reasons.TARGET_NOT_LABELLED,
+            f"{path}: {what} lacks the label {USE_LABEL}=true, so Evenkeel does not scale it. Its owner adds it: "
+            f"`kubectl label {target.kind.lower()} {target.name} {USE_LABEL}=true`.",
+        )
 
     def pods(self, key: Key) -> Pods:
         """The pods of a service as they are when they are first asked for."""
