@@ -32,6 +32,10 @@ class FakeCluster(KubeClient):
         self.fails_after: int | None = None
         """Writes until the connection breaks, right after the last of them was carried out."""
         self.refuses: Callable[[Object], str | None] = lambda _: None
+        self.fails: Callable[[Object], str | None] = lambda _: None
+        """The answer with status 500 to a write, also in a dry run, as of a webhook that is down."""
+        self.forbids: Callable[[str, str], bool] = lambda kind, namespace: False
+        """Whether the right to read a kind in a namespace is missing."""
         self.scales: dict[tuple[str, str, str], int] = {}
         """(apiVersion, kind, name) → replicas that were set through `/scale`."""
         self.scale_labels: Mapping[str, str] = {USE_LABEL: "true"}
@@ -51,10 +55,12 @@ class FakeCluster(KubeClient):
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         self.reads.append(f"{kind} {name}")
+        self._check_right("get", kind, namespace)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
         self.reads.append(f"{kind} {selector}".rstrip())
+        self._check_right("list", kind, namespace)
         terms = [term.partition("=") for term in selector.split(",") if term]
         return [
             copy.deepcopy(item)
@@ -63,9 +69,7 @@ class FakeCluster(KubeClient):
         ]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
-        why = self.refuses(manifest)
-        if why is not None:
-            raise Refused(422, why)
+        self._check_write(manifest)
         if dry_run:
             return manifest
         if manifest["kind"] == "Pod":
@@ -82,9 +86,7 @@ class FakeCluster(KubeClient):
         return self._written(f"apply {found['kind']} {found['metadata']['name']}", found)
 
     async def apply_status(self, manifest: Object) -> Object:
-        why = self.refuses(manifest)
-        if why is not None:
-            raise Refused(422, why)
+        self._check_write({**manifest, "kind": f"{manifest['kind']}/status"})
         found = copy.deepcopy(self.objects[_where(manifest)])
         given = copy.deepcopy(dict(manifest["status"]))
         if manifest["kind"] == "Pod":  # its status has several authors, and so have its conditions
@@ -123,6 +125,20 @@ class FakeCluster(KubeClient):
 
     async def kinds_of(self, api: str) -> frozenset[str]:
         return frozenset(kind for kind in self.optional if KINDS[kind].api == api)
+
+    def _check_right(self, verb: str, kind: str, namespace: str) -> None:
+        if self.forbids(kind, namespace):
+            user = "system:serviceaccount:evenkeel-system:evenkeel"
+            message = (
+                f'User "{user}" cannot {verb} resource "{kind}" in the namespace "{namespace}"'
+            )
+            raise Refused(403, f"{kind} is forbidden: {message}")
+
+    def _check_write(self, item: Object) -> None:
+        if (why := self.refuses(item)) is not None:
+            raise Refused(422, why)
+        if (why := self.fails(item)) is not None:
+            raise Overloaded(500, why)
 
     def _apply_to_pod(self, manifest: Object) -> Object:
         where, metadata = _where(manifest), manifest["metadata"]

@@ -136,7 +136,9 @@ def overlap(some: Iterable[str], others: Collection[str]) -> Iterator[tuple[str,
             yield one, other
 
 
-def host_taken(service: Object, others: Iterable[Object], *, default_class: str = "") -> Note | None:
+def host_taken(
+    service: Object, others: Iterable[Object], *, default_class: str = ""
+) -> Note | None:
     """The first host of the service that belongs to another one; `others` may include the service.
 
     The exposure of `service` must be that of the spec in use, since it is what would be created.

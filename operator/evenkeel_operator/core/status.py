@@ -279,6 +279,28 @@ def service_status(
     return plain
 
 
+def failed_status(raw: Object, why: Note, *, now: str) -> dict[str, Any]:
+    """The status of a resource whose pass failed: what is known already, and the reason."""
+    is_tenant = raw["kind"] == "InferenceTenant"
+    verdict = (
+        Verdict(TenantCondition.READY, ConditionStatus.UNKNOWN, why.reason, _failed(why))
+        if is_tenant
+        else Verdict(ServiceCondition.DEGRADED, TRUE, why.reason, _failed(why))
+    )
+    (found,) = conditions((verdict,), raw, now=now)
+    types = {one.value for one in (TenantCondition if is_tenant else ServiceCondition)}
+    present = raw.get("status") or {}
+    before = [one for one in _known_conditions(raw) if one.type in types]
+    kept = [found if one.type == found.type else one for one in before]
+    listed = kept if found in kept else [*kept, found]
+    owned = {field: present[field] for field in _OWNED if field in present}
+    return {**owned, "conditions": [to_plain(one) for one in listed]}
+
+
+def _failed(why: Note) -> str:
+    return cut(f"A pass over the resource failed and is repeated: {why.message}")
+
+
 def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStatus:
     """The status keeps the time of the change, as conditions do. The first number is no change."""
     plain = (raw.get("status") or {}).get("scaling")

@@ -66,7 +66,10 @@ def expanded(argument: str) -> str:
     """As Kubernetes expands arguments: `$$` is `$`, `$(NAME)` a variable, and any other `$` itself
     (third_party/forked/golang/expansion/expand.go)."""
     return re.sub(
-        r"\$\$|\$\((.*?)\)", lambda m: "$" if m[0] == "$$" else f"<{m[1]}>", argument, flags=re.S
+        r"\$\$|\$\((.*?)\)",
+        lambda m: "$" if m[0] == "$$" else f"<{m[1]}>",
+        argument,
+        flags=re.DOTALL,
     )
 
 
