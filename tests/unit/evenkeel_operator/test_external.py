@@ -175,6 +175,19 @@ async def test_a_new_operator_lists_the_slices_and_a_pass_at_rest_writes_nothing
     assert cluster.writes == []
 
 
+async def test_the_key_of_engines_needs_the_label(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    metadata = {"name": "vllm-key", "namespace": "team-ml"}
+    data = {"token": "c2stdmxsbQ=="}
+    cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    external = {**ENGINE["external"], "apiKeySecretRef": {"name": "vllm-key", "key": "token"}}
+    await operator.edit(SERVICE, "simulated", engine={**ENGINE, "external": external})
+    found = told(cluster).cluster
+    assert found is not None
+    assert found.api_key is None
+    assert condition(cluster, "Degraded")["reason"] == "SecretNotLabelled"
+
+
 async def test_another_selector_restarts_the_routers(cluster: FakeCluster) -> None:
     operator = Operator(cluster)
     await operator.make_pass(KEY)
