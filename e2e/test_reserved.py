@@ -35,7 +35,9 @@ def service(name: str, **spec: Any) -> str:
 @pytest.fixture
 def editors(kubectl: Kubectl, crds: None, namespace: str) -> Iterator[str]:
     """A namespace whose editors may write services, under the policy."""
-    policy = [one for one in rendered(reservedFields={"enabled": True}) if "Admission" in one["kind"]]
+    policy = [
+        one for one in rendered(reservedFields={"enabled": True}) if "Admission" in one["kind"]
+    ]
     text = "\n---\n".join(map(json.dumps, policy))
     kubectl("apply", "-f", "-", stdin=text)
     place = ("-n", namespace)
@@ -58,5 +60,12 @@ def test_editors_may_not_change_reserved_fields(kubectl: Kubectl, editors: str) 
         assert refused(kubectl, *as_editor, *patch), name
         kubectl("-n", editors, *patch)  # an administrator
         assert refused(kubectl, *as_editor, "replace", "-f", "-", stdin=service("theirs")), name
-    other = ("patch", "fis", "theirs", "--type=merge", "-p", '{"spec": {"engine": {"replicas": 0}}}')
+    other = (
+        "patch",
+        "fis",
+        "theirs",
+        "--type=merge",
+        "-p",
+        '{"spec": {"engine": {"replicas": 0}}}',
+    )
     kubectl(*as_editor, *other)

@@ -106,7 +106,9 @@ class Autoscaler:
         scaling = decide(state.spec.spec, decision)
         if scaling.replicas == 1 and cordoned and not state.is_external:
             scaling = surged(scaling, await state.seen.pods.of(ENGINE_COMPONENT), cordoned)
-        return state.with_scaling(scaling, target)
+        # No watch reports a label of the target.
+        again_s = INTERVAL_S if isinstance(target, Note) else None
+        return state.with_scaling(scaling, target).due(again_s)
 
     async def _decision(
         self, state: PassState, *, activation: bool, target: int | Note | None

@@ -37,12 +37,14 @@ def test_reserved_fields_exist_and_others_may_use_their_defaults() -> None:
 
 
 def test_a_team_of_administrators_and_fields_of_its_own() -> None:
-    given = {"enabled": True, "administrators": ["sre"], "fields": {"router.replicas": 2}}
+    fields = {"router.replicas": 2, "tenancy.anonymous": None}
+    given = {"enabled": True, "administrators": ["sre"], "fields": fields}
     policy = only(rendered(reservedFields=given), "ValidatingAdmissionPolicy")["spec"]
     (condition,) = policy["matchConditions"]
     assert condition["expression"].endswith('exists(group, group in ["sre"])')
     messages = [one["message"] for one in policy["validations"]]
     assert f"spec.router.replicas{MESSAGE}2" in messages
+    assert not any("anonymous" in message for message in messages)
 
 
 def test_without_reserved_fields_there_is_no_policy() -> None:

@@ -76,7 +76,9 @@ def test_each_field_that_names_something_has_one_row(kind: str) -> None:
 def test_each_row_has_a_right_a_consent_and_a_test_that_exists(kind: str) -> None:
     texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
     tests = {
-        name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)
+        name
+        for text in texts
+        for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)
     }
     assert [row for row in rows(kind) if len(row) != 5 or not all(row)] == []
     assert [row[4] for row in rows(kind) if row[4] not in tests] == []

@@ -365,6 +365,7 @@ async def test_a_target_without_the_label_of_its_owner_is_never_scaled(
         found = condition(cluster, type_)
         assert (found["status"], found["reason"]) == (status, "TargetNotLabelled")
         assert "`kubectl label deployment vllm evenkeel.dev/use=true`" in found["message"]
+    assert await operator.make_pass(KEY) == INTERVAL_S  # no watch reports the label
     cluster.scale_labels = {"evenkeel.dev/use": "true"}
     await operator.make_pass(KEY)
     await operator.autoscaler.look(KEY)
