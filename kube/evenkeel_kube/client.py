@@ -162,7 +162,7 @@ class KubeClient:
         return await self._read_if_there(self._path(kind, namespace, name))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
-        """All objects of a kind in a namespace; none where the cluster lacks the API."""
+        """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API."""
         query = {"labelSelector": selector} if selector else {}
         found = await self._read_if_there(self._path(kind, namespace), query) or {}
         # Items of a list do not name their kind.
@@ -320,7 +320,8 @@ class KubeClient:
     def _path(self, kind: str, namespace: str, name: str | None = None) -> str:
         found = self._kinds[kind]
         root = "/apis" if "/" in found.api else "/api"
-        path = f"{root}/{found.api}/namespaces/{quote(namespace, safe='')}/{found.plural}"
+        place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
+        path = f"{root}/{found.api}/{place}{found.plural}"
         return path if name is None else f"{path}/{quote(name, safe='')}"
 
 

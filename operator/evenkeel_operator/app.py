@@ -123,6 +123,7 @@ async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
         await leader.observer.look_at_apis()
     except ClusterError as error:  # `follow_apis` tries again
         _log.warning("cannot list API groups: %s", error)
+    await leader.observer.list_services(settings.watched_namespaces)
     async with _background(leader.work(), leader.follow_apis(), leader.list_again()):
         keeping = asyncio.create_task(lease.keep())
         # kopf waits at its end for every task that was created after it (docs/design/kubernetes-client.md).

@@ -65,7 +65,7 @@ class FakeCluster(KubeClient):
         return [
             copy.deepcopy(item)
             for (k, n, _), item in self.objects.items()
-            if (k, n) == (kind, namespace) and _matches(item, terms)
+            if k == kind and namespace in ("", n) and _matches(item, terms)
         ]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -178,6 +178,14 @@ class Observer:
             with _logged(f"Secret {name} in {namespace}"):
                 await self._read_secret(namespace, name)
 
+    async def list_services(self, namespaces: Sequence[str]) -> None:
+        """List the services of these namespaces, or of all if there are none: before the first pass, since a host may belong to
+        a service whose watch has not begun yet."""
+        for namespace in namespaces or ("",):
+            with _logged(f"{SERVICE} in {namespace or 'all namespaces'}"):
+                for item in await self._client.list_all(SERVICE, namespace):
+                    self._store.named(SERVICE, str(item["metadata"]["namespace"])).put(item)
+
     async def redis_url(self, service: FairInferenceService) -> str | Note | None:
         """The address of store Redis; None if it is not used; a note if its Secret cannot be used."""
         redis = service.spec.router.state.redis
@@ -313,7 +321,7 @@ def _logged(what: str) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        _log.warning("cannot list %s again: %s", what, error)
+        _log.warning("cannot list %s: %s", what, error)
 
 
 def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:

@@ -104,6 +104,8 @@ async def test_a_list_selects_by_label_and_its_items_name_their_kind(
     method, path, query, _, body = server.asked.pop()
     assert (method, path, body) == ("GET", "/api/v1/namespaces/ns/pods", None)
     assert query == {"labelSelector": "a=b,c in (d, e)"}
+    await client.list_all("Pod", "")
+    assert server.asked.pop()[1] == "/api/v1/pods"
     assert writes == []
 
 

@@ -148,6 +148,19 @@ async def test_a_service_whose_newest_spec_is_invalid_does_not_get_a_taken_host(
     assert not any(kind == "Ingress" for kind, _, _ in cluster.objects)
 
 
+@pytest.mark.parametrize("namespaces", [(), ("team-ml", "elsewhere")])
+async def test_a_new_operator_knows_who_has_a_host_before_any_event(
+    namespaces: tuple[str, ...],
+) -> None:
+    cluster = cluster_with_the_sample(exposure={"ingress": {"host": "a.test"}})
+    owner = elsewhere(has=("a.test",))
+    cluster.put({**owner, "kind": SERVICE})
+    operator = Operator(cluster)
+    await operator.observer.list_services(namespaces)
+    await operator.make_pass(KEY)
+    assert condition(cluster, "Degraded")["reason"] == "HostTaken"
+
+
 @pytest.mark.parametrize("taken", [True, False])
 async def test_a_taken_host_has_no_route_and_is_not_the_address(taken: bool) -> None:
     route = {"parentRefs": [{"name": "public"}], "hostnames": ["a.test"]}
