@@ -21,8 +21,9 @@ from typing import Final
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_contract.spec.autoscaling import Prometheus
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient
 
+from evenkeel_operator.cluster.apply import is_lasting, note_of
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
@@ -371,7 +372,9 @@ async def scale_external(client: KubeClient, state: PassState) -> list[Note]:
     try:
         _log.info("%s: scale %s to %d", key, what, replicas)
         await client.set_scale(*where, replicas=replicas)
-    except Refused as error:
+    except ApiError as error:
+        if not is_lasting(error):
+            raise
         message = f"spec.engine.external.scaleTargetRef: {what} cannot be scaled: {error.message}"
-        return [Note(reasons.REFUSED, message)]
+        return [Note(note_of(error).reason, message)]
     return []

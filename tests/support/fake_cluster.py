@@ -113,9 +113,7 @@ class FakeCluster(KubeClient):
     async def set_scale(
         self, api: str, kind: str, namespace: str, name: str, *, replicas: int
     ) -> None:
-        why = self.refuses({"kind": kind, "metadata": {"name": name}})
-        if why is not None:
-            raise Refused(403, why)
+        self._check_write({"kind": kind, "metadata": {"name": name}})
         self.scales[api, kind, name] = replicas
         self._count(f"scale {kind} {name}")
 

@@ -354,6 +354,17 @@ async def test_a_target_that_cannot_be_scaled_is_reported(cluster: FakeCluster) 
     )
 
 
+async def test_a_target_whose_webhook_is_down_is_reported_and_costs_no_status(
+    cluster: FakeCluster,
+) -> None:
+    down = 'failed calling webhook "scale.policy.example"'
+    cluster.fails = lambda item: down if item["metadata"]["name"] == "vllm" else None
+    await scaled(cluster)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["reason"], down in degraded["message"]) == ("WebhookFails", True)
+    assert condition(cluster, "ScalingActive")["status"] == "True"
+
+
 async def test_a_target_without_the_label_of_its_owner_is_never_scaled(
     cluster: FakeCluster,
 ) -> None:
