@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.ledger_worlds import content, ledger
+from tests.support.ledger_worlds import content, kept, ledger, recounted
 
 CLIENTS = ("ns/t/a", "ns/t/b", "ns/u/a")
 REPLICAS = ("r1", "r2", "r3")
@@ -62,6 +62,7 @@ def live_through(router: str, history: list[tuple]) -> Ledger:
     }
     for what, *args in history:
         deeds[what](*args)
+        assert kept(book) == recounted(book)
     return book
 
 
@@ -69,6 +70,7 @@ def joined(*messages: Delta) -> dict[str, object]:
     reader = ledger("reader")
     for message in messages:
         reader.merge(message)
+        assert kept(reader) == recounted(reader)
     return content(reader)
 
 

@@ -13,7 +13,7 @@ routers may differ for a while without changing each other's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final, NamedTuple
@@ -36,6 +36,7 @@ from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from evenkeel_fairshare.ledger.replica_account import (
     PROMISED,
     SERVICE,
+    Grown,
     ReplicaAccount,
     ReplicaAccountDelta,
     ReplicaAccountDigest,
@@ -77,6 +78,8 @@ class Delta(NamedTuple):
     adopted: dict[str, Rank]
 
 
+ROUNDING: Final = 1e-9
+"""A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
 NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
 """The digest of an asker that has nothing: it gets the whole ledger."""
 
@@ -102,10 +105,24 @@ class Ledger:
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
+        self.live_changes = 0
+        """Number of changes of `live_of`."""
         self.touched: set[str] = set()
         """Clients with a changed row since the last closed totals; `compaction` empties it."""
-        self.stale: set[str] = set()
-        """Clients with a changed row since the last `ServiceIndex.refresh`, which empties it."""
+        self.service: dict[str, float] = {}
+        """S_i by client: weighted tokens over all incarnations, ended ones included (R3). No zeros."""
+        self._grown: Grown = {}
+        """Client with a changed row since the last call of `grown` → what its service grew by."""
+        self._seeds: dict[str, dict[str, float]] = {}
+        """Client or tenant → incarnation → its seed there, which a known router promised. No zeros."""
+        self._unpromised_seeds: dict[str, dict[str, float]] = {}
+        """The same of seeds that no known router promised (R8)."""
+        self._arrivals = 0
+        """Number of accounts that were added or removed."""
+        self._parted: tuple[object, ...] = ()
+        """Of which state `_parts` are."""
+        self._parts: tuple[Set[str], Set[str]] = frozenset(), frozenset()
+        """Incarnations with an open account: those that are alive, and the others."""
         self._demand: dict[str, _Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
 
@@ -115,8 +132,10 @@ class Ledger:
         self, incarnation: str, *, since: float, sequence: float, rows: Iterable[ReplicaRow]
     ) -> None:
         """Take a replica's report: all changes after `since`, up to `sequence`."""
-        changed = self._account_of(incarnation).observe(since=since, sequence=sequence, rows=rows)
-        self._touch(changed)
+        account = self._account_of(incarnation)
+        grown = account.observe(since=since, sequence=sequence, rows=rows)
+        self._count(incarnation, grown)
+        self._note_seeds(incarnation, grown, {*map(tenant_of, grown)})
 
     def sequence(self, incarnation: str) -> float:
         """The next `since` for the replica: every change up to this sequence number is here."""
@@ -131,15 +150,12 @@ class Ledger:
         row[0], row[PROMISED] = own.head, seed
         own.clients.put(client, row)
         own.tenants.put(tenant_of(client), (own.head, tenant_seed))
+        self._note_seeds(incarnation, (client,), (tenant_of(client),))
 
     def received(self, incarnation: str, client: str, service: float) -> None:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
-        rest = account.received(self.router, client, service)
-        self.touched.add(client)
-        self.stale.add(client)
-        if rest:
-            self.stale.add(rest)
+        self._count(incarnation, account.received(self.router, client, service))
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""
@@ -174,6 +190,27 @@ class Ledger:
             and incarnation not in self.closed_totals.baselines
         )
 
+    def charged_seeds(self, name: str, live: Collection[str]) -> Iterator[float]:
+        """The seeds of a client or tenant at open live incarnations that came out of its carried balance (R8). No zeros."""
+        alive, _ = self._parts_of(live)
+        if seeds := self._seeds.get(name):
+            is_all = seeds.keys() <= alive  # a quarter of the time of an intersection
+            yield from seeds.values() if is_all else map(seeds.__getitem__, seeds.keys() & alive)
+        if seeds := self._unpromised_seeds.get(name):
+            yield from map(seeds.__getitem__, filter(self.knows_seeds_of, seeds.keys() & alive))
+
+    def ended(self, live: Collection[str]) -> Set[str]:
+        """Incarnations with an open account that are not alive."""
+        return self._parts_of(live)[1]
+
+    def _parts_of(self, live: Collection[str]) -> tuple[Set[str], Set[str]]:
+        state = self._arrivals, self.closed_totals.rank, live
+        if not isinstance(live, frozenset) or self._parted != state:
+            accounts = {name for name, _ in self.open_accounts()}
+            alive = accounts.intersection(live)
+            self._parted, self._parts = state, (alive, accounts - alive)
+        return self._parts
+
     def clients(self) -> set[str]:
         """Every client in closed totals or in an open account."""
         return set(self.closed_totals.clients).union(
@@ -182,10 +219,22 @@ class Ledger:
 
     def served(self, client: str) -> float:
         """S_i: the service of a client over all incarnations, ended ones included (R3). Weighted tokens."""
-        total = self.closed_totals.clients.cell(client, SERVICE)
-        for _, account in self.open_accounts():
-            total += account.served(client)
-        return total
+        return self.service.get(client, 0.0)
+
+    def counted(self) -> dict[str, float]:
+        """`service` as it was at the last call of `grown`."""
+        counted = self.service.copy()
+        for client, more in self._grown.items():
+            _add(counted, client, -more)
+        return counted
+
+    def grown(self) -> Grown:
+        """Clients with a changed row since the last call → what their service grew by (design §7).
+
+        Negative for a client that was aged out: its service moved to its tenant.
+        """
+        grown, self._grown = self._grown, {}
+        return grown
 
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: the requested service of a client at all `routers`, weighted tokens per second (design §6)."""
@@ -280,33 +329,57 @@ class Ledger:
         """Merge a peer's delta. Raises `ValueError` if a part of it is malformed."""
         _check_finite(delta)
         for account in delta.replica_accounts:
-            self._touch(self._account_of(account.incarnation).merge(account))
+            grown = self._account_of(account.incarnation).merge(account)
+            self._count(account.incarnation, grown)
+            self._note_seeds(account.incarnation, grown, account.named_tenants())
         for theirs in delta.demand:
             demand = self._demand.setdefault(theirs.router, _Demand())
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
         self.members_of[delta.router] = frozenset(delta.members)
-        self.live_of[delta.router] = frozenset(delta.live)
+        live = frozenset(delta.live)
+        if live != self.live_of.get(delta.router):
+            self.live_of[delta.router] = live
+            self.live_changes += 1
         for router, rank in delta.adopted.items():
             self.adopted[router] = max(rank, self.adopted.get(router, rank))
-        if (
-            delta.closed_totals is not None
-            and (newer := self.closed_totals.adopt(delta.closed_totals)) is not None
-        ):
-            # Compaction moves service and keeps sums; only ageing or another lineage changes them.
-            whole = delta.closed_totals.base is None
-            self._touch(
-                {*self.closed_totals.clients, *newer.clients}
-                if whole
-                else delta.closed_totals.dropped
-            )
-            self.closed_totals = newer
-            self.adopted[self.router] = newer.rank
+        if delta.closed_totals is not None:
+            self._adopt(delta.closed_totals)
+
+    def _adopt(self, delta: ClosedTotalsDelta) -> None:
+        """Take over another router's closed totals. Service of the accounts that they contain moves there; sums stay."""
+        before = self.closed_totals
+        whole = delta.base is None
+        names = (
+            {*before.clients, *delta.clients.names}
+            if whole
+            else {*delta.clients.names, *delta.dropped}
+        )
+        grown = {name: -before.clients.cell(name, SERVICE) for name in names}
+        counted = {name for name, _ in self.open_accounts()}
+        newer = before.adopt(delta)
+        if newer is None:
+            return
+        self.closed_totals = newer
+        self.adopted[self.router] = newer.rank
+        for name in names:
+            grown[name] += newer.clients.cell(name, SERVICE)
+        counts = {name for name, _ in self.open_accounts()}
+        for incarnation in counted ^ counts:
+            account, sign = self.replica_accounts[incarnation], 1 if incarnation in counts else -1
+            for name in account.names():
+                grown[name] = grown.get(name, 0.0) + sign * account.served(name)
+        # Compaction moves service and keeps sums; only ageing or another lineage changes them.
+        self.touched.update(names if whole else delta.dropped)
+        self.grow(grown)
 
     def forget_account(self, incarnation: str) -> None:
         """Remove a replica account; for `compaction`."""
-        del self.replica_accounts[incarnation]
+        self._arrivals += 1
+        account = self.replica_accounts.pop(incarnation)
+        for name in (*account.names(), *account.named_tenants()):
+            self._note_seed(incarnation, name, None, account)
         self._closings.pop(incarnation, None)
 
     def forget_routers(self, routers: Collection[str]) -> None:
@@ -319,15 +392,44 @@ class Ledger:
             for gone in known.keys() - routers:
                 del known[gone]
 
-    def _touch(self, clients: Iterable[str]) -> None:
-        names = tuple(clients)
-        self.touched.update(names)
-        self.stale.update(names)
+    def _count(self, incarnation: str, grown: Grown) -> None:
+        """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
+        self.touched.update(grown)
+        if incarnation not in self.closed_totals.folded:
+            self.grow(grown)
+
+    def grow(self, grown: Grown) -> None:
+        """The service of clients grew; also for `compaction`."""
+        service, news = self.service, self._grown
+        for client, more in grown.items():
+            news[client] = news.get(client, 0.0) + more
+            if more:
+                _add(service, client, more)
+
+    def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:
+        account = self.replica_accounts[incarnation]
+        for client in clients:
+            self._note_seed(incarnation, client, account.seed(client), account)
+        for tenant in tenants:
+            self._note_seed(incarnation, tenant, account.tenant_seed(tenant), account)
+
+    def _note_seed(
+        self, incarnation: str, name: str, seed: float | None, account: ReplicaAccount
+    ) -> None:
+        for seeds in (self._seeds, self._unpromised_seeds):
+            if name in seeds:
+                seeds[name].pop(incarnation, None)
+                if not seeds[name]:
+                    del seeds[name]
+        if seed:
+            seeds = self._seeds if account.is_promised(name) else self._unpromised_seeds
+            seeds.setdefault(name, {})[incarnation] = seed
 
     def _account_of(self, incarnation: str) -> ReplicaAccount:
         account = self.replica_accounts.get(incarnation)
         if account is None:
             account = self.replica_accounts[incarnation] = ReplicaAccount()
+            self._arrivals += 1
         return account
 
     def _own_account(self, incarnation: str) -> RouterAccount:
@@ -350,39 +452,12 @@ def _check_finite(delta: Delta) -> None:
         raise ValueError("a version or a total is not finite")
 
 
-class ServiceIndex:
-    """Service by client over all incarnations, updated only for clients that changed (design §7).
-
-    The sum over a hundred thousand clients and 64 replicas takes seconds; an update of the changed ones does not.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._service: dict[str, float] = {}
-        ledger.stale.update(ledger.clients())
-
-    def refresh(self) -> Iterator[tuple[str, float]]:
-        """Update every client that changed; yields its name and the increase of its service.
-
-        There is one step per client, so that the caller can do other work in between. The increase is negative for a
-        client that was aged out.
-        """
-        ledger = self._ledger
-        stale, ledger.stale = ledger.stale, set()
-        try:
-            while stale:
-                client = stale.pop()
-                before = self._service.pop(client, 0.0)
-                now = ledger.served(client)
-                if now:
-                    self._service[client] = now
-                yield client, now - before
-        finally:
-            ledger.stale |= stale  # the caller stopped early
-
-    def clients(self) -> Mapping[str, float]:
-        """Service by client in weighted tokens, before weights, without clients that were aged out."""
-        return self._service
+def _add(sums: dict[str, float], name: str, more: float) -> None:
+    total = sums.get(name, 0.0) + more
+    if total <= -ROUNDING * more:
+        sums.pop(name, None)
+    else:
+        sums[name] = total
 
 
 @dataclass(slots=True)

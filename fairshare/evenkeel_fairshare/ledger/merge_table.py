@@ -81,15 +81,6 @@ class MergeTable:
         other._newest, other._in_order = self._newest, self._in_order
         return other
 
-    def column(self, column: int) -> array[float]:
-        """One number of every row, in no promised order."""
-        return self._cells[column :: self.width]
-
-    def positive(self, column: int) -> list[str]:
-        """The names of the rows in which a number is above 0."""
-        cells = self._cells
-        return [name for name, start in self._slots.items() if cells[start + column] > 0]
-
     def put(self, name: str, row: Sequence[float]) -> bool:
         """Join one row; returns whether it changed. Raises `ValueError` if a number is not finite."""
         cells = array("d", row)

@@ -68,6 +68,9 @@ MARKED_SEED: Final = 3
 MARKED_QUEUED: Final = 4
 
 
+Grown = dict[str, float]
+"""Client with a changed row → what its service (`ReplicaAccount.served`) grew by, weighted tokens. It may be 0, or negative."""
+
 REST: Final = "*"
 """Last part of the name of a tenant's rest row. Names in identities are escaped, and no client has it."""
 
@@ -172,6 +175,10 @@ class ReplicaAccountDelta(NamedTuple):
                     yield nothing._replace(accounts=(part,))
         yield self._replace(clients=last, accounts=tuple(small))
 
+    def named_tenants(self) -> set[str]:
+        """Every tenant with a row."""
+        return {*self.tenants.names}.union(*(account.tenants.names for account in self.accounts))
+
 
 class ReplicaAccountDigest(NamedTuple):
     """The versions of a replica account that a router has."""
@@ -194,25 +201,45 @@ class ReplicaAccount:
     """Routers that send no new requests there and have no open request there."""
     changes: int = 0
     """Number of changes, by which callers notice that a computed result is out of date."""
+    service: float = 0.0
+    """Reported service of all clients together, weighted tokens."""
+    waiting: dict[str, float] = field(default_factory=dict)
+    """Client → requests that wait by the last report. No zeros."""
+    running: dict[str, float] = field(default_factory=dict)
+    """Client → requests that run by the last report. No zeros."""
     _unnamed: dict[str, float] = field(default_factory=dict)
     """Tenant with a rest row → what routers received for its clients without a row of their own."""
 
-    def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> list[str]:
+    def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> Grown:
         """Take a report of all changes after `since`; returns the clients with changed rows."""
-        changed = []
+        grown: Grown = {}
         for row in rows:
+            client = row.client
             totals = row.service, row.normalised, row.requests
             state = row.deficit, row.seed, row.waiting, row.running
-            was_alone = self._has_totals(row.client)
-            if self.clients.put(row.client, (sequence, *totals, *state)):
-                changed.append(row.client)
-                tenant = tenant_of(row.client)
+            was_alone = self._has_totals(client)
+            reported, served = self.clients.cell(client, SERVICE), self.served(client)
+            if self.clients.put(client, (sequence, *totals, *state)):
+                tenant = tenant_of(client)
                 self.tenants.put(tenant, (sequence, row.tenant_deficit, row.tenant_seed))
-                if not was_alone and self._has_totals(row.client):
-                    changed += self._named(row.client, tenant)
+                self._took(client, reported)
+                _add(grown, client, self.served(client) - served)
+                if not was_alone and self._has_totals(client):
+                    self._named(client, tenant, grown)
         self._advance(since, sequence)
-        self.changes += bool(changed)
-        return changed
+        self.changes += bool(grown)
+        return grown
+
+    def _took(self, client: str, reported: float) -> None:
+        """Note a changed row of the replica. `reported`: its service before."""
+        cell = self.clients.cell
+        self.service += cell(client, SERVICE) - reported
+        for column, counts in ((WAITING, self.waiting), (RUNNING, self.running)):
+            count = cell(client, column)
+            if count > 0:
+                counts[client] = count
+            else:
+                counts.pop(client, None)
 
     def row(self, client: str) -> ReplicaRow:
         """The row of a client as the replica reported it; zeros without one."""
@@ -240,15 +267,17 @@ class ReplicaAccount:
             return max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0), received)
         return max(reported, received)
 
-    def received(self, router: str, client: str, service: float) -> str:
-        """A router received `service` more for a client. Returns the rest row whose service changed with it; empty: none."""
+    def received(self, router: str, client: str, service: float) -> Grown:
+        """A router received `service` more for a client. Returns the clients whose service changed with it."""
         own = self.accounts.get(router) or self.account(router)
+        before = self.served(client)
         own.head += 1
         self.changes += 1
         own.clients.add(client, own.head, SERVICE, service)
-        if not self._unnamed or self._has_totals(client):
-            return ""
-        return self._add_unnamed(client, service)
+        grown = {client: self.served(client) - before}
+        if self._unnamed and not self._has_totals(client):
+            self._add_unnamed(client, service, grown)
+        return grown
 
     def is_in_rest(self, client: str) -> bool:
         """Whether the replica reports the client's service in the rest row of its tenant."""
@@ -277,27 +306,29 @@ class ReplicaAccount:
             received += account.clients.cell(client, SERVICE)
         return received
 
-    def _add_unnamed(self, client: str, service: float) -> str:
+    def _add_unnamed(self, client: str, service: float, grown: Grown) -> None:
+        """Routers received `service` more for a client without a row of its own: the rest row of its tenant counts less."""
         tenant = tenant_of(client)
-        if tenant not in self._unnamed:
-            return ""
-        self._unnamed[tenant] += service
-        return rest_of(tenant)
+        if tenant in self._unnamed:
+            rest = rest_of(tenant)
+            before = self.served(rest)
+            self._unnamed[tenant] += service
+            _add(grown, rest, self.served(rest) - before)
 
-    def _named(self, client: str, tenant: str) -> list[str]:
-        """A row has its first totals. Returns the other names whose service changed with it."""
-        if client == rest_of(tenant):
-            unnamed = {
-                name
-                for account in self.accounts.values()
-                for name in account.clients
-                if tenant_of(name) == tenant and not self._has_totals(name)
-            }
-            self._unnamed[tenant] = sum(map(self._received, unnamed))
-        elif tenant in self._unnamed:
-            self._unnamed[tenant] -= self._received(client)
-            return [rest_of(tenant)]
-        return []
+    def _named(self, client: str, tenant: str, grown: Grown) -> None:
+        """A row has its first totals: the service of the tenant's rest row may change with it."""
+        if client != rest_of(tenant):
+            self._add_unnamed(client, -self._received(client), grown)
+            return
+        before = self.served(client)
+        unnamed = {
+            name
+            for account in self.accounts.values()
+            for name in account.clients
+            if tenant_of(name) == tenant and not self._has_totals(name)
+        }
+        self._unnamed[tenant] = sum(map(self._received, unnamed))
+        _add(grown, client, self.served(client) - before)
 
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
@@ -349,28 +380,16 @@ class ReplicaAccount:
         )
         return min(promised, default=None)
 
-    def charged_seed(self, client: str, *, unpromised: bool) -> float:
-        """The part of a client's seed that came out of a carried balance: all of it, or 0 for a baseline (R8).
-
-        `unpromised`: whether seeds count that no known router promised.
-        """
-        seed = self.seed(client) or 0.0
-        return seed if unpromised or self.is_promised(client) else 0.0
-
-    def charged_tenant_seed(self, tenant: str, *, unpromised: bool) -> float:
-        """The seed that counts for a tenant here, weighted tokens; `unpromised` as in `charged_seed`."""
-        seed = self.tenant_seed(tenant) or 0.0
-        return seed if unpromised or self.is_promised_to_tenant(tenant) else 0.0
-
-    def is_promised(self, client: str) -> bool:
-        """Whether a known router promised the client a seed here."""
-        return any(account.clients.cell(client, PROMISED) for account in self.accounts.values())
-
-    def is_promised_to_tenant(self, tenant: str) -> bool:
-        """Whether a known router promised the tenant a seed here."""
+    def is_promised(self, name: str) -> bool:
+        """Whether a known router promised a client or tenant a seed here."""
         return any(
-            account.tenants.cell(tenant, TENANT_PROMISED) for account in self.accounts.values()
+            account.clients.cell(name, PROMISED) or account.tenants.cell(name, TENANT_PROMISED)
+            for account in self.accounts.values()
         )
+
+    def named_tenants(self) -> set[str]:
+        """Every tenant in a row of the replica or of a router."""
+        return {*self.tenants}.union(*(account.tenants for account in self.accounts.values()))
 
     def names(self) -> Iterator[str]:
         """Every client in a row of the replica or of a router, once."""
@@ -403,36 +422,49 @@ class ReplicaAccount:
             incarnation, has.head, self.head, clients, tenants, accounts, closed
         )
 
-    def merge(self, delta: ReplicaAccountDelta) -> list[str]:
+    def merge(self, delta: ReplicaAccountDelta) -> Grown:
         """Merge another router's delta; returns the clients with changed rows."""
-        new = [name for name in delta.clients.names if not self._has_totals(name)]
-        changed = self.clients.merge(delta.clients)
-        new = [name for name in new if self._has_totals(name)]
-        # Rest rows last: their sums leave out the clients that have totals by now.
-        for name in sorted(new, key=lambda name: name.endswith("/*")):
-            changed += self._named(name, tenant_of(name))
+        grown = self._merge_reported(delta.clients)
         self.tenants.merge(delta.tenants)
         self._advance(delta.base, delta.head)
         for theirs in delta.accounts:
-            changed += self._merge_received(theirs)
+            self._merge_received(theirs, grown)
         closed_before = len(self.closed_by)
         self.closed_by.update(delta.closed_by)
-        self.changes += bool(changed) or len(self.closed_by) > closed_before
-        return changed
+        self.changes += bool(grown) or len(self.closed_by) > closed_before
+        return grown
 
-    def _merge_received(self, theirs: RouterAccountDelta) -> list[str]:
+    def _merge_reported(self, rows: Rows) -> Grown:
+        cell, grown = self.clients.cell, Grown()
+        before = {name: (cell(name, SERVICE), self.served(name)) for name in rows.names}
+        new = [name for name in before if not self._has_totals(name)]
+        for name in dict.fromkeys(self.clients.merge(rows)):
+            reported, served = before[name]
+            self._took(name, reported)
+            _add(grown, name, self.served(name) - served)
+        new = [name for name in new if self._has_totals(name)]
+        # Rest rows last: their sums leave out the clients that have totals by now.
+        for name in sorted(new, key=lambda name: name.endswith("/*")):
+            self._named(name, tenant_of(name), grown)
+        return grown
+
+    def _merge_received(self, theirs: RouterAccountDelta, grown: Grown) -> None:
         account = self.account(theirs.router)
-        if not self._unnamed:
-            return account.merge(theirs)
-        names = [name for name in theirs.clients.names if not self._has_totals(name)]
-        before = [account.clients.cell(name, SERVICE) for name in names]
-        changed = account.merge(theirs)
-        for name, service in zip(names, before, strict=True):
-            more = account.clients.cell(name, SERVICE) - service
-            if more and (rest := self._add_unnamed(name, more)):
-                changed.append(rest)
-        return changed
+        cell = account.clients.cell
+        before = {name: (cell(name, SERVICE), self.served(name)) for name in theirs.clients.names}
+        for name in dict.fromkeys(account.merge(theirs)):
+            if name not in before:  # a mark
+                grown.setdefault(name, 0.0)
+                continue
+            received, served = before[name]
+            _add(grown, name, self.served(name) - served)
+            if self._unnamed and not self._has_totals(name):
+                self._add_unnamed(name, cell(name, SERVICE) - received, grown)
 
     def _advance(self, base: float, head: float) -> None:
         if self.head >= base:  # otherwise changes in between are missing, and are requested again
             self.head = max(self.head, head)
+
+
+def _add(grown: Grown, client: str, more: float) -> None:
+    grown[client] = grown.get(client, 0.0) + more

@@ -108,6 +108,8 @@ class Fleet:
         self._last_slot = -1
         self.outstanding: list[int] = []
         """Sequences of requests that have not finished, by slot (s_w)."""
+        self.vacant: ReplicaSet = EMPTY
+        """Replicas where this router has no unfinished request."""
         self.routable: ReplicaSet = EMPTY
         self._is_wary = False
         """Whether any client avoids a replica, or any replica is not trusted."""
@@ -127,6 +129,10 @@ class Fleet:
     def member(self, name: str) -> Member | None:
         """The replica of that name, if known."""
         return self._members.get(name)
+
+    def at(self, slot: int) -> Member | None:
+        """The replica whose process holds a slot."""
+        return self._slots[slot]
 
     def load(self, member: Member) -> int:
         """Sequences that have not finished at a replica."""
@@ -177,6 +183,7 @@ class Fleet:
             member.lives += 1
             self._slots[member.slot] = member
             self.outstanding[member.slot] = 0
+            self.vacant = ReplicaSet(self.vacant | 1 << member.slot)
             self.policy.joined(member.slot)
         member.routable = True
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
@@ -276,6 +283,7 @@ class Fleet:
             self.index.drop(member.slot)
             self._avoided_no_more(member.slot)
             self._slots[member.slot] = None
+            self.vacant = ReplicaSet(self.vacant & ~(1 << member.slot))
             member.slot = None
 
     def measured(self, speeds: Mapping[str, float]) -> None:
@@ -370,6 +378,7 @@ class Fleet:
         # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
         self.outstanding[slot] += match.dispatch.sequences
+        self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
@@ -422,6 +431,8 @@ class Fleet:
             return
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= match.dispatch.sequences
+        if not self.outstanding[slot]:
+            self.vacant = ReplicaSet(self.vacant | 1 << slot)
         if self._is_wary:
             if ticket.probe:
                 ticket.member.standing.probing = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_fairshare.ledger import Compactor, Ledger, ReplicaRow, ServiceIndex
+from evenkeel_fairshare.ledger import Compactor, Ledger, ReplicaRow
 
 from tests.support.ledger_worlds import ledger
 
@@ -14,40 +14,37 @@ def report(to: Ledger, at: int, **served: float) -> None:
     to.observe("alive", since=0, sequence=at, rows=rows)
 
 
-class TestServiceIndex:
+class TestService:
     def test_only_changed_clients_are_updated(self):
         here = ledger("only")
-        index = ServiceIndex(here)
         report(here, 1, a=50, b=30)
-        assert dict(index.refresh()) == {A: 50, B: 30}
+        assert here.grown() == {A: 50, B: 30}
         report(here, 2, a=60)
-        assert dict(index.refresh()) == {A: 10}
-        assert index.clients() == {A: 60, B: 30}
+        assert here.grown() == {A: 10}
+        assert here.service == {A: 60, B: 30}
 
     def test_compaction_changes_no_service(self):
         here = ledger("only")
-        index = ServiceIndex(here)
         report(here, 1, a=50, b=30)
-        dict(index.refresh())
         here.closed("alive")
-        Compactor(here).compact(["only"], live=(), now_s=0)
-        here.stale.update((A, B))
-        assert dict(index.refresh()) == {A: 0, B: 0}
-        assert index.clients() == {A: 50, B: 30}
+        assert Compactor(here).compact(["only"], live=(), now_s=0)
+        assert here.service == {A: 50, B: 30} == here.counted() | here.grown()
 
-    def test_an_index_starts_with_all_clients_of_its_ledger(self):
+    def test_figures_are_those_of_the_last_call(self):
         here = ledger("only")
         report(here, 1, a=50, b=30)
-        index = ServiceIndex(here)
-        dict(index.refresh())
-        assert index.clients() == {A: 50, B: 30}
+        here.grown()
+        report(here, 2, a=60)
+        here.received("alive", "ns/t/c", 7)
+        assert here.counted() == {A: 50, B: 30}
+        assert here.service == {A: 60, B: 30, "ns/t/c": 7}
 
-    def test_an_abandoned_refresh_continues_at_the_next_call(self):
+    def test_a_sum_that_only_rounding_is_left_of_ends(self):
         here = ledger("only")
-        index = ServiceIndex(here)
-        report(here, 1, a=50, b=30)
-        first = next(index.refresh())
-        assert dict([first, *index.refresh()]) == {A: 50, B: 30}
+        for n in range(10):
+            here.received("alive", A, 0.1 * (n + 1))
+        here.grow({A: -5.5})
+        assert here.service == {}
 
 
 class TestDemand:
