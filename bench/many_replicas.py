@@ -29,6 +29,7 @@ from typing import Any
 from evenkeel_contract import ledgerwire
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report
 from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig
+from evenkeel_fairshare import ledger as ledgers
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, promise
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.reports import Reports
@@ -97,20 +98,30 @@ OFFLINE: Any = None
 """No replica is probed."""
 
 
+def router_name(number: int) -> str:
+    """A name as long as those of real router processes."""
+    return f"{number:013x}-{number:08x}"
+
+
+def replica_name(number: int) -> str:
+    """A name as long as those of real replica processes."""
+    return f"{number:032x}"
+
+
 def known_everywhere(replicas: int, routers: int, *, seed: float = 0.0) -> Ledger:
     """A ledger in which every replica reported the client, and every router received something for it there."""
-    here = Ledger("router-0", rules=RULES)
-    here.members = frozenset(f"router-{n}" for n in range(routers))
-    for replica in range(replicas):
-        name = f"replica-{replica}"
+    here = Ledger(router_name(0), rules=RULES)
+    here.members = frozenset(map(router_name, range(routers)))
+    for name in map(replica_name, range(replicas)):
         row = ReplicaRow(CLIENT, 30.0, 30.0, 3.0, seed=seed, tenant_seed=seed)
         if seed:
             here.promised(name, CLIENT, seed=seed, tenant_seed=seed)
         here.observe(name, since=0, sequence=1, rows=[row])
     for router in range(routers):
-        there = Ledger(f"router-{router}", rules=RULES)
-        for replica in range(replicas):
-            there.received(f"replica-{replica}", CLIENT, 1.0)
+        there = Ledger(router_name(router), rules=RULES)
+        there.requested({CLIENT: 1.0})
+        for name in map(replica_name, range(replicas)):
+            there.received(name, CLIENT, 1.0)
         here.merge(there.delta())
     return here
 
@@ -137,7 +148,7 @@ def first_dispatch(replicas: int, routers: int) -> float:
 def idle_exchange(replicas: int, routers: int) -> tuple[float, float]:
     """(CPU ms, kB sent) per second of one router that asks all others and answers all, while nothing changes."""
     here, there = (known_everywhere(replicas, routers) for _ in range(2))
-    there.router = "router-1"
+    there.router = router_name(1)
     for one in (here, there):
         one.live = frozenset(one.replica_accounts)
     ask = exchange_of(there, here)
@@ -158,11 +169,17 @@ def idle_exchange(replicas: int, routers: int) -> tuple[float, float]:
 def exchange_of(asked: Ledger, asker: Ledger) -> Callable[[], tuple[int, int]]:
     """One exchange; returns the bytes of question and answer."""
 
+    progress: Any = getattr(ledgers, "Progress", tuple)()  # an older commit has none
+
     def exchange() -> tuple[int, int]:
-        question = ledgerwire.encode(asker.digest())
+        digest = asker.digest(progress) if progress != () else asker.digest()
+        question = ledgerwire.encode(digest)
         answer = [ledgerwire.encode(p) for p in asked.parts(ledgerwire.decode_digest(question))]
         for part in answer:
-            asker.merge(ledgerwire.decode_delta(part))
+            delta = ledgerwire.decode_delta(part)
+            asker.merge(delta)
+        if progress != ():
+            progress.answered(delta)
         return len(question), sum(map(len, answer))
 
     return exchange

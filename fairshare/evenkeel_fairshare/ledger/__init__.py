@@ -8,7 +8,7 @@ docs/design/0003-hierarchical-counters.md has the model and the proofs.
 from evenkeel_fairshare.ledger.balances import Seed, position, position_of_tenant, promise
 from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
-from evenkeel_fairshare.ledger.ledger import NO_VERSIONS, Delta, Digest, Ledger
+from evenkeel_fairshare.ledger.ledger import NO_VERSIONS, Delta, Digest, Ledger, Progress
 from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Digest",
     "EqualWeights",
     "Ledger",
+    "Progress",
     "ReplicaRow",
     "Seed",
     "Weights",

@@ -1,7 +1,8 @@
 """The ledger: one router's record of the service of all clients, merged with the records of its peers (R3).
 
-Peers pull: a router sends its `Digest`, gets the `Delta` of what it lacks and merges it. There is no state per peer and no
-acknowledgement, so lost, repeated or late messages do no harm.
+Peers pull: a router sends its `Digest`, gets the `Delta` of what it lacks and merges it. There is no acknowledgement, so lost,
+repeated or late messages do no harm. The asker remembers how far it has read each peer's ledger (`Progress`), so that an exchange
+costs what changed; without it, it sends the versions of all accounts.
 
 State = closed totals × replica accounts × demand × the version of closed totals at each router. Closed totals are a chain, and all
 other parts merge by maximum, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
@@ -13,8 +14,10 @@ routers may differ for a while without changing each other's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -59,9 +62,13 @@ class Digest(NamedTuple):
     """The versions that a router has: the question of an exchange."""
 
     replica_accounts: dict[str, ReplicaAccountDigest]
+    """Of every account; with `router` only of those that may differ."""
     closed_totals: Rank
     demand: dict[str, float]
     adopted: dict[str, Rank]
+    router: str = ""
+    """Incarnation of the router whose ledger the asker has, as it was at `revision`. Empty: it may lack anything."""
+    revision: int = 0
 
 
 class Delta(NamedTuple):
@@ -70,18 +77,45 @@ class Delta(NamedTuple):
     router: str
     members: tuple[str, ...]
     """Routers of the service according to this router, itself included."""
-    live: tuple[str, ...]
-    """Incarnations that the router takes for alive."""
+    live: tuple[str, ...] | None
+    """Incarnations that the router takes for alive; None: as the asker has it."""
     replica_accounts: tuple[ReplicaAccountDelta, ...]
     closed_totals: ClosedTotalsDelta | None
     demand: tuple[DemandDelta, ...]
     adopted: dict[str, Rank]
+    revision: int = 0
+    """In the last part of an answer: revision of the ledger when the answer began. 0 in the others."""
+    unknown: tuple[str, ...] = ()
+    """Accounts that changed since the asker's revision, and of which its digest has no versions: it must ask again."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a router has read the ledger of one peer: it has all that the peer had at `revision`."""
+
+    router: str = ""
+    """Incarnation of the peer."""
+    revision: int = 0
+    unknown: tuple[str, ...] = ()
+    """Accounts whose versions the peer asked for."""
+    own_revision: int = 0
+    """The asker's own revision at its last question."""
+
+    def answered(self, last: Delta) -> None:
+        """A whole answer was merged. `last`: its last part."""
+        if last.router != self.router:
+            self.router, self.revision = last.router, 0
+        self.unknown = last.unknown
+        if not last.unknown:
+            self.revision = last.revision
 
 
 ROUNDING: Final = 1e-9
 """A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
 NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
 """The digest of an asker that has nothing: it gets the whole ledger."""
+NO_PROGRESS: Final = Progress()
+"""Of a router that never read the peer's ledger."""
 
 
 class Ledger:
@@ -103,6 +137,12 @@ class Ledger:
         """Router → its `members`, as it reported them itself."""
         self.live: frozenset[str] = frozenset()
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
+        self.revision = 1
+        """Number of changes of accounts and of `live` in this process."""
+        self._changed: dict[str, int] = {}
+        """Incarnation → revision of the last change of its account, oldest first."""
+        self._published: tuple[frozenset[str], int] = self.live, 1
+        """`live` as of the last answer, and the revision from which on it is the same."""
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
         self.live_changes = 0
@@ -121,7 +161,7 @@ class Ledger:
         """Number of accounts that were added or removed."""
         self._parted: tuple[object, ...] = ()
         """Of which state `_parts` are."""
-        self._parts: tuple[Set[str], Set[str]] = frozenset(), frozenset()
+        self._parts: tuple[AbstractSet[str], AbstractSet[str]] = frozenset(), frozenset()
         """Incarnations with an open account: those that are alive, and the others."""
         self._demand: dict[str, _Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
@@ -133,9 +173,12 @@ class Ledger:
     ) -> None:
         """Take a replica's report: all changes after `since`, up to `sequence`."""
         account = self._account_of(incarnation)
+        before = account.head
         grown = account.observe(since=since, sequence=sequence, rows=rows)
         self._count(incarnation, grown)
         self._note_seeds(incarnation, grown, {*map(tenant_of, grown)})
+        if grown or account.head != before:
+            self._note_change(incarnation)
 
     def sequence(self, incarnation: str) -> float:
         """The next `since` for the replica: every change up to this sequence number is here."""
@@ -156,14 +199,17 @@ class Ledger:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
         self._count(incarnation, account.received(self.router, client, service))
+        self._note_change(incarnation)
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""
         self._account_of(incarnation).mark(self.router)
+        self._note_change(incarnation)
 
     def closed(self, incarnation: str) -> None:
         """The incarnation is gone and this router has no open request there. This is final: no other call may follow."""
         self._account_of(incarnation).close(self.router)
+        self._note_change(incarnation)
 
     def requested(self, rates: Mapping[str, float]) -> None:
         """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`)."""
@@ -199,11 +245,11 @@ class Ledger:
         if seeds := self._unpromised_seeds.get(name):
             yield from map(seeds.__getitem__, filter(self.knows_seeds_of, seeds.keys() & alive))
 
-    def ended(self, live: Collection[str]) -> Set[str]:
+    def ended(self, live: Collection[str]) -> AbstractSet[str]:
         """Incarnations with an open account that are not alive."""
         return self._parts_of(live)[1]
 
-    def _parts_of(self, live: Collection[str]) -> tuple[Set[str], Set[str]]:
+    def _parts_of(self, live: Collection[str]) -> tuple[AbstractSet[str], AbstractSet[str]]:
         state = self._arrivals, self.closed_totals.rank, live
         if not isinstance(live, frozenset) or self._parted != state:
             accounts = {name for name, _ in self.open_accounts()}
@@ -261,21 +307,32 @@ class Ledger:
 
     # Exchange.
 
-    def digest(self) -> Digest:
-        """The question to a peer."""
+    def digest(self, of: Progress = NO_PROGRESS) -> Digest:
+        """The question to a peer. `of`: how far this router has read that peer's ledger."""
+        names: Iterable[str] = self.replica_accounts
+        if of.router:
+            # What changed here may have changed there too, as reports do. So the peer needs not ask for it.
+            names = {*self._changed_since(of.own_revision), *of.unknown}
+            of.own_revision = self.revision
+        nothing = ReplicaAccount()
         return Digest(
             replica_accounts={
-                name: account.digest() for name, account in self.replica_accounts.items()
+                name: self.replica_accounts.get(name, nothing).digest() for name in names
             },
             closed_totals=self.closed_totals.rank,
             demand={router: demand.head for router, demand in self._demand.items()},
             adopted=dict(self.adopted),
+            router=of.router,
+            revision=of.revision,
         )
 
     def delta(self, has: Digest = NO_VERSIONS) -> Delta:
         """The answer to a peer's digest; the whole ledger without one."""
-        accounts = (self._account_delta(name, has) for name in self.replica_accounts)
-        return self._rest(has, tuple(account for account in accounts if account is not None))
+        names, rest = self._answer(has)
+        accounts = (self._account_delta(name, has) for name in names)
+        return rest._replace(
+            replica_accounts=tuple(account for account in accounts if account is not None)
+        )
 
     def parts(self, has: Digest = NO_VERSIONS, *, rows: int = 2000) -> Iterator[Delta]:
         """The answer of `delta` in parts of about `rows` rows. Each part may be merged alone.
@@ -283,12 +340,15 @@ class Ledger:
         The ledger may change between two parts. Closed totals come last: they contain every account that was
         compacted meanwhile. The receiver skips an account that is in a part and in the closed totals.
         """
-        nothing = Delta(self.router, self._members(), tuple(self.live), (), None, (), {})
-        for name in list(self.replica_accounts):
+        names, began = self._answer(has)
+        nothing = Delta(self.router, self._members(), None, (), None, (), {})
+        for name in names:
             account = self._account_delta(name, has) if name in self.replica_accounts else None
             for part in account.split(rows) if account is not None else ():
                 yield nothing._replace(replica_accounts=(part,))
-        yield self._rest(has, ())
+        _, rest = self._answer(has)
+        # The accounts are as they were when the answer began, or newer.
+        yield rest._replace(revision=began.revision, unknown=began.unknown)
 
     def _members(self) -> tuple[str, ...]:
         return tuple(sorted(self.members))
@@ -297,21 +357,36 @@ class Ledger:
         # An asker with closed totals of that height and without the account has removed it. If it got the account
         # back, the two routers would return it to each other without end. (Closed totals of another lineage may
         # lack the account: one of the two wins, and then the asker's contain the account or these no longer do.)
+        nothing = ReplicaAccountDigest(0.0, {}, frozenset())
+        versions = has.replica_accounts.get(name, nothing)
         if (
-            name not in has.replica_accounts
+            versions == nothing
             and self.closed_totals.folded.get(name, has.closed_totals.height + 1)
             <= has.closed_totals.height
         ):
             return None
-        nothing = ReplicaAccountDigest(0.0, {}, frozenset())
-        return self.replica_accounts[name].delta(name, has.replica_accounts.get(name, nothing))
+        return self.replica_accounts[name].delta(name, versions)
 
-    def _rest(self, has: Digest, accounts: tuple[ReplicaAccountDelta, ...]) -> Delta:
-        return Delta(
+    def _changed_since(self, revision: int) -> list[str]:
+        changed = reversed(self._changed.items())
+        return [name for name, _ in takewhile(lambda item: item[1] > revision, changed)]
+
+    def _answer(self, has: Digest) -> tuple[list[str], Delta]:
+        """The accounts to compare with a digest, and the answer without them."""
+        if self.live != self._published[0]:
+            self.revision += 1
+            self._published = self.live, self.revision
+        names, unknown, since = list(self.replica_accounts), [], 0
+        if has.router:
+            since = has.revision if has.router == self.router else 0
+            changed = self._changed_since(since)
+            names = [name for name in changed if name in has.replica_accounts]
+            unknown = [name for name in changed if name not in has.replica_accounts]
+        return names, Delta(
             router=self.router,
             members=self._members(),
-            live=tuple(self.live),
-            replica_accounts=accounts,
+            live=tuple(self.live) if self._published[1] > since else None,
+            replica_accounts=(),
             closed_totals=self.closed_totals.delta(has.closed_totals),
             demand=tuple(
                 DemandDelta(router, base, demand.head, demand.rates.since(base))
@@ -323,6 +398,8 @@ class Ledger:
                 for router, rank in self.adopted.items()
                 if rank > has.adopted.get(router, Rank(-1))
             },
+            revision=self.revision,
+            unknown=tuple(unknown),
         )
 
     def merge(self, delta: Delta) -> None:
@@ -332,15 +409,15 @@ class Ledger:
             grown = self._account_of(account.incarnation).merge(account)
             self._count(account.incarnation, grown)
             self._note_seeds(account.incarnation, grown, account.named_tenants())
+            self._note_change(account.incarnation)
         for theirs in delta.demand:
             demand = self._demand.setdefault(theirs.router, _Demand())
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
         self.members_of[delta.router] = frozenset(delta.members)
-        live = frozenset(delta.live)
-        if live != self.live_of.get(delta.router):
-            self.live_of[delta.router] = live
+        if delta.live is not None:
+            self.live_of[delta.router] = frozenset(delta.live)
             self.live_changes += 1
         for router, rank in delta.adopted.items():
             self.adopted[router] = max(rank, self.adopted.get(router, rank))
@@ -377,6 +454,7 @@ class Ledger:
     def forget_account(self, incarnation: str) -> None:
         """Remove a replica account; for `compaction`."""
         self._arrivals += 1
+        self._changed.pop(incarnation, None)
         account = self.replica_accounts.pop(incarnation)
         for name in (*account.names(), *account.named_tenants()):
             self._note_seed(incarnation, name, None, account)
@@ -391,6 +469,11 @@ class Ledger:
         for known in (self.members_of, self.live_of):
             for gone in known.keys() - routers:
                 del known[gone]
+
+    def _note_change(self, incarnation: str) -> None:
+        self.revision += 1
+        self._changed.pop(incarnation, None)
+        self._changed[incarnation] = self.revision  # the newest
 
     def _count(self, incarnation: str, grown: Grown) -> None:
         """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
@@ -436,6 +519,7 @@ class Ledger:
         """This router's account of an incarnation, with a new version."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
         account.changes += 1
+        self._note_change(incarnation)
         own = account.accounts.get(self.router) or account.account(self.router)
         own.head += 1
         return own
