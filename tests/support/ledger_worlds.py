@@ -105,7 +105,12 @@ def content(of: Ledger) -> dict[str, object]:
         "closed tenants": _table(of.closed_totals.tenants),
         "folded": of.closed_totals.folded,
         "baselines": of.closed_totals.baselines,
-        "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},
+        "demand": {
+            (router, client): rate
+            for router, demand in of._demand.items()
+            for client in demand.rates
+            if (rate := demand.rate(client))
+        },
         "adopted": {name: rank for name, rank in of.adopted.items() if name != of.router},
     }
 

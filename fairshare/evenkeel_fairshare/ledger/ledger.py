@@ -18,7 +18,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import takewhile
-from math import isfinite
+from math import floor, isfinite
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.closed_totals import (
@@ -110,6 +110,8 @@ class Progress:
             self.revision = last.revision
 
 
+DEMAND_ROUNDS: Final = 3
+"""Rounds of requested rates in which a client's rate counts. Every round has all clients that are not silent."""
 ROUNDING: Final = 1e-9
 """A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
 NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
@@ -211,12 +213,18 @@ class Ledger:
         self._account_of(incarnation).close(self.router)
         self._note_change(incarnation)
 
-    def requested(self, rates: Mapping[str, float]) -> None:
-        """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`)."""
+    def requested(self, rates: Mapping[str, float], *, part: float = 1.0) -> None:
+        """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`).
+
+        `part`: how much of a round is published with this call; it rises to 1. A client that is missing in three rounds requests
+        nothing any more, and its row is dropped.
+        """
         mine = self._demand.setdefault(self.router, _Demand())
-        mine.head += 1
+        version = floor(mine.head) + part
+        mine.head = version if version > mine.head else version + 1
         for client, rate in rates.items():
             mine.rates.put(client, (mine.head, rate))
+        mine.drop_stale()
 
     # Figures.
 
@@ -285,9 +293,7 @@ class Ledger:
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: the requested service of a client at all `routers`, weighted tokens per second (design §6)."""
         return sum(
-            demand.rates.cell(client, 1)
-            for router, demand in self._demand.items()
-            if router in routers
+            demand.rate(client) for router, demand in self._demand.items() if router in routers
         )
 
     def closing(self, incarnation: str) -> Closing:
@@ -415,6 +421,7 @@ class Ledger:
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
+            demand.drop_stale()
         self.members_of[delta.router] = frozenset(delta.members)
         if delta.live is not None:
             self.live_of[delta.router] = frozenset(delta.live)
@@ -548,3 +555,15 @@ def _add(sums: dict[str, float], name: str, more: float) -> None:
 class _Demand:
     rates: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
     head: float = 0.0
+    """Rounds of rates that are here."""
+
+    def rate(self, client: str) -> float:
+        """Weighted tokens per second; 0 without a rate in the last rounds."""
+        is_current = self.rates.cell(client, 0) > self.head - DEMAND_ROUNDS
+        return self.rates.cell(client, 1) if is_current else 0.0
+
+    def drop_stale(self) -> None:
+        """Give back the memory of clients that request nothing any more. Rows that count nothing may return: they age again."""
+        stale = self.rates.until(self.head - DEMAND_ROUNDS)
+        if 4 * len(stale) > len(self.rates):  # a drop moves all rows
+            self.rates.drop(stale)

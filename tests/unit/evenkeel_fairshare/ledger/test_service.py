@@ -60,3 +60,37 @@ class TestDemand:
         there.merge(here.delta(there.digest()))
         assert there.requested_rate(A, members) == 17
         assert there.requested_rate(A, ["there"]) == 12, "an ended router does not count"
+
+    def test_a_client_that_is_silent_requests_nothing_and_costs_no_memory(self):
+        here, there = ledger("here"), ledger("there")
+        here.requested({A: 30.0}, part=0.5)
+        here.requested({B: 4.0})
+        for _ in range(3):
+            here.requested({B: 4.0})
+            there.merge(here.delta(there.digest()))
+        for one in (here, there):
+            assert (one.requested_rate(A, ["here"]), one.requested_rate(B, ["here"])) == (0, 4)
+            assert set(one._demand["here"].rates) == {B}
+
+    def test_a_late_row_of_a_silent_client_does_not_count(self):
+        here, there, late = ledger("here"), ledger("there"), ledger("late")
+        here.requested({A: 30.0})
+        late.merge(here.delta())
+        for _ in range(4):
+            here.requested({})
+        there.merge(here.delta())
+        there.merge(late.delta())
+        assert there.requested_rate(A, ["here"]) == 0
+        late.merge(there.delta(late.digest()))
+        assert late.requested_rate(A, ["here"]) == 0
+
+    def test_a_round_in_pieces_loses_no_piece_that_comes_late(self):
+        here, there = ledger("here"), ledger("there")
+        for part, client in ((0.25, "ns/t/1"), (0.5, "ns/t/2"), (1.0, "ns/t/3")):
+            here.requested({client: 1.0}, part=part)
+            there.merge(here.delta(there.digest()))
+        assert all(there.requested_rate(f"ns/t/{n}", ["here"]) == 1 for n in (1, 2, 3))
+        here.requested({"ns/t/4": 1.0}, part=0.5)
+        here.requested({"ns/t/5": 1.0}, part=0.25)  # another round, though that one did not end
+        there.merge(here.delta(there.digest()))
+        assert there.requested_rate("ns/t/5", ["here"]) == 1
