@@ -96,18 +96,19 @@ class Progress:
     router: str = ""
     """Incarnation of the peer."""
     revision: int = 0
-    unknown: tuple[str, ...] = ()
-    """Accounts whose versions the peer asked for."""
+    listed: set[str] = field(default_factory=set)
+    """Accounts whose versions the next question lists, until an answer is complete."""
     own_revision: int = 0
     """The asker's own revision at its last question."""
 
     def answered(self, last: Delta) -> None:
-        """A whole answer was merged. `last`: its last part."""
+        """All parts of an answer were merged. `last`: the last one."""
         if last.router != self.router:
             self.router, self.revision = last.router, 0
-        self.unknown = last.unknown
+        self.listed.update(last.unknown)
         if not last.unknown:
             self.revision = last.revision
+            self.listed.clear()
 
 
 DEMAND_ROUNDS: Final = 3
@@ -141,6 +142,8 @@ class Ledger:
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
         self.revision = 1
         """Number of changes of accounts and of `live` in this process."""
+        self._unnumbered: dict[str, None] = {}
+        """Incarnations whose accounts changed since the last question or answer: these get the next revision."""
         self._changed: dict[str, int] = {}
         """Incarnation → revision of the last change of its account, oldest first."""
         self._published: tuple[frozenset[str], int] = self.live, 1
@@ -315,10 +318,12 @@ class Ledger:
 
     def digest(self, of: Progress = NO_PROGRESS) -> Digest:
         """The question to a peer. `of`: how far this router has read that peer's ledger."""
+        self._number_changes()
         names: Iterable[str] = self.replica_accounts
         if of.router:
             # What changed here may have changed there too, as reports do. So the peer needs not ask for it.
-            names = {*self._changed_since(of.own_revision), *of.unknown}
+            of.listed.update(self._changed_since(of.own_revision))
+            names = of.listed
             of.own_revision = self.revision
         nothing = ReplicaAccount()
         return Digest(
@@ -379,9 +384,7 @@ class Ledger:
 
     def _answer(self, has: Digest) -> tuple[list[str], Delta]:
         """The accounts to compare with a digest, and the answer without them."""
-        if self.live != self._published[0]:
-            self.revision += 1
-            self._published = self.live, self.revision
+        self._number_changes()
         names, unknown, since = list(self.replica_accounts), [], 0
         if has.router:
             since = has.revision if has.router == self.router else 0
@@ -462,6 +465,7 @@ class Ledger:
         """Remove a replica account; for `compaction`."""
         self._arrivals += 1
         self._changed.pop(incarnation, None)
+        self._unnumbered.pop(incarnation, None)
         account = self.replica_accounts.pop(incarnation)
         for name in (*account.names(), *account.named_tenants()):
             self._note_seed(incarnation, name, None, account)
@@ -478,9 +482,18 @@ class Ledger:
                 del known[gone]
 
     def _note_change(self, incarnation: str) -> None:
-        self.revision += 1
-        self._changed.pop(incarnation, None)
-        self._changed[incarnation] = self.revision  # the newest
+        self._unnumbered[incarnation] = None
+
+    def _number_changes(self) -> None:
+        """Give all changes since the last call the next revision."""
+        if self._unnumbered or self.live != self._published[0]:
+            self.revision += 1
+        for name in self._unnumbered:
+            self._changed.pop(name, None)
+            self._changed[name] = self.revision  # the newest
+        self._unnumbered.clear()
+        if self.live != self._published[0]:
+            self._published = self.live, self.revision
 
     def _count(self, incarnation: str, grown: Grown) -> None:
         """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
@@ -493,7 +506,9 @@ class Ledger:
         service, news = self.service, self._grown
         for client, more in grown.items():
             news[client] = news.get(client, 0.0) + more
-            if more:
+            if more > 0:
+                service[client] = service.get(client, 0.0) + more
+            elif more:
                 _add(service, client, more)
 
     def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:
@@ -506,6 +521,8 @@ class Ledger:
     def _note_seed(
         self, incarnation: str, name: str, seed: float | None, account: ReplicaAccount
     ) -> None:
+        if not (seed or name in self._seeds or name in self._unpromised_seeds):
+            return
         for seeds in (self._seeds, self._unpromised_seeds):
             if name in seeds:
                 seeds[name].pop(incarnation, None)

@@ -217,29 +217,33 @@ class ReplicaAccount:
             client = row.client
             totals = row.service, row.normalised, row.requests
             state = row.deficit, row.seed, row.waiting, row.running
-            was_alone = self._has_totals(client)
-            reported, served = self.clients.cell(client, SERVICE), self.served(client)
+            reported = self.clients.cell(client, SERVICE)
+            had_totals = reported > 0 or self._has_totals(client)
             if self.clients.put(client, (sequence, *totals, *state)):
                 tenant = tenant_of(client)
                 self.tenants.put(tenant, (sequence, row.tenant_deficit, row.tenant_seed))
-                self._took(client, reported)
-                _add(grown, client, self.served(client) - served)
-                if not was_alone and self._has_totals(client):
+                _add(grown, client, self._took(client, reported))
+                if not had_totals and self._has_totals(client):
                     self._named(client, tenant, grown)
         self._advance(since, sequence)
         self.changes += bool(grown)
         return grown
 
-    def _took(self, client: str, reported: float) -> None:
-        """Note a changed row of the replica. `reported`: its service before."""
+    def _took(self, client: str, reported: float) -> float:
+        """Note a changed row of the replica; returns what the client's service grew by. `reported`: its service in the row before."""
         cell = self.clients.cell
-        self.service += cell(client, SERVICE) - reported
         for column, counts in ((WAITING, self.waiting), (RUNNING, self.running)):
             count = cell(client, column)
             if count > 0:
                 counts[client] = count
             else:
                 counts.pop(client, None)
+        now = cell(client, SERVICE)
+        if now == reported:
+            return 0.0
+        self.service += now - reported
+        received = self._received(client)
+        return self._counted(client, now, received) - self._counted(client, reported, received)
 
     def row(self, client: str) -> ReplicaRow:
         """The row of a client as the replica reported it; zeros without one."""
@@ -262,19 +266,21 @@ class ReplicaAccount:
 
         Of a rest row it is what was reported beyond Σ received for the tenant's clients without a row.
         """
-        reported, received = self.clients.cell(client, SERVICE), self._received(client)
+        return self._counted(client, self.clients.cell(client, SERVICE), self._received(client))
+
+    def _counted(self, client: str, reported: float, received: float) -> float:
         if self._unnamed and client.endswith("/*"):
-            return max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0), received)
+            reported = max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0))
         return max(reported, received)
 
     def received(self, router: str, client: str, service: float) -> Grown:
         """A router received `service` more for a client. Returns the clients whose service changed with it."""
         own = self.accounts.get(router) or self.account(router)
-        before = self.served(client)
+        reported, received = self.clients.cell(client, SERVICE), self._received(client)
         own.head += 1
         self.changes += 1
         own.clients.add(client, own.head, SERVICE, service)
-        grown = {client: self.served(client) - before}
+        grown = {client: max(reported, received + service) - max(reported, received)}
         if self._unnamed and not self._has_totals(client):
             self._add_unnamed(client, service, grown)
         return grown
@@ -436,12 +442,10 @@ class ReplicaAccount:
 
     def _merge_reported(self, rows: Rows) -> Grown:
         cell, grown = self.clients.cell, Grown()
-        before = {name: (cell(name, SERVICE), self.served(name)) for name in rows.names}
+        before = {name: cell(name, SERVICE) for name in rows.names}
         new = [name for name in before if not self._has_totals(name)]
         for name in dict.fromkeys(self.clients.merge(rows)):
-            reported, served = before[name]
-            self._took(name, reported)
-            _add(grown, name, self.served(name) - served)
+            _add(grown, name, self._took(name, before[name]))
         new = [name for name in new if self._has_totals(name)]
         # Rest rows last: their sums leave out the clients that have totals by now.
         for name in sorted(new, key=lambda name: name.endswith("/*")):

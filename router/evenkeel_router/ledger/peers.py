@@ -112,7 +112,7 @@ class Peers:
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
         """One question, and a second one if the peer asks for versions of accounts that changed there."""
         await self._ask_once(peer, known)
-        if known.progress.unknown:
+        if known.progress.listed:
             await self._ask_once(peer, known)
 
     async def _ask_once(self, peer: Peer, known: PeerContact) -> None:
