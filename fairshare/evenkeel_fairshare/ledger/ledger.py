@@ -157,7 +157,7 @@ class Ledger:
         self.service: dict[str, float] = {}
         """S_i by client: weighted tokens over all incarnations, ended ones included (R3). No zeros."""
         self._grown: Grown = {}
-        """Client with a changed row since the last call of `grown` → what its service grew by."""
+        """Client → what its service grew by since the last call of `grown`."""
         self._seeds: dict[str, dict[str, float]] = {}
         """Client or tenant → incarnation → its seed there, which a known router promised. No zeros."""
         self._unpromised_seeds: dict[str, dict[str, float]] = {}
@@ -286,7 +286,7 @@ class Ledger:
         return counted
 
     def grown(self) -> Grown:
-        """Clients with a changed row since the last call → what their service grew by (design §7).
+        """Client → what its service grew by since the last call (design §7).
 
         Negative for a client that was aged out: its service moved to its tenant.
         """
@@ -505,10 +505,12 @@ class Ledger:
         """The service of clients grew; also for `compaction`."""
         service, news = self.service, self._grown
         for client, more in grown.items():
+            if not more:
+                continue
             news[client] = news.get(client, 0.0) + more
             if more > 0:
                 service[client] = service.get(client, 0.0) + more
-            elif more:
+            else:
                 _add(service, client, more)
 
     def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:

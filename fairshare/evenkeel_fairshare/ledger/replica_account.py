@@ -232,17 +232,21 @@ class ReplicaAccount:
     def _took(self, client: str, reported: float) -> float:
         """Note a changed row of the replica; returns what the client's service grew by. `reported`: its service in the row before."""
         cell = self.clients.cell
-        for column, counts in ((WAITING, self.waiting), (RUNNING, self.running)):
-            count = cell(client, column)
-            if count > 0:
-                counts[client] = count
-            else:
-                counts.pop(client, None)
+        if (waiting := cell(client, WAITING)) > 0:
+            self.waiting[client] = waiting
+        elif self.waiting:
+            self.waiting.pop(client, None)
+        if (running := cell(client, RUNNING)) > 0:
+            self.running[client] = running
+        elif self.running:
+            self.running.pop(client, None)
         now = cell(client, SERVICE)
         if now == reported:
             return 0.0
         self.service += now - reported
         received = self._received(client)
+        if received <= reported and not self._unnamed:
+            return now - reported
         return self._counted(client, now, received) - self._counted(client, reported, received)
 
     def row(self, client: str) -> ReplicaRow:
@@ -323,8 +327,9 @@ class ReplicaAccount:
 
     def _named(self, client: str, tenant: str, grown: Grown) -> None:
         """A row has its first totals: the service of the tenant's rest row may change with it."""
-        if client != rest_of(tenant):
-            self._add_unnamed(client, -self._received(client), grown)
+        if not client.endswith("/*"):
+            if self._unnamed:
+                self._add_unnamed(client, -self._received(client), grown)
             return
         before = self.served(client)
         unnamed = {
@@ -443,7 +448,7 @@ class ReplicaAccount:
     def _merge_reported(self, rows: Rows) -> Grown:
         cell, grown = self.clients.cell, Grown()
         before = {name: cell(name, SERVICE) for name in rows.names}
-        new = [name for name in before if not self._has_totals(name)]
+        new = [name for name, served in before.items() if not (served or self._has_totals(name))]
         for name in dict.fromkeys(self.clients.merge(rows)):
             _add(grown, name, self._took(name, before[name]))
         new = [name for name in new if self._has_totals(name)]
@@ -455,15 +460,19 @@ class ReplicaAccount:
     def _merge_received(self, theirs: RouterAccountDelta, grown: Grown) -> None:
         account = self.account(theirs.router)
         cell = account.clients.cell
-        before = {name: (cell(name, SERVICE), self.served(name)) for name in theirs.clients.names}
+        before = {name: cell(name, SERVICE) for name in theirs.clients.names}
         for name in dict.fromkeys(account.merge(theirs)):
             if name not in before:  # a mark
                 grown.setdefault(name, 0.0)
                 continue
-            received, served = before[name]
-            _add(grown, name, self.served(name) - served)
-            if self._unnamed and not self._has_totals(name):
-                self._add_unnamed(name, cell(name, SERVICE) - received, grown)
+            more = cell(name, SERVICE) - before[name]
+            if more:
+                reported, received = self.clients.cell(name, SERVICE), self._received(name)
+                _add(grown, name, max(reported, received) - max(reported, received - more))
+                if self._unnamed and not self._has_totals(name):
+                    self._add_unnamed(name, more, grown)
+            else:
+                grown.setdefault(name, 0.0)
 
     def _advance(self, base: float, head: float) -> None:
         if self.head >= base:  # otherwise changes in between are missing, and are requested again
