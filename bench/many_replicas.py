@@ -1,6 +1,6 @@
 """What a router's ledger costs beside many replicas and routers: CPU time of one core, and bytes (design R21).
 
-    python -m bench.many_replicas [--before COMMIT] [--only reports|service|dispatch|exchange]
+    python -m bench.many_replicas [--before COMMIT] [--only reports|rows|service|dispatch|exchange]
 
 Reports without news: every replica reports once a second that nothing changed. Served: the service of one client that every
 replica knows. Dispatch: the first request of a client at a replica that joined a while ago, while the others know the client and
@@ -132,6 +132,31 @@ def one_clients_service(replicas: int, routers: int) -> float:
     return cpu_s(lambda: here.served(CLIENT), 20) * 1000
 
 
+def changed_rows(routers: int) -> tuple[float, float]:
+    """CPU µs to book one request, and to take one changed row of a report; of 1,000 clients at one of 8 replicas."""
+    clients = [f"ns/tenant/{n}" for n in range(1000)]
+    here = known_everywhere(8, routers)
+    name = replica_name(0)
+
+    def book() -> None:
+        for client in clients:
+            here.received(name, client, 1.0)
+
+    reports = iter(
+        [ReplicaRow(client, 30.0 * n, 30.0 * n, 3.0 * n, waiting=1) for client in clients]
+        for n in range(2, 20)
+    )
+    book()  # the first requests make the rows
+    booked_us = cpu_s(book, 5) * 1000
+
+    def take() -> None:
+        at = here.sequence(name)
+        here.observe(name, since=at, sequence=at + 1, rows=next(reports))
+
+    take()
+    return booked_us, cpu_s(take, 3) * 1000
+
+
 def first_dispatch(replicas: int, routers: int) -> float:
     """CPU ms for the seed of a client at a replica that does not know it, while all others have a seed of it."""
     here = known_everywhere(replicas, routers, seed=-5.0)
@@ -192,6 +217,11 @@ def figures(only: str) -> dict[str, float]:
         for replicas in (64, 512, 2048):
             name = f"reports without news, {replicas} replicas, ms/s"
             found[name] = reports_without_news(replicas)
+    for routers in (1, 3):
+        if "rows".startswith(only):
+            booked_us, taken_us = changed_rows(routers)
+            found[f"rows: a request is booked, {routers} routers, us"] = booked_us
+            found[f"rows: a changed row of a report, {routers} routers, us"] = taken_us
     for replicas, routers in ((64, 3), (512, 16)):
         size = f"{replicas} replicas x {routers} routers"
         if "service".startswith(only):
@@ -228,7 +258,7 @@ def at_commit(commit: str, into: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", metavar="COMMIT", help="also measure this commit")
-    parser.add_argument("--only", default="", help="reports, service, dispatch, exchange")
+    parser.add_argument("--only", default="", help="reports, rows, service, dispatch, exchange")
     parser.add_argument("--figures", action="store_true", help="print JSON")
     args = parser.parse_args()
     if args.figures:
