@@ -18,8 +18,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import takewhile
-from math import floor, isfinite
-from typing import Final, NamedTuple
+from math import floor
+from typing import Final
 
 from evenkeel_fairshare.ledger.closed_totals import (
     NOTHING_CLOSED,
@@ -35,7 +35,16 @@ from evenkeel_fairshare.ledger.closing import (
     close,
     finish,
 )
-from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
+from evenkeel_fairshare.ledger.exchange import (
+    NO_PROGRESS,
+    NO_VERSIONS,
+    Delta,
+    DemandDelta,
+    Digest,
+    Progress,
+    check_finite,
+)
+from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import (
     PROMISED,
     SERVICE,
@@ -48,77 +57,10 @@ from evenkeel_fairshare.ledger.replica_account import (
     tenant_of,
 )
 
-
-class DemandDelta(NamedTuple):
-    """Requested rates that one router measured and that changed after version `base`."""
-
-    router: str
-    base: float
-    head: float
-    rates: Rows
-
-
-class Digest(NamedTuple):
-    """The versions that a router has: the question of an exchange."""
-
-    replica_accounts: dict[str, ReplicaAccountDigest]
-    """Of every account; with `router` only of those that may differ."""
-    closed_totals: Rank
-    demand: dict[str, float]
-    adopted: dict[str, Rank]
-    router: str = ""
-    """Incarnation of the router whose ledger the asker has, as it was at `revision`. Empty: it may lack anything."""
-    revision: int = 0
-
-
-class Delta(NamedTuple):
-    """The rows that the asker lacks: the answer of an exchange. For an empty digest it is the whole ledger."""
-
-    router: str
-    members: tuple[str, ...]
-    """Routers of the service according to this router, itself included."""
-    live: tuple[str, ...] | None
-    """Incarnations that the router takes for alive; None: as the asker has it."""
-    replica_accounts: tuple[ReplicaAccountDelta, ...]
-    closed_totals: ClosedTotalsDelta | None
-    demand: tuple[DemandDelta, ...]
-    adopted: dict[str, Rank]
-    revision: int = 0
-    """In the last part of an answer: revision of the ledger when the answer began. 0 in the others."""
-    unknown: tuple[str, ...] = ()
-    """Accounts that changed since the asker's revision, and of which its digest has no versions: it must ask again."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a router has read the ledger of one peer: it has all that the peer had at `revision`."""
-
-    router: str = ""
-    """Incarnation of the peer."""
-    revision: int = 0
-    listed: set[str] = field(default_factory=set)
-    """Accounts whose versions the next question lists, until an answer is complete."""
-    own_revision: int = 0
-    """The asker's own revision at its last question."""
-
-    def answered(self, last: Delta) -> None:
-        """All parts of an answer were merged. `last`: the last one."""
-        if last.router != self.router:
-            self.router, self.revision = last.router, 0
-        self.listed.update(last.unknown)
-        if not last.unknown:
-            self.revision = last.revision
-            self.listed.clear()
-
-
 DEMAND_ROUNDS: Final = 3
 """Rounds of requested rates in which a client's rate counts. Every round has all clients that are not silent."""
 ROUNDING: Final = 1e-9
 """A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
-NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
-"""The digest of an asker that has nothing: it gets the whole ledger."""
-NO_PROGRESS: Final = Progress()
-"""Of a router that never read the peer's ledger."""
 
 
 class Ledger:
@@ -413,7 +355,7 @@ class Ledger:
 
     def merge(self, delta: Delta) -> None:
         """Merge a peer's delta. Raises `ValueError` if a part of it is malformed."""
-        _check_finite(delta)
+        check_finite(delta)
         for account in delta.replica_accounts:
             grown = self._account_of(account.incarnation).merge(account)
             self._count(account.incarnation, grown)
@@ -549,17 +491,6 @@ class Ledger:
         own = account.accounts.get(self.router) or account.account(self.router)
         own.head += 1
         return own
-
-
-def _check_finite(delta: Delta) -> None:
-    """An infinite version would hide all later changes. Tables check their rows themselves."""
-    numbers = list(delta.closed_totals.given.values()) if delta.closed_totals is not None else []
-    for account in delta.replica_accounts:
-        numbers += account.base, account.head
-        numbers += (n for part in account.accounts for n in (part.base, part.head))
-    numbers += (n for part in delta.demand for n in (part.base, part.head))
-    if not isfinite(sum(numbers)):
-        raise ValueError("a version or a total is not finite")
 
 
 def _add(sums: dict[str, float], name: str, more: float) -> None:
