@@ -70,7 +70,7 @@ def kept(of: Ledger) -> tuple[object, ...]:
     at = {
         name: (one.service, one.waiting, one.running) for name, one in of.replica_accounts.items()
     }
-    return of.service, of._seeds, of._unpromised_seeds, at
+    return of.service, of.seeds.promised, of.seeds.unpromised, at
 
 
 def recounted(of: Ledger) -> tuple[object, ...]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final, NamedTuple
 
+from evenkeel_fairshare.ledger.account_deltas import ReplicaAccountDelta, ReplicaAccountDigest
 from evenkeel_fairshare.ledger.closed_totals import NOTHING_CLOSED, ClosedTotalsDelta, Rank
 from evenkeel_fairshare.ledger.merge_table import Rows
-from evenkeel_fairshare.ledger.replica_account import ReplicaAccountDelta, ReplicaAccountDigest
 
 
 class DemandDelta(NamedTuple):
@@ -24,7 +24,7 @@ class Digest(NamedTuple):
     """The versions that a router has: the question of an exchange."""
 
     replica_accounts: dict[str, ReplicaAccountDigest]
-    """Of every account; with `router` only of those that may differ."""
+    """Versions of every account; with `router` only of accounts that may differ."""
     closed_totals: Rank
     demand: dict[str, float]
     adopted: dict[str, Rank]
@@ -46,7 +46,7 @@ class Delta(NamedTuple):
     demand: tuple[DemandDelta, ...]
     adopted: dict[str, Rank]
     revision: int = 0
-    """In the last part of an answer: revision of the ledger when the answer began. 0 in the others."""
+    """Revision of the ledger when the answer began, in its last part; 0 in the others."""
     unknown: tuple[str, ...] = ()
     """Accounts that changed since the asker's revision, and of which its digest has no versions: it must ask again."""
 
@@ -76,7 +76,7 @@ class Progress:
 NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
 """The digest of an asker that has nothing: it gets the whole ledger."""
 NO_PROGRESS: Final = Progress()
-"""Of a router that never read the peer's ledger."""
+"""The progress of a router that never read the peer's ledger."""
 
 
 def check_finite(delta: Delta) -> None:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from itertools import takewhile
 from math import floor
 from typing import Final
 
+from evenkeel_fairshare.ledger.account_deltas import ReplicaAccountDelta, ReplicaAccountDigest
+from evenkeel_fairshare.ledger.changes import Changes, Demand, Seeds
 from evenkeel_fairshare.ledger.closed_totals import (
     NOTHING_CLOSED,
     ClosedTotals,
@@ -44,21 +44,16 @@ from evenkeel_fairshare.ledger.exchange import (
     Progress,
     check_finite,
 )
-from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import (
     PROMISED,
     SERVICE,
     Grown,
     ReplicaAccount,
-    ReplicaAccountDelta,
-    ReplicaAccountDigest,
     ReplicaRow,
     RouterAccount,
     tenant_of,
 )
 
-DEMAND_ROUNDS: Final = 3
-"""Rounds of requested rates in which a client's rate counts. Every round has all clients that are not silent."""
 ROUNDING: Final = 1e-9
 """A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
 
@@ -82,14 +77,7 @@ class Ledger:
         """Router → its `members`, as it reported them itself."""
         self.live: frozenset[str] = frozenset()
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
-        self.revision = 1
-        """Number of changes of accounts and of `live` in this process."""
-        self._unnumbered: dict[str, None] = {}
-        """Incarnations whose accounts changed since the last question or answer: these get the next revision."""
-        self._changed: dict[str, int] = {}
-        """Incarnation → revision of the last change of its account, oldest first."""
-        self._published: tuple[frozenset[str], int] = self.live, 1
-        """`live` as of the last answer, and the revision from which on it is the same."""
+        self._changes = Changes()
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
         self.live_changes = 0
@@ -100,17 +88,14 @@ class Ledger:
         """S_i by client: weighted tokens over all incarnations, ended ones included (R3). No zeros."""
         self._grown: Grown = {}
         """Client → what its service grew by since the last call of `grown`."""
-        self._seeds: dict[str, dict[str, float]] = {}
-        """Client or tenant → incarnation → its seed there, which a known router promised. No zeros."""
-        self._unpromised_seeds: dict[str, dict[str, float]] = {}
-        """The same of seeds that no known router promised (R8)."""
+        self.seeds = Seeds()
         self._arrivals = 0
         """Number of accounts that were added or removed."""
         self._parted: tuple[object, ...] = ()
-        """Of which state `_parts` are."""
+        """State that `_parts` are of."""
         self._parts: tuple[AbstractSet[str], AbstractSet[str]] = frozenset(), frozenset()
         """Incarnations with an open account: those that are alive, and the others."""
-        self._demand: dict[str, _Demand] = {}
+        self._demand: dict[str, Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
 
     # Input.
@@ -125,7 +110,7 @@ class Ledger:
         self._count(incarnation, grown)
         self._note_seeds(incarnation, grown, {*map(tenant_of, grown)})
         if grown or account.head != before:
-            self._note_change(incarnation)
+            self._changes.note(incarnation)
 
     def sequence(self, incarnation: str) -> float:
         """The next `since` for the replica: every change up to this sequence number is here."""
@@ -146,17 +131,17 @@ class Ledger:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
         self._count(incarnation, account.received(self.router, client, service))
-        self._note_change(incarnation)
+        self._changes.note(incarnation)
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""
         self._account_of(incarnation).mark(self.router)
-        self._note_change(incarnation)
+        self._changes.note(incarnation)
 
     def closed(self, incarnation: str) -> None:
         """The incarnation is gone and this router has no open request there. This is final: no other call may follow."""
         self._account_of(incarnation).close(self.router)
-        self._note_change(incarnation)
+        self._changes.note(incarnation)
 
     def requested(self, rates: Mapping[str, float], *, part: float = 1.0) -> None:
         """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`).
@@ -164,7 +149,7 @@ class Ledger:
         `part`: how much of a round is published with this call; it rises to 1. A client that is missing in three rounds requests
         nothing any more, and its row is dropped.
         """
-        mine = self._demand.setdefault(self.router, _Demand())
+        mine = self._demand.setdefault(self.router, Demand())
         version = floor(mine.head) + part
         mine.head = version if version > mine.head else version + 1
         for client, rate in rates.items():
@@ -192,11 +177,7 @@ class Ledger:
     def charged_seeds(self, name: str, live: Collection[str]) -> Iterator[float]:
         """The seeds of a client or tenant at open live incarnations that came out of its carried balance (R8). No zeros."""
         alive, _ = self._parts_of(live)
-        if seeds := self._seeds.get(name):
-            is_all = seeds.keys() <= alive  # a quarter of the time of an intersection
-            yield from seeds.values() if is_all else map(seeds.__getitem__, seeds.keys() & alive)
-        if seeds := self._unpromised_seeds.get(name):
-            yield from map(seeds.__getitem__, filter(self.knows_seeds_of, seeds.keys() & alive))
+        yield from self.seeds.of(name, alive, self.knows_seeds_of)
 
     def ended(self, live: Collection[str]) -> AbstractSet[str]:
         """Incarnations with an open account that are not alive."""
@@ -260,13 +241,13 @@ class Ledger:
 
     def digest(self, of: Progress = NO_PROGRESS) -> Digest:
         """The question to a peer. `of`: how far this router has read that peer's ledger."""
-        self._number_changes()
+        self._changes.number(self.live)
         names: Iterable[str] = self.replica_accounts
         if of.router:
             # What changed here may have changed there too, as reports do. So the peer needs not ask for it.
-            of.listed.update(self._changed_since(of.own_revision))
+            of.listed.update(self._changes.since(of.own_revision))
             names = of.listed
-            of.own_revision = self.revision
+            of.own_revision = self._changes.revision
         nothing = ReplicaAccount()
         return Digest(
             replica_accounts={
@@ -320,23 +301,19 @@ class Ledger:
             return None
         return self.replica_accounts[name].delta(name, versions)
 
-    def _changed_since(self, revision: int) -> list[str]:
-        changed = reversed(self._changed.items())
-        return [name for name, _ in takewhile(lambda item: item[1] > revision, changed)]
-
     def _answer(self, has: Digest) -> tuple[list[str], Delta]:
         """The accounts to compare with a digest, and the answer without them."""
-        self._number_changes()
+        self._changes.number(self.live)
         names, unknown, since = list(self.replica_accounts), [], 0
         if has.router:
             since = has.revision if has.router == self.router else 0
-            changed = self._changed_since(since)
+            changed = self._changes.since(since)
             names = [name for name in changed if name in has.replica_accounts]
             unknown = [name for name in changed if name not in has.replica_accounts]
         return names, Delta(
             router=self.router,
             members=self._members(),
-            live=tuple(self.live) if self._published[1] > since else None,
+            live=tuple(self.live) if self._changes.live_revision > since else None,
             replica_accounts=(),
             closed_totals=self.closed_totals.delta(has.closed_totals),
             demand=tuple(
@@ -349,7 +326,7 @@ class Ledger:
                 for router, rank in self.adopted.items()
                 if rank > has.adopted.get(router, Rank(-1))
             },
-            revision=self.revision,
+            revision=self._changes.revision,
             unknown=tuple(unknown),
         )
 
@@ -360,9 +337,9 @@ class Ledger:
             grown = self._account_of(account.incarnation).merge(account)
             self._count(account.incarnation, grown)
             self._note_seeds(account.incarnation, grown, account.named_tenants())
-            self._note_change(account.incarnation)
+            self._changes.note(account.incarnation)
         for theirs in delta.demand:
-            demand = self._demand.setdefault(theirs.router, _Demand())
+            demand = self._demand.setdefault(theirs.router, Demand())
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
@@ -401,16 +378,15 @@ class Ledger:
                 grown[name] = grown.get(name, 0.0) + sign * account.served(name)
         # Compaction moves service and keeps sums; only ageing or another lineage changes them.
         self.touched.update(names if whole else delta.dropped)
-        self.grow(grown)
+        self.grow({name: more for name, more in grown.items() if more or name in delta.dropped})
 
     def forget_account(self, incarnation: str) -> None:
         """Remove a replica account; for `compaction`."""
         self._arrivals += 1
-        self._changed.pop(incarnation, None)
-        self._unnumbered.pop(incarnation, None)
+        self._changes.forget(incarnation)
         account = self.replica_accounts.pop(incarnation)
         for name in (*account.names(), *account.named_tenants()):
-            self._note_seed(incarnation, name, None, account)
+            self.seeds.note(incarnation, name, None, promised=False)
         self._closings.pop(incarnation, None)
 
     def forget_routers(self, routers: Collection[str]) -> None:
@@ -423,20 +399,6 @@ class Ledger:
             for gone in known.keys() - routers:
                 del known[gone]
 
-    def _note_change(self, incarnation: str) -> None:
-        self._unnumbered[incarnation] = None
-
-    def _number_changes(self) -> None:
-        """Give all changes since the last call the next revision."""
-        if self._unnumbered or self.live != self._published[0]:
-            self.revision += 1
-        for name in self._unnumbered:
-            self._changed.pop(name, None)
-            self._changed[name] = self.revision  # the newest
-        self._unnumbered.clear()
-        if self.live != self._published[0]:
-            self._published = self.live, self.revision
-
     def _count(self, incarnation: str, grown: Grown) -> None:
         """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
         self.touched.update(grown)
@@ -447,34 +409,22 @@ class Ledger:
         """The service of clients grew; also for `compaction`."""
         service, news = self.service, self._grown
         for client, more in grown.items():
-            if not more:
-                continue
             news[client] = news.get(client, 0.0) + more
             if more > 0:
                 service[client] = service.get(client, 0.0) + more
-            else:
+            elif more:
                 _add(service, client, more)
 
     def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:
         account = self.replica_accounts[incarnation]
         for client in clients:
-            self._note_seed(incarnation, client, account.seed(client), account)
+            seed = account.seed(client)
+            promised = bool(seed) and account.is_promised(client)
+            self.seeds.note(incarnation, client, seed, promised=promised)
         for tenant in tenants:
-            self._note_seed(incarnation, tenant, account.tenant_seed(tenant), account)
-
-    def _note_seed(
-        self, incarnation: str, name: str, seed: float | None, account: ReplicaAccount
-    ) -> None:
-        if not (seed or name in self._seeds or name in self._unpromised_seeds):
-            return
-        for seeds in (self._seeds, self._unpromised_seeds):
-            if name in seeds:
-                seeds[name].pop(incarnation, None)
-                if not seeds[name]:
-                    del seeds[name]
-        if seed:
-            seeds = self._seeds if account.is_promised(name) else self._unpromised_seeds
-            seeds.setdefault(name, {})[incarnation] = seed
+            seed = account.tenant_seed(tenant)
+            promised = bool(seed) and account.is_promised(tenant)
+            self.seeds.note(incarnation, tenant, seed, promised=promised)
 
     def _account_of(self, incarnation: str) -> ReplicaAccount:
         account = self.replica_accounts.get(incarnation)
@@ -487,7 +437,7 @@ class Ledger:
         """This router's account of an incarnation, with a new version."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
         account.changes += 1
-        self._note_change(incarnation)
+        self._changes.note(incarnation)
         own = account.accounts.get(self.router) or account.account(self.router)
         own.head += 1
         return own
@@ -499,21 +449,3 @@ def _add(sums: dict[str, float], name: str, more: float) -> None:
         sums.pop(name, None)
     else:
         sums[name] = total
-
-
-@dataclass(slots=True)
-class _Demand:
-    rates: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
-    head: float = 0.0
-    """Rounds of rates that are here."""
-
-    def rate(self, client: str) -> float:
-        """Weighted tokens per second; 0 without a rate in the last rounds."""
-        is_current = self.rates.cell(client, 0) > self.head - DEMAND_ROUNDS
-        return self.rates.cell(client, 1) if is_current else 0.0
-
-    def drop_stale(self) -> None:
-        """Give back the memory of clients that request nothing any more. Rows that count nothing may return: they age again."""
-        stale = self.rates.until(self.head - DEMAND_ROUNDS)
-        if 4 * len(stale) > len(self.rates):  # a drop moves all rows
-            self.rates.drop(stale)

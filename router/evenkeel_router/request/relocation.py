@@ -91,12 +91,11 @@ class Relocation:
     def _idle(self) -> ReplicaSet:
         """Routable replicas without a request, by this router's count and by their last reports."""
         fleet, accounting = self._fleet, self._accounting
-        vacant = slots_of(ReplicaSet(fleet.routable & fleet.vacant))
-        members = (fleet.at(slot) for slot in vacant)
+        vacant = map(fleet.slots.__getitem__, slots_of(ReplicaSet(fleet.routable & fleet.vacant)))
         return replica_set(
             [
                 member.slot
-                for member in members
+                for member in vacant
                 if member is not None
                 and member.slot is not None
                 and accounting.is_idle(accounting.incarnation(member.name))
