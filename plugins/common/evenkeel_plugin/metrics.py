@@ -1,4 +1,5 @@
-"""What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, and requests that bypassed the policy."""
+"""What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, requests that bypassed the policy,
+and books that were rebuilt."""
 
 from __future__ import annotations
 
@@ -28,6 +29,11 @@ _BYPASSED: Final = Counter(
     "Requests that entered the batch although the policy did not propose them.",
 )
 
+_STALLED: Final = Counter(
+    "evenkeel_engine_stalls",
+    "Times that requests waited and the policy proposed none for 5 s while nothing ran, or for 60 s, so that the plug-in rebuilt its books.",
+)
+
 
 def active(policy: str) -> None:
     """Export that `policy` orders the waiting queue."""
@@ -48,3 +54,8 @@ def refused(reason: str) -> None:
 def bypassed() -> None:
     """Count a request that entered the batch unproposed."""
     _BYPASSED.inc()
+
+
+def stalled() -> None:
+    """Count books that were rebuilt."""
+    _STALLED.inc()

@@ -3,19 +3,20 @@
 It keeps the policy's view of waiting and running requests equal to the engine's, lets the policy's pass decide which request
 the engine tries next, and reports the result of each try to the policy.
 
-There are no hooks for arrivals, aborts and retractions. SGLang has a dozen places that touch its queue, different ones in
-every version. So before every pass the queue is compared with the policy's view, which costs less than sorting it.
+There are no hooks for arrivals, aborts and retractions. SGLang has a dozen places that touch its queue and its batch, different
+ones in every version (docs/design/0011). So before every pass both are compared with the policy's view, which costs less than
+sorting the queue.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from operator import methodcaller
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Mapping, Sequence
 from time import monotonic
 from types import CodeType, MappingProxyType
 from typing import Final
+from weakref import WeakSet
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
@@ -41,11 +42,10 @@ from evenkeel_plugin.request import (
     scheduled_of,
     was_aborted,
 )
+from evenkeel_plugin.stalls import Stalls
 
 logger = logging.getLogger(__name__)
 
-
-_finished = methodcaller("finished")
 
 NOTHING: Final[Mapping[EngineRequest, int]] = MappingProxyType({})
 
@@ -72,6 +72,7 @@ class Scheduling:
         could not be read. With several ranks `clock` must give them all the same time, or their orders would differ."""
         self.policy = policy
         self._accounts = accounts
+        self._match = match
         self._matching = Matching(match) if policy.matches_prefix else None
         self._shares = Shares(time=time, memory=memory)
         self._giving: dict[EngineRequest, None] = {}
@@ -83,10 +84,19 @@ class Scheduling:
         self.refused = refused
         self.bypassed: Callable[[], None] = lambda: None
         """Callback for each request that entered the batch unproposed."""
+        self.stalled: Callable[[], None] = lambda: None
+        """Callback for each time that the books were rebuilt, since no pass proposed a request for long."""
+        self._stalls = Stalls()
+        self._stalled_s: float | None = None
+        """How long no pass proposed a request, if that was too long: the next pass rebuilds the books."""
+        self._unknown: WeakSet[EngineRequest] = WeakSet()
+        """Requests that were computed although the policy does not know them."""
         self.reserved_ratio: Callable[[], float] = lambda: 1.0
         """The part of the possible output that the engine reserves for running requests."""
         self.chunk_waits: EngineRequest | None = None
         """The prompt in chunks that waits in this pass."""
+        self.in_flight: Callable[[], Container[EngineRequest]] = tuple
+        """The requests of all batches of the engine. Asked only for a running request that its batch lacks."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
         self._waiting_tokens = 0
@@ -101,13 +111,23 @@ class Scheduling:
         self._lock = threading.Lock()
 
     def begin_pass(
-        self, queue: Sequence[EngineRequest], *, walker: CodeType | None = None
+        self,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        chunk: EngineRequest | None = None,
+        *,
+        walker: CodeType | None = None,
     ) -> WaitingQueue:
-        """Compare the engine's queue with the policy's, and open a pass over it, for the loop of `walker`."""
+        """Compare what the engine holds with the policy's view, and open a pass over its queue, for the loop of `walker`.
+
+        `batch`: the requests that run; `chunk`: the prompt in chunks that SGLang continues.
+        """
         self.end_pass()
         self._adapters.begin_pass()
         with self._lock:
-            self._reconcile(queue)
+            self._reconcile(queue, batch, chunk)
+            if self._stalled_s is not None:
+                self._rebuild(self._stalled_s)
             if self._matching is not None:
                 matches, self._decoded = self._matching.refresh(decoded=self._decoded), 0
                 for request, matched_tokens in matches.items():
@@ -117,7 +137,8 @@ class Scheduling:
         # Requests that the policy does not know by now are probes.
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
-        self._pass = self._proposals(probes)
+        idle = not batch and chunk is None
+        self._pass = self._proposals(probes, idle=idle)
         self._queue = WaitingQueue(queue, self._pass, walker)
         return self._queue
 
@@ -137,12 +158,18 @@ class Scheduling:
         self.end_pass()
         return self._waiting_tokens if len(queue) == len(self._waiting) else None
 
-    def look(self, queue: Sequence[EngineRequest]) -> None:
-        """Compare the queues between passes. No pass follows where all waiting requests are aborted, and reports
-        would show them as waiting."""
-        if len(queue) < len(self._waiting):
+    def look(
+        self,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        chunk: EngineRequest | None = None,
+    ) -> None:
+        """Compare what the engine holds between passes. No pass follows where all waiting requests are aborted or the engine is
+        paused, and reports would still show them."""
+        held = len(batch) if chunk is None else len(batch) + 1
+        if len(queue) < len(self._waiting) or held < len(self._running):
             with self._lock:
-                self._reconcile(queue)
+                self._reconcile(queue, batch, chunk)
 
     def tried(self, request: EngineRequest, *, admitted: bool) -> None:
         """Note the result of the last proposal."""
@@ -194,16 +221,21 @@ class Scheduling:
         scheduled = self._running.get(request)
         return scheduled is not None and self._shares.must_wait(scheduled)
 
-    def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
+    def should_wait(
+        self,
+        request: EngineRequest,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+    ) -> bool:
         """Whether the next chunk of a prompt has to wait, or requests that wait in the queue go before it."""
         with self._lock:
-            self._reconcile(queue)
+            self._reconcile(queue, batch, request)
         scheduled = self._running.get(request)
         return scheduled is not None and self._shares.should_wait(scheduled)
 
     def processed(
         self,
-        batch: Iterable[EngineRequest],
+        batch: Collection[EngineRequest],
         *,
         is_prefill: bool,
         seconds: float = 0.0,
@@ -215,6 +247,8 @@ class Scheduling:
         """
         with self._lock:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
+            if len(running) < len(batch):
+                self._count_unknown(batch)
             self._account_time(running, seconds, computed)
             grown = self._charge(running)
             has_decoded = not is_prefill or 0 < len(computed) < len(running)
@@ -258,6 +292,19 @@ class Scheduling:
             self.policy.leave(scheduled, self._clock())
             self._enter(scheduled)
 
+    def _count_unknown(self, batch: Iterable[EngineRequest]) -> None:
+        """Count those of a batch that never came through the queue. With overlap some have left since the batch began."""
+        for request in batch:
+            is_known = request in self._running or request in self._waiting
+            if not (is_known or request in self._unknown or is_probe(request)):
+                self._unknown.add(request)
+                if not request.finished():
+                    logger.error(
+                        "evenkeel: request %s was computed although the policy does not know it",
+                        request.rid,
+                    )
+                    self.bypassed()
+
     def _enter(self, scheduled: Scheduled) -> None:
         request = scheduled.engine
         del self._waiting[request]
@@ -292,20 +339,28 @@ class Scheduling:
                 scheduled.decodes = True
                 self._shares.decoding(scheduled)
 
-    def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
+    def _proposals(
+        self, probes: Sequence[EngineRequest], *, idle: bool
+    ) -> Generator[EngineRequest, None, None]:
+        """The requests that the engine tries, in order. `idle`: nothing runs."""
         yield from probes
         admitted: list[Request] = []
         chunk = self.chunk_waits
         self._shares.turns.begin(chunk=None if chunk is None else self._running.get(chunk))
-        yield from self._one_pass(admitted)
+        proposed = yield from self._one_pass(admitted)
         if self._shares.turns.must_repeat(admitted):
-            yield from self._one_pass(admitted)
+            proposed |= yield from self._one_pass(admitted)
+        if not proposed and chunk is None and self._waiting:
+            self._stalled_s = self._stalls.passed(self._clock(), idle=idle)
 
-    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, None]:
-        """One pass of the policy; adds requests that the engine took to `admitted`."""
+    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, bool]:
+        """One pass of the policy; adds requests that the engine took to `admitted`. Returns whether it proposed one."""
         with self._lock:
             admissions = self.policy.admissions(self._clock())
             wanted = self._next_try(admissions, next(admissions, None))
+        if wanted is None:
+            return False
+        self._stalls.over()
         try:
             while wanted is not None:
                 self._answer, self._proposed = None, wanted.engine
@@ -320,6 +375,7 @@ class Scheduling:
                 with self._lock:
                     self._settle(admissions, wanted)
             admissions.close()
+        return True
 
     def _settle(self, admissions: Pass, tried: Scheduled) -> Request | None:
         """Report the result of a try to the policy; returns its next proposal."""
@@ -358,7 +414,12 @@ class Scheduling:
         scheduled = self._running.get(request) or self._waiting.get(request)
         return None if scheduled is None else scheduled.client
 
-    def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
+    def _reconcile(
+        self,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        chunk: EngineRequest | None,
+    ) -> None:
         now_s = self._clock()
         known = list(self._waiting)
         # The engine adds requests at the end. Comparing lists costs a fraction of comparing sets.
@@ -368,15 +429,60 @@ class Scheduling:
             for request in known:
                 if request not in present:
                     self._leave(self._waiting[request])  # aborted while it waited
-        if any(map(_finished, self._running)):  # aborted between two forward passes
-            for scheduled in [one for one in self._running.values() if one.engine.finished()]:
-                self._charge([scheduled])
-                self._leave(scheduled)
         for request in queue[len(known) :] if is_longer else queue:
             if request not in self._waiting and not is_probe(request):
                 self._arrive(request, now_s)
         if not is_longer:  # in the engine's order again
             self._waiting = {one: self._waiting[one] for one in queue if one in self._waiting}
+        # After the arrivals: retracted requests wait again.
+        if gone := self._running.keys() - batch:
+            self._drop(gone, chunk)
+
+    def _drop(self, gone: set[EngineRequest], chunk: EngineRequest | None) -> None:
+        """Requests of `gone` that the engine does not hold any more leave. SGLang finishes few of those that it aborts."""
+        gone -= {chunk, self.chunk_waits}
+        if not gone:
+            return
+        in_flight = self.in_flight()
+        for scheduled in [one for request, one in self._running.items() if request in gone]:
+            if scheduled.engine.finished() or scheduled.engine not in in_flight:
+                self._charge([scheduled])
+                self._leave(scheduled)
+
+    def _rebuild(self, seconds: float) -> None:
+        """Make the books anew from what the engine holds, which `_reconcile` has just compared. Deficits and totals stay."""
+        self._stalled_s = None
+        logger.error(
+            "evenkeel: %d requests wait, and none was proposed for %.0f s: the books are rebuilt (%d run)",
+            len(self._waiting),
+            seconds,
+            len(self._running),
+        )
+        self.stalled()
+        self._giving.clear()
+        self._given.clear()
+        self._shares = self._shares.restarted()
+        if self._matching is not None:
+            self._matching = Matching(self._match)
+        for request, scheduled in self._waiting.items():
+            self._shares.opened(scheduled)
+            if self._matching is not None:
+                self._matching.add(request)
+        for request, scheduled in self._running.items():
+            self._shares.opened(scheduled)
+            self._shares.started(scheduled)
+            if scheduled.decodes:
+                held_tokens = context_tokens(request) - scheduled.matched_tokens
+                self._shares.decoding(scheduled, tokens=held_tokens - scheduled.extend_tokens)
+            elif self._matching is not None:
+                self._matching.begin(request, scheduled.extend_tokens)
+        known = set(self.policy.waiting())
+        waiting: set[Request] = set(self._waiting.values())
+        for one in known - waiting:
+            self.policy.leave(one, self._clock())
+        for one in self._waiting.values():
+            if one not in known:
+                self.policy.arrive(one, self._clock())
 
     def _arrive(self, request: EngineRequest, now_s: float) -> None:
         scheduled = self._running.pop(request, None)

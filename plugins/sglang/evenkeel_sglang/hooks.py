@@ -130,15 +130,18 @@ def calc_priority(
     original: Callable[..., None],
     policy: Any,
     waiting_queue: list[EngineRequest],
+    running_batch: Any,
     *args: Any,
     **kwargs: Any,
 ) -> None:
     """Around `SchedulePolicy.calc_priority`: open a pass instead of sorting."""
     scheduler = getattr(policy, "evenkeel_scheduler", None)
     if _scheduling is None or scheduler is None:
-        original(policy, waiting_queue, *args, **kwargs)
+        original(policy, waiting_queue, running_batch, *args, **kwargs)
     else:
-        scheduler.waiting_queue = _scheduling.begin_pass(waiting_queue, walker=_calling_function())
+        scheduler.waiting_queue = _scheduling.begin_pass(
+            waiting_queue, running_batch.reqs, scheduler.chunked_req, walker=_calling_function()
+        )
 
 
 def _calling_function() -> CodeType | None:
@@ -232,7 +235,9 @@ def received(result: list[Any] | None, receiver: Any) -> None:
 
 
 def process_input(scheduler: Any, recv_reqs: list[Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """Before `Scheduler.process_input_requests`: take out the first rank's time."""
+    """Before `Scheduler.process_input_requests`: take out the first rank's time. A paused engine does nothing else."""
+    if _scheduling is not None and scheduler._engine_paused:
+        _look(_scheduling, scheduler, scheduler.running_batch)
     return (scheduler, recv_reqs if _rank_clock is None else _rank_clock.read(recv_reqs)), {}
 
 
@@ -240,6 +245,7 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         if _scheduling is not None:
+            _look(_scheduling, scheduler, running_batch)
             if running_batch.batch_is_full and _scheduling.wants_pass():
                 running_batch.batch_is_full = False
             plan = _without_chunk(_scheduling, original, scheduler, running_batch)
@@ -249,8 +255,11 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     finally:
         if _scheduling is not None:
             _scheduling.end_pass()
-            _scheduling.look(scheduler.waiting_queue)
             _collector.look(idle=running_batch.is_empty() and not scheduler.waiting_queue)
+
+
+def _look(scheduling: Scheduling, scheduler: Any, running_batch: Any) -> None:
+    scheduling.look(scheduler.waiting_queue, running_batch.reqs, scheduler.chunked_req)
 
 
 def _without_chunk(
@@ -258,7 +267,9 @@ def _without_chunk(
 ) -> Any | None:
     """A pass in which the prompt in chunks waits (R13). None: it need not, or no other request can use the engine now."""
     chunk = scheduler.chunked_req
-    if chunk is None or not scheduling.should_wait(chunk, scheduler.waiting_queue):
+    if chunk is None or not scheduling.should_wait(
+        chunk, scheduler.waiting_queue, running_batch.reqs
+    ):
         return None
     others_decode = not running_batch.is_empty() and scheduling.must_wait(chunk)
     with waits(scheduler, scheduling):
@@ -353,6 +364,7 @@ def _announce(
     metrics.active(name)
     scheduling.refused = metrics.refused
     scheduling.bypassed = metrics.bypassed
+    scheduling.stalled = metrics.stalled
     reports = "no reports"
     if settings.reports_port is not None:
         book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)
@@ -366,6 +378,15 @@ def _announce(
         )
         reports = f"reports on port {server.port} as incarnation {book.incarnation}"
     logger.info("evenkeel: policy %s orders the waiting queue; %s", name, reports)
+
+
+def _in_flight(scheduler: Any) -> set[EngineRequest]:
+    """The requests of all batches, those of other pipeline stages included, and those whose prompt is staged on the host."""
+    found: set[EngineRequest] = scheduler.collect_inflight_reqs()
+    staging = getattr(scheduler, "hisparse_coordinator", None)
+    if staging is not None:
+        found.update(one.req for one in staging.ack_staging_queue)
+    return found
 
 
 def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
@@ -399,4 +420,5 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         else None,
     )
     scheduling.reserved_ratio = lambda: scheduler.new_token_ratio_tracker.current
+    scheduling.in_flight = partial(_in_flight, scheduler)
     return scheduling

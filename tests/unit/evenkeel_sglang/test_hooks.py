@@ -19,6 +19,7 @@ class Batch:
     """The batch that decodes."""
 
     requests: int = 1
+    reqs: list[str] = field(default_factory=list)
     batch_is_full: bool = False
 
     def is_empty(self) -> bool:
@@ -62,13 +63,15 @@ class Scheduling:
     waits: set[str] = field(default_factory=set)
     last: set[str] = field(default_factory=set)
     chunk_waits: str | None = None
+    looked: list[tuple[list[str], list[str], str | None]] = field(default_factory=list)
+    """What the engine held at each look."""
     wants: bool = False
     """Whether a client below its share of the memory has waited long enough."""
 
     def must_wait(self, request: str) -> bool:
         return request in self.waits
 
-    def should_wait(self, request: str, queue: list[str]) -> bool:
+    def should_wait(self, request: str, queue: list[str], batch: list[str]) -> bool:
         return request in self.waits | self.last
 
     def end_pass(self) -> None:
@@ -77,8 +80,8 @@ class Scheduling:
     def wants_pass(self) -> bool:
         return self.wants
 
-    def look(self, queue: list[str]) -> None:
-        pass
+    def look(self, queue: list[str], batch: list[str], chunk: str | None) -> None:
+        self.looked.append((list(queue), batch, chunk))
 
 
 def prefill(scheduler: Scheduler, *, running: int = 1) -> list[str] | None:
@@ -122,6 +125,32 @@ def test_with_adapters_no_request_enters_between_two_chunks(monkeypatch):
 def test_without_a_policy_of_evenkeel_the_engine_decides(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", None)
     assert prefill(Scheduler("long")) == ["long"]
+
+
+def test_a_step_compares_what_the_engine_holds_before_its_pass(monkeypatch):
+    scheduling = Scheduling()
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    hooks.new_prefill(Scheduler.get_new_batch_prefill, Scheduler("long", ["short"]), Batch(reqs=["r"]))
+    assert scheduling.looked == [(["short"], ["r"], "long")]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_paused_engine_compares_what_it_holds_though_no_pass_follows(monkeypatch, paused):
+    scheduling = Scheduling()
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    scheduler = SimpleNamespace(
+        _engine_paused=paused, running_batch=Batch(reqs=["r"]), chunked_req=None, waiting_queue=["w"]
+    )
+    assert hooks.process_input(scheduler, ["new"]) == ((scheduler, ["new"]), {})
+    assert scheduling.looked == [(["w"], ["r"], None)] * paused
+
+
+def test_requests_that_the_engine_stages_are_in_flight():
+    staged = SimpleNamespace(ack_staging_queue=[SimpleNamespace(req="staged")])
+    scheduler = SimpleNamespace(collect_inflight_reqs=lambda: {"runs"}, hisparse_coordinator=staged)
+    assert hooks._in_flight(scheduler) == {"runs", "staged"}
+    del scheduler.hisparse_coordinator
+    assert hooks._in_flight(scheduler) == {"runs"}
 
 
 def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
