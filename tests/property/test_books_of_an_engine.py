@@ -1,4 +1,4 @@
-"""Whatever an engine does to its requests, the plug-in's books have the same ones, and each request ends (docs/design/0011)."""
+"""Whatever an engine does to its requests, the plug-in's books have the same ones, and each request ends (docs/design/books)."""
 
 from __future__ import annotations
 

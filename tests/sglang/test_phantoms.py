@@ -1,4 +1,4 @@
-"""A request that the engine drops leaves the plug-in's books too, whatever way it goes (docs/design/0011).
+"""A request that the engine drops leaves the plug-in's books too, whatever way it goes (docs/design/books).
 
 SGLang takes a waiting request out of its queue without a finish reason, also one that it had retracted before.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -66,6 +67,47 @@ async def test_what_a_pause_retracts_and_its_client_aborts_runs_no_longer(
         (await http.post("/continue_generation", json={})).raise_for_status()
         await all_are_served(http, rng)
         await plain.idle(http)
+    assert (running(since), waiting(since)) == (0, 0)
+
+
+async def post(http: httpx.AsyncClient, path: str, **body: Any) -> None:
+    (await http.post(path, json=body)).raise_for_status()
+
+
+async def abort_all(http: httpx.AsyncClient, model: Path) -> None:
+    await post(http, "/abort_request", rid="", abort_all=True)
+
+
+async def pause_in_place(http: httpx.AsyncClient, model: Path) -> None:
+    await post(http, "/pause_generation", mode="in_place")
+    await post(http, "/abort_request", rid="", abort_all=True)
+    await post(http, "/continue_generation")
+
+
+async def update_weights(http: httpx.AsyncClient, model: Path) -> None:
+    """As trainers do: requests are computed again with the new weights."""
+    await post(http, "/pause_generation", mode="retract")
+    await post(http, "/flush_cache")
+    await post(http, "/update_weights_from_disk", model_path=str(model), flush_cache=True)
+    await post(http, "/continue_generation")
+
+
+@pytest.mark.parametrize("event", [abort_all, pause_in_place, update_weights])
+async def test_books_are_empty_after_what_ends_or_restarts_all_requests(
+    chunked: SharedEngine, event: Callable[[httpx.AsyncClient, Path], Awaitable[None]]
+) -> None:
+    """One request is a prompt in chunks, some run, some wait for a slot."""
+    rng, since = random.Random(3), Since(chunked.reports_port)
+    bodies = [ask(CLIENTS[i % 3], tokens(rng, 60), output_tokens=300) for i in range(20)]
+    bodies += [ask("long", tokens(rng, 1500), output_tokens=4)]
+    async with httpx.AsyncClient(base_url=chunked.url, timeout=600, limits=LIMITS) as http:
+        open_ = [asyncio.create_task(http.post("/generate", json=body)) for body in bodies]
+        await until(lambda: running(since) > 4)
+        await event(http, chunked.model)
+        await asyncio.gather(*open_, return_exceptions=True)
+        await until(lambda: running(since) == waiting(since) == 0)
+        await all_are_served(http, rng)
+        await chunked.idle(http)
     assert (running(since), waiting(since)) == (0, 0)
 
 

@@ -24,7 +24,12 @@ LONGEST_INPUT, LONGEST_OUTPUT = 220, 16
 U = LONGEST_INPUT + 2 * POOL_TOKENS
 
 POLICY = "--schedule-policy=dlpm"
-MODES = ("--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling")
+MODES = (
+    "--dllm-algorithm=LowConfidence",
+    "--dp-size=2",
+    "--disaggregation-mode=prefill",
+    "--enable-priority-scheduling",
+)
 
 Start = Callable[..., Engine]
 
@@ -242,6 +247,12 @@ def test_a_mode_that_bypasses_the_policy_is_refused_with_its_flags(sglang: str |
     assert started == ""
     for mode, refusal in zip(MODES, refused, strict=True):
         assert f"{mode.partition('=')[0]} is set; remove it" in refusal
+
+
+def test_the_server_in_rust_is_refused_by_its_variable() -> None:
+    (refusal,) = refusals([POLICY], variables={"SGLANG_RUST_SERVER": "1"})
+    assert "SGLANG_RUST_SERVER is set; remove it" in refusal
+    assert refusals(["--schedule-policy=fcfs"], variables={"SGLANG_RUST_SERVER": "1"}) == [""]
 
 
 def test_a_refusal_ends_the_engine_before_the_model_is_loaded(start: Start) -> None:

@@ -1,7 +1,7 @@
 """SGLang's scheduler as far as it moves, drops, retracts, pauses and finishes requests, with the plug-in's calls at its seams.
 
 It has no model and no cache tree. Its functions follow `sglang/srt/managers/scheduler.py` of 0.5.23, with overlap: the result of a
-batch is processed after the next one was chosen. docs/design/0011 has the table of these ways.
+batch is processed after the next one was chosen. docs/design/books has the table of these ways.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class Engine:
 
     # Events
 
-    def arrive(self, client: str, *, tokens: int, output_tokens: int, grammar: bool = False) -> None:
+    def arrive(
+        self, client: str, *, tokens: int, output_tokens: int, grammar: bool = False
+    ) -> None:
         number = len(self.sent)
         shared = [hash(client) % 997 + i for i in range(min(tokens, 64))]
         ids = [*shared, *(5000 * number + 2000 + i for i in range(max(0, tokens - 64)))]
@@ -220,7 +222,9 @@ class Engine:
     def _merge(self) -> None:
         """`get_next_batch_to_run`: the last prefill joins the batch, the prompt in chunks stays out, finished requests leave."""
         if self.last is not None and self.last.computed:
-            self.batch += [one for one in self.last.reqs if one is not self.chunk and one not in self.batch]
+            self.batch += [
+                one for one in self.last.reqs if one is not self.chunk and one not in self.batch
+            ]
             self.last = Launched(self.batch, {}, None)
         before = len(self.batch)
         self.batch = [one for one in self.batch if not one.finished()]
@@ -257,14 +261,7 @@ class Engine:
             return None
         self.waiting = scheduling.begin_pass(self.waiting, self.batch, self.chunk)
         computed: dict[EngineRequest, int] = {}
-        budget = CHUNK_TOKENS
-        if self.chunk is not None:
-            request = self.chunk
-            tokens = min(budget, context_tokens(request) - request.held_tokens, max(1, self._free()))
-            self._compute(request, tokens, computed)
-            budget -= tokens
-            if request.held_tokens == context_tokens(request):
-                self.chunk = None
+        budget = CHUNK_TOKENS - self._continue_chunk(computed)
         for one in self.waiting:
             if budget <= 0:
                 break
@@ -291,6 +288,18 @@ class Engine:
         scheduling.end_pass()
         self.waiting = [one for one in self.waiting if one not in computed]
         return Launched([_req(one) for one in computed], computed, self.chunk) if computed else None
+
+    def _continue_chunk(self, computed: dict[EngineRequest, int]) -> int:
+        """The next chunk of the prompt in chunks; returns its tokens."""
+        request = self.chunk
+        if request is None:
+            return 0
+        rest = context_tokens(request) - request.held_tokens
+        tokens = min(CHUNK_TOKENS, rest, max(1, self._free()))
+        self._compute(request, tokens, computed)
+        if tokens == rest:
+            self.chunk = None
+        return tokens
 
     def _decode(self) -> Launched | None:
         giving = self.scheduling.giving()
@@ -341,7 +350,11 @@ class Engine:
         computed[request] = tokens
 
     def _free(self) -> int:
-        running: Iterable[Req] = {*self.batch, *self._in_flight(), *([self.chunk] if self.chunk else [])}
+        running: Iterable[Req] = {
+            *self.batch,
+            *self._in_flight(),
+            *([self.chunk] if self.chunk else []),
+        }
         return POOL_TOKENS - sum(one.held_tokens for one in running)
 
     def _count_stall(self) -> None:

@@ -1,5 +1,5 @@
 """What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, requests that bypassed the policy,
-and books that were rebuilt."""
+books that were rebuilt, and all requests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ _REFUSED: Final = Counter(
     "Requests served as the unknown client because their client key is missing or invalid.",
     ["reason"],
 )
+_REQUESTS: Final = Counter(
+    "evenkeel_engine_requests",
+    "Requests that came into the waiting queue, probes of the engine excepted.",
+)
 _BYPASSED: Final = Counter(
     "evenkeel_engine_policy_bypassed",
     "Requests that entered the batch although the policy did not propose them.",
@@ -31,7 +35,7 @@ _BYPASSED: Final = Counter(
 
 _STALLED: Final = Counter(
     "evenkeel_engine_stalls",
-    "Times that requests waited and the policy proposed none for 5 s while nothing ran, or for 60 s, so that the plug-in rebuilt its books.",
+    "Times that the plug-in rebuilt its books, since requests waited and the policy proposed none for 5 s (60 s while requests ran).",
 )
 
 
@@ -49,6 +53,11 @@ def inactive(reason: str) -> None:
 def refused(reason: str) -> None:
     """Count a client key that could not be read."""
     _REFUSED.labels(reason=reason).inc()
+
+
+def requests(count: int) -> None:
+    """Count requests that came into the waiting queue."""
+    _REQUESTS.inc(count)
 
 
 def bypassed() -> None:

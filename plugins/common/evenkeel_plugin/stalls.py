@@ -1,4 +1,4 @@
-"""Notices an engine that admits no request although requests wait and it refuses none (docs/design/0011).
+"""Notices an engine that admits no request although requests wait and it refuses none (docs/design/books).
 
 No request waits for long because of the policy alone. If one does, the plug-in's books do not match the engine.
 """
@@ -17,23 +17,24 @@ class Stalls:
     """Since when each pass of one engine ended without a proposal."""
 
     def __init__(self) -> None:
-        self._began_s: float | None = None
+        self.began_s: float | None = None
+        """Time of the first of these passes; None: the last pass proposed a request."""
         self._idle_s: float | None = None
 
     def over(self) -> None:
         """A pass proposed a request, or none waits."""
-        self._began_s = self._idle_s = None
+        self.began_s = self._idle_s = None
 
     def passed(self, now_s: float, *, idle: bool) -> float | None:
         """A pass ended without a proposal, and requests wait; `idle`: nothing runs. Returns the seconds since the first of these
         passes if that is too long. The time starts again then."""
-        if self._began_s is None:
-            self._began_s = now_s
+        if self.began_s is None:
+            self.began_s = now_s
         if not idle:
             self._idle_s = None
         elif self._idle_s is None:
             self._idle_s = now_s
-        seconds = now_s - self._began_s
+        seconds = now_s - self.began_s
         if seconds < BUSY_S and (self._idle_s is None or now_s - self._idle_s < IDLE_S):
             return None
         self.over()

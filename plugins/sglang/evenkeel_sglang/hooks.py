@@ -236,8 +236,9 @@ def received(result: list[Any] | None, receiver: Any) -> None:
 
 def process_input(scheduler: Any, recv_reqs: list[Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
     """Before `Scheduler.process_input_requests`: take out the first rank's time. A paused engine does nothing else."""
-    if _scheduling is not None and scheduler._engine_paused:
-        _look(_scheduling, scheduler, scheduler.running_batch)
+    if scheduler._engine_paused and _scheduling is not None:
+        running = scheduler.running_batch.reqs
+        _scheduling.look(scheduler.waiting_queue, running, scheduler.chunked_req)
     return (scheduler, recv_reqs if _rank_clock is None else _rank_clock.read(recv_reqs)), {}
 
 
@@ -245,7 +246,7 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         if _scheduling is not None:
-            _look(_scheduling, scheduler, running_batch)
+            _scheduling.look(scheduler.waiting_queue, running_batch.reqs, scheduler.chunked_req)
             if running_batch.batch_is_full and _scheduling.wants_pass():
                 running_batch.batch_is_full = False
             plan = _without_chunk(_scheduling, original, scheduler, running_batch)
@@ -256,10 +257,6 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
         if _scheduling is not None:
             _scheduling.end_pass()
             _collector.look(idle=running_batch.is_empty() and not scheduler.waiting_queue)
-
-
-def _look(scheduling: Scheduling, scheduler: Any, running_batch: Any) -> None:
-    scheduling.look(scheduler.waiting_queue, running_batch.reqs, scheduler.chunked_req)
 
 
 def _without_chunk(
@@ -364,6 +361,7 @@ def _announce(
     metrics.active(name)
     scheduling.refused = metrics.refused
     scheduling.bypassed = metrics.bypassed
+    scheduling.received = metrics.requests
     scheduling.stalled = metrics.stalled
     reports = "no reports"
     if settings.reports_port is not None:

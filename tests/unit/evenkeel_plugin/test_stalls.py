@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.memory_shares import MemoryShares
@@ -58,7 +56,10 @@ def test_books_that_let_no_request_enter_an_idle_engine_are_rebuilt(
     loop.now_s = IDLE_S + 0.1
     assert loop.step() == ["r1"]
     assert len(stalls) == 1
-    assert "1 requests wait, and none was proposed for 5 s: the books are rebuilt (0 run)" in caplog.text
+    assert (
+        "1 requests wait, and none was proposed for 5 s: the books are rebuilt (0 run)"
+        in caplog.text
+    )
     loop.forward(is_prefill=True, finish=["r1"])
     assert not loop.scheduling.busy
     loop.send(req("r2", "r", base=900))
@@ -79,7 +80,9 @@ def test_an_engine_that_has_no_room_does_not_stall() -> None:
 def test_rebuilt_books_hold_what_the_engine_does() -> None:
     loop = Loop(slots=3, time=EngineTime(), memory=MemoryShares(1000))
     loop.cached["a0"] = 16
-    loop.send(req("a0"), req("b0", "b", base=500), req("c0", "c", base=900), req("d0", "d", base=1300))
+    loop.send(
+        req("a0"), req("b0", "b", base=500), req("c0", "c", base=900), req("d0", "d", base=1300)
+    )
     assert loop.step() == ["a0", "b0", "c0"]
     loop.scheduling.processed(loop.running[2:], is_prefill=True)  # in chunks: no token yet
     for is_prefill in (True, False, False):
@@ -130,7 +133,7 @@ def test_what_is_computed_without_the_queue_is_counted_once() -> None:
 req_once = req("never queued")
 
 
-def test_a_retracted_request_that_vanished_runs_no_longer_and_pays_for_its_output() -> None:
+def test_a_retracted_request_that_vanished_leaves_and_pays_for_its_output() -> None:
     """SGLang's abort takes it out of the queue without a reason."""
     loop = Loop(time=EngineTime(), memory=MemoryShares(1000))
     loop.send(req("a0"))

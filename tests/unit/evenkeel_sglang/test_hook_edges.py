@@ -194,7 +194,8 @@ def test_each_hook_is_sglangs_own_function_without_a_policy(
     assert hooks.reserve_all(original, ["r"]) == "of sglang"
     inquirer = SimpleNamespace(get_waiting_queue=lambda: ["r"])
     assert hooks.pending_tokens(original, inquirer, 4) == "of sglang"
-    assert hooks.process_input("s", ["x"]) == (("s", ["x"]), {})
+    paused = SimpleNamespace(_engine_paused=True)
+    assert hooks.process_input(paused, ["x"]) == ((paused, ["x"]), {})
     batch = SimpleNamespace(reqs=[], forward_mode=SimpleNamespace(is_extend=lambda: True))
     hooks.process_result(original, "s", batch, "result")
     hooks.received(["x"], None)

@@ -130,7 +130,9 @@ def test_without_a_policy_of_evenkeel_the_engine_decides(monkeypatch):
 def test_a_step_compares_what_the_engine_holds_before_its_pass(monkeypatch):
     scheduling = Scheduling()
     monkeypatch.setattr(hooks, "_scheduling", scheduling)
-    hooks.new_prefill(Scheduler.get_new_batch_prefill, Scheduler("long", ["short"]), Batch(reqs=["r"]))
+    hooks.new_prefill(
+        Scheduler.get_new_batch_prefill, Scheduler("long", ["short"]), Batch(reqs=["r"])
+    )
     assert scheduling.looked == [(["short"], ["r"], "long")]
 
 
@@ -139,7 +141,10 @@ def test_a_paused_engine_compares_what_it_holds_though_no_pass_follows(monkeypat
     scheduling = Scheduling()
     monkeypatch.setattr(hooks, "_scheduling", scheduling)
     scheduler = SimpleNamespace(
-        _engine_paused=paused, running_batch=Batch(reqs=["r"]), chunked_req=None, waiting_queue=["w"]
+        _engine_paused=paused,
+        running_batch=Batch(reqs=["r"]),
+        chunked_req=None,
+        waiting_queue=["w"],
     )
     assert hooks.process_input(scheduler, ["new"]) == ((scheduler, ["new"]), {})
     assert scheduling.looked == [(["w"], ["r"], None)] * paused
