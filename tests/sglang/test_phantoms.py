@@ -20,6 +20,7 @@ from tests.support.replicas import until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
+SLOW = pytest.mark.slow
 CLIENTS = ("a", "b", "c")
 LATER = 80
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -92,7 +93,10 @@ async def update_weights(http: httpx.AsyncClient, model: Path) -> None:
     await post(http, "/continue_generation")
 
 
-@pytest.mark.parametrize("event", [abort_all, pause_in_place, update_weights])
+@pytest.mark.parametrize(
+    "event",
+    [*(pytest.param(one, marks=SLOW) for one in (abort_all, pause_in_place)), update_weights],
+)
 async def test_books_are_empty_after_what_ends_or_restarts_all_requests(
     chunked: SharedEngine, event: Callable[[httpx.AsyncClient, Path], Awaitable[None]]
 ) -> None:
@@ -111,6 +115,7 @@ async def test_books_are_empty_after_what_ends_or_restarts_all_requests(
     assert (running(since), waiting(since)) == (0, 0)
 
 
+@SLOW
 async def test_clients_that_leave_between_retractions_leave_nothing_behind(
     start: Callable[..., Engine], free_port: int
 ) -> None:

@@ -76,6 +76,8 @@ class Books:
         """Requests that were computed although the policy does not know them."""
         self.reserved_ratio: Callable[[], float] = lambda: 1.0
         """The part of the possible output that the engine reserves for running requests."""
+        self.reserved_tokens: Callable[[], int] = lambda: 0
+        """Tokens of the memory that decode steps must leave: those of the rest of a prompt in chunks."""
         self.chunk_waits: EngineRequest | None = None
         """The prompt in chunks that waits in this pass."""
         self.in_flight: Callable[[], Container[EngineRequest]] = tuple

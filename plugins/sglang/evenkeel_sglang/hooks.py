@@ -37,7 +37,13 @@ from evenkeel_plugin.request import (
 from evenkeel_plugin.scheduling import Scheduling
 
 from evenkeel_sglang import modes, seams
-from evenkeel_sglang.chunks import missing_tokens, refusal_beside, waits
+from evenkeel_sglang.chunks import (
+    free_tokens,
+    missing_tokens,
+    refusal_beside,
+    reserved_tokens,
+    waits,
+)
 from evenkeel_sglang.engine import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 
@@ -264,14 +270,25 @@ def _without_chunk(
 ) -> Any | None:
     """A pass in which the prompt in chunks waits (R13). None: it need not, or no other request can use the engine now."""
     chunk = scheduler.chunked_req
-    if chunk is None or not scheduling.should_wait(
-        chunk, scheduler.waiting_queue, running_batch.reqs
-    ):
+    if chunk is None:
         return None
-    others_decode = not running_batch.is_empty() and scheduling.must_wait(chunk)
+    waits_its_turn = scheduling.should_wait(chunk, scheduler.waiting_queue, running_batch.reqs)
+    is_idle = running_batch.is_empty()
+    is_short = not is_idle and _is_short(scheduler)
+    if not (waits_its_turn or is_short):
+        return None
+    others_decode = is_short or (not is_idle and scheduling.must_wait(chunk))
     with waits(scheduler, scheduling):
         plan = original(scheduler, running_batch)
     return plan if others_decode or plan.batch_to_run is not None else None
+
+
+def _is_short(scheduler: Any) -> bool:
+    """Whether the next chunk of the prompt does not fit into the memory."""
+    needed = reserved_tokens(scheduler, scheduler.chunked_prefill_size)
+    if not needed:
+        return False
+    return free_tokens(scheduler.token_to_kv_pool_allocator, scheduler.tree_cache) < needed
 
 
 def run_batch(
@@ -310,16 +327,28 @@ def process_result(original: Callable[..., None], scheduler: Any, batch: Any, re
 def decode_memory(
     original: Callable[..., bool], batch: Any, selected_indices: Sequence[int] | None = None
 ) -> bool:
-    """Around `ScheduleBatch.check_decode_mem`: short until the requests that give memory back are retracted (R16).
+    """Around `ScheduleBatch.check_decode_mem`: short until the requests that give memory back are retracted (R16), and while the rest of
+    a prompt in chunks would not fit.
 
     The last request stays: SGLang would abort it.
     """
-    giving = () if _scheduling is None else _scheduling.giving()
-    if giving:  # not in most steps
-        indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
-        if len(indices) > 1 and any(batch.reqs[index] in giving for index in indices):
-            return False
+    if _scheduling is not None:
+        giving, reserved = _scheduling.giving(), _scheduling.reserved_tokens()
+        if giving or reserved:  # not in most steps
+            indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
+            gives = any(batch.reqs[index] in giving for index in indices)
+            if len(indices) > 1 and (gives or _takes(batch, len(indices), reserved)):
+                return False
     return original(batch, selected_indices)
+
+
+def _takes(batch: Any, requests: int, reserved: int) -> bool:
+    """Whether a decode step of so many requests may take memory that is reserved."""
+    if not reserved:
+        return False
+    allocator = batch.token_to_kv_pool_allocator
+    needed = reserved + requests * int(allocator.page_size)
+    return free_tokens(allocator, batch.tree_cache) < needed
 
 
 def retraction_order(original: Callable[..., list[int]], reqs: Sequence[Any]) -> list[int]:
@@ -419,4 +448,5 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
     )
     scheduling.reserved_ratio = lambda: scheduler.new_token_ratio_tracker.current
     scheduling.in_flight = partial(_in_flight, scheduler)
+    scheduling.reserved_tokens = partial(reserved_tokens, scheduler)
     return scheduling
