@@ -218,12 +218,19 @@ async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> N
     async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
         call = body | {"input_ids": [body["input_ids"]] * 3}
         answers = (await http.post("/generate", json=call)).raise_for_status().json()
-        (await http.post("/generate", json=_drawn_twice(body))).raise_for_status()
+        drawn = (await http.post("/generate", json=_drawn_twice(body))).raise_for_status().json()
         await plain.idle(http)
     assert len(answers) == 3
     rows = since.rows()
+    many = rows.pop("ns/many/many")
     # SGLang asks once more before the two, to have their prompt cached.
-    assert rows.pop("ns/many/many").requests >= 3 + 2
+    assert many.requests == 3 + 2 + 1
+    # That request's token is in no usage, so it costs nothing. It was computed, so it is reported.
+    meta = [answer["meta_info"] for answer in (*answers, *drawn)]
+    output_tokens = sum(one["completion_tokens"] for one in meta)
+    assert output_tokens == 5 * 4 == many.output_tokens - 1
+    assert many.service == many.extend_tokens + 2 * output_tokens
+    assert many.extend_tokens + many.cached_tokens == (3 + 2 + 1) * 30
     assert rows == {}
 
 

@@ -398,6 +398,18 @@ def test_output_that_was_paid_elsewhere_lowers_no_deficit() -> None:
     assert loop.scheduling.snapshot()[0]["ns/a/a"].service == 4
 
 
+def test_a_request_that_asks_for_no_output_pays_for_none() -> None:
+    """SGLang computes the prompt of `n` answers in such a request first, and makes a token that no usage has."""
+    loop = Loop()
+    one = req("a0", "a")
+    one.sampling_params = Sampling(0)
+    loop.send(one)
+    loop.step()
+    loop.forward(is_prefill=True, finish=["a0"])
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert (served.extend_tokens, served.output_tokens, served.service) == (60, 1, 60)
+
+
 def test_what_is_aborted_while_no_pass_is_due_waits_no_longer_in_reports() -> None:
     """SGLang opens no pass over an empty queue."""
     loop = Loop(slots=1)
