@@ -66,9 +66,8 @@ class Books:
         self.refused = refused
         self.bypassed: Callable[[], None] = lambda: None
         """Callback for each request that entered the batch unproposed."""
-        self.received: Callable[[int], None] = lambda count: None
-        """Callback for the number of new requests, at each look that finds some."""
-        self._received = 0
+        self.received: Callable[[], None] = lambda: None
+        """Callback for each new request."""
         self.stalled: Callable[[], None] = lambda: None
         """Callback for each time that the books were rebuilt, since no pass proposed a request for long."""
         self._stalls = Stalls()
@@ -138,9 +137,6 @@ class Books:
                 self._arrive(request, now_s)
         if not is_longer:  # in the engine's order again
             self._waiting = {one: self._waiting[one] for one in queue if one in self._waiting}
-        if self._received:
-            self.received(self._received)
-            self._received = 0
         # After the arrivals: retracted requests wait again.
         if gone := self._running.keys() - batch:
             self._drop(gone, chunk)
@@ -206,7 +202,7 @@ class Books:
             if self._matching is not None:
                 self._matching.end(request)
         else:
-            self._received += 1
+            self.received()
             scheduled = scheduled_of(request, now_s, refused=self.refused)
             self._shares.opened(scheduled)
             self.policy.arrive(scheduled, now_s)

@@ -55,9 +55,9 @@ def refused(reason: str) -> None:
     _REFUSED.labels(reason=reason).inc()
 
 
-def requests(count: int) -> None:
-    """Count requests that came into the waiting queue."""
-    _REQUESTS.inc(count)
+def received() -> None:
+    """Count a request that came into the waiting queue."""
+    _REQUESTS.inc()
 
 
 def bypassed() -> None:

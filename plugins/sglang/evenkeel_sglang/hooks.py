@@ -390,7 +390,7 @@ def _announce(
     metrics.active(name)
     scheduling.refused = metrics.refused
     scheduling.bypassed = metrics.bypassed
-    scheduling.received = metrics.requests
+    scheduling.received = metrics.received
     scheduling.stalled = metrics.stalled
     reports = "no reports"
     if settings.reports_port is not None:

@@ -80,7 +80,7 @@ class FairScheduler(AsyncScheduler):
         ordering, accounts = policy_of(policy, settings)
         found = Scheduling(ordering, accounts, match=self._cached_tokens, refused=_refused)
         found.bypassed = _bypassed
-        found.received = metrics.requests
+        found.received = metrics.received
         found.stalled = metrics.stalled
         return found
 

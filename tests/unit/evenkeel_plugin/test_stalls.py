@@ -161,3 +161,15 @@ def test_a_request_of_another_batch_of_the_engine_stays() -> None:
     assert loop.scheduling.busy
     loop.scheduling.look(loop.waiting_queue, [])
     assert not loop.scheduling.busy
+
+
+def test_new_requests_are_counted_and_retracted_ones_and_probes_are_not() -> None:
+    loop = Loop()
+    counted: list[None] = []
+    loop.scheduling.received = lambda: counted.append(None)
+    loop.send(req("a0"), Req("HEALTH_CHECK_1", None, [1]), Req("x", None, [1, 2]))
+    loop.step()
+    assert len(counted) == 2
+    loop.send(loop.running.pop())
+    loop.step()
+    assert len(counted) == 2
