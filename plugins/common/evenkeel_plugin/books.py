@@ -101,8 +101,10 @@ class Books:
         return self._giving
 
     def gave(self, remaining: Collection[EngineRequest]) -> None:
-        """The engine retracted those of `giving` that are not among the `remaining` requests."""
-        self._given |= {one: None for one in self._giving if one not in remaining}
+        """The engine retracted those of `giving` that are not among the `remaining` requests. A prompt in chunks is in no batch that
+        decodes, so it stays."""
+        gone = (one for one in self._giving if one not in remaining)
+        self._given |= {one: None for one in gone if self._running[one].decodes}
         self._giving.clear()
 
     def is_above_share(self, request: EngineRequest) -> bool:
