@@ -18,6 +18,7 @@ from evenkeel_contract.engineflags import (
     canonical,
     one_of,
 )
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
@@ -313,6 +314,23 @@ def exposure_takes_what_is_ours(service: FairInferenceService) -> Iterator[Fault
                     yield Fault(path, "is set by Evenkeel; choose another name")
 
 
+# What controllers insert into their own configuration as it is: of ingress-nginx, NGINX, HAProxy (haproxy.org), HAProxy Ingress.
+_CODE: Final = re.compile(r".*-snippets?|(haproxy-)?ingress\.(github\.io|kubernetes\.io)/config-.*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def exposure_annotations_are_code(service: FairInferenceService) -> Iterator[Fault]:
+    exposure = service.spec.exposure
+    for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
+        for key, value in {} if part is None else part.annotations.items():
+            path = f"spec.exposure.{name}.annotations[{show(key)}]"
+            if _CODE.fullmatch(key):
+                message = "is text that the controller adds to its own configuration, which all hosts share; set it in the controller"
+                yield Fault(path, message)
+            elif _CONTROL.search(value):
+                yield Fault(path, "must have no line breaks and no control characters")
+
+
 def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
     limits, qoe = service.spec.router.limits, service.spec.router.qoe
     if limits.max_body_size.whole > 1024**3:
@@ -332,6 +350,13 @@ def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
     for name, time in times.items():
         if time.seconds > 7 * 24 * 3600:
             yield Fault(f"spec.router.{name}", f"must be at most 168h, not {time.text}")
+
+
+def routers_field_is_allowed(service: FairInferenceService) -> Iterator[Fault]:
+    if any(name in ROUTER_FIELDS for name in service.spec.router.allow_fields):
+        yield Fault(
+            "spec.router.allowFields", "names a field that routers set themselves; remove it"
+        )
 
 
 def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:
@@ -374,10 +399,12 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     file_store_has_several_routers,
     store_and_its_settings_differ,
     limits_are_beyond_reason,
+    routers_field_is_allowed,
     scaling_bounds_are_crossed,
     cap_per_client_is_out_of_range,
     exposed_twice,
     exposure_takes_what_is_ours,
+    exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
 )

@@ -64,7 +64,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"replica_.*|ledger_report_age_seconds", REPLICA),
     (r"ledger_peer_age_seconds", Labels("Other routers", ("model_name", "peer"), "one for each other router")),
     (r"ledger_store_age_seconds", Labels("Store", ("model_name", "operation"), "two: `load` and `save`")),
-    (r"stripped_total", Labels("Removed fields", ("model_name", "field"), "one for each guarded field or header")),
+    (r"stripped_total", Labels("Removed fields", ("model_name", "field"), "one for each field and header that is known, and `other`")),
     (r"prefix_(predicted|reported|error)_.*", Labels("Predictions", ("model_name", "mode"), "three: `text`, `estimated`, `exact`")),
     (r"untokenised_total", Labels("Prompts without tokens", ("model_name", "reason"), "one for each of nine reasons")),
     (r".*", MODEL),
@@ -73,6 +73,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
 OPERATOR: Final[tuple[tuple[str, Labels], ...]] = (
     (r"pass_total", Labels("Passes", ("kind", "outcome"), "one for each kind and outcome")),
     (r"pass_seconds", Labels("Duration of passes", ("kind",), "one for each kind")),
+    (r"watch_failing", Labels("Failing watches", ("watch",), "one for each failing watch")),
     (r"write_total", Labels("Writes", ("verb",), "one for each verb")),
     (r"replicas_.*", Labels("Replicas of services", (*SERVICE, "component"), "two for each service")),
     (r"condition", Labels("Conditions of services", (*SERVICE, "type", "status", "reason"), "one for each condition of a service")),

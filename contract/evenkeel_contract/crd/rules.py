@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
@@ -64,6 +65,7 @@ def _on_field(field: str, problem: str, *, mirrors: str, rule: str) -> Rule:
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
+    "exposure_annotations_are_code": "checks every entry of unbounded maps, which exceeds CEL's cost budget",
     "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
     "keys_share_a_secret": "compares every pair of up to 1000 keys, which exceeds CEL's cost budget",
     "template_bypasses_the_policy": "reads a field without a schema, which CEL cannot",
@@ -307,6 +309,12 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "must be 1 with state.store File; use Peers or Redis for more routers",
             mirrors="file_store_has_several_routers",
             rule="self.state.store != 'File' || !has(self.replicas) || self.replicas == 1",
+        ),
+        _on_field(
+            "allowFields",
+            "names a field that routers set themselves; remove it",
+            mirrors="routers_field_is_allowed",
+            rule=f"!self.allowFields.exists(name, name in {list(ROUTER_FIELDS)})",
         ),
     ),
     State: (
