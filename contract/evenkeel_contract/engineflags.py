@@ -1,4 +1,4 @@
-"""Flags of engines that a spec may not hold, because Evenkeel sets them or because requests would bypass the policy."""
+"""Flags and variables of engines that a spec may not hold, because Evenkeel sets them or because requests would bypass the policy."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ OWNED_FLAGS: Final = (
 BYPASSING_FLAGS: Final = (
     "--data-parallel-size",
     "--disaggregation-mode",
+    "--dllm-algorithm",
     "--dp",
     "--dp-size",
     "--enable-priority-scheduling",
@@ -54,6 +55,9 @@ BYPASSING_FLAGS: Final = (
     "--scheduling-policy",
 )
 """Flags of SGLang and vLLM with which something else than the replica policy orders requests. The plug-ins refuse them too."""
+
+BYPASSING_VARIABLES: Final = ("SGLANG_RUST_SERVER",)
+"""Environment variables that do the same. With SGLang's server in Rust requests have no client key, so all are of the unknown client."""
 
 NO_FLAG_SHORTER_THAN: Final = 4  # characters of an abbreviated flag; `--h` is ambiguous
 

@@ -7,11 +7,17 @@ paths and never raises. The operator reports them in condition SpecValid; `evenk
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.engineflags import BYPASSING_FLAGS, OWNED_FLAGS, canonical, one_of
+from evenkeel_contract.engineflags import (
+    BYPASSING_FLAGS,
+    BYPASSING_VARIABLES,
+    OWNED_FLAGS,
+    canonical,
+    one_of,
+)
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
@@ -230,6 +236,17 @@ def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
             yield Fault(path, f"{bypassing} lets requests bypass the replica policy; remove it")
 
 
+def template_bypasses_the_policy(service: FairInferenceService) -> Iterator[Fault]:
+    containers = service.spec.engine.template.spec.get("containers")
+    for index, container in enumerate(containers if isinstance(containers, list) else ()):
+        listed = container.get("env") if isinstance(container, Mapping) else None
+        for number, entry in enumerate(listed if isinstance(listed, list) else ()):
+            name = entry.get("name") if isinstance(entry, Mapping) else None
+            if name in BYPASSING_VARIABLES:
+                path = f"spec.engine.template.spec.containers[{index}].env[{number}]"
+                yield Fault(path, f"{name} lets requests bypass the replica policy; remove it")
+
+
 _SHARED: Final = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
 
 
@@ -377,6 +394,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     adapters_have_the_name_of_the_model,
     replicas_and_autoscaling_are_both_given,
     arguments_are_owned,
+    template_bypasses_the_policy,
     rollout_cannot_move,
     file_store_has_several_routers,
     store_and_its_settings_differ,

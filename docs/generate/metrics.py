@@ -81,6 +81,7 @@ OPERATOR: Final[tuple[tuple[str, Labels], ...]] = (
 )  # fmt: skip
 ENGINE: Final[tuple[tuple[str, Labels], ...]] = (
     (r"policy_active", Labels("Policy", ("policy",), "one")),
+    (r"(requests|stalls|policy_bypassed)_total", Labels("Requests in an engine", (), "one")),
     (r".*", Labels("Client keys", ("reason",), "one for each reason")),
 )
 

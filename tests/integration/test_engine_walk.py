@@ -84,10 +84,10 @@ class Scheduler:
         hooks.new_prefill(Scheduler.prefill, self, Batch(self.running))
         self.forward(Batch(self.running))
 
-    def prefill(self, _running: Batch) -> None:
+    def prefill(self, running: Batch) -> None:
         if not self.waiting_queue:  # there is no prompt in chunks either
             return
-        hooks.calc_priority(_never, self, self.waiting_queue)
+        hooks.calc_priority(_never, self, self.waiting_queue, running)
         for request in self.waiting_queue:
             hooks.add_request(Scheduler.add_one_req, self, request)
         self.waiting_queue = [one for one in self.waiting_queue if one not in self.can_run_list]

@@ -24,7 +24,12 @@ LONGEST_INPUT, LONGEST_OUTPUT = 220, 16
 U = LONGEST_INPUT + 2 * POOL_TOKENS
 
 POLICY = "--schedule-policy=dlpm"
-MODES = ("--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling")
+MODES = (
+    "--dllm-algorithm=LowConfidence",
+    "--dp-size=2",
+    "--disaggregation-mode=prefill",
+    "--enable-priority-scheduling",
+)
 
 Start = Callable[..., Engine]
 
@@ -213,12 +218,19 @@ async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> N
     async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
         call = body | {"input_ids": [body["input_ids"]] * 3}
         answers = (await http.post("/generate", json=call)).raise_for_status().json()
-        (await http.post("/generate", json=_drawn_twice(body))).raise_for_status()
+        drawn = (await http.post("/generate", json=_drawn_twice(body))).raise_for_status().json()
         await plain.idle(http)
     assert len(answers) == 3
     rows = since.rows()
+    many = rows.pop("ns/many/many")
     # SGLang asks once more before the two, to have their prompt cached.
-    assert rows.pop("ns/many/many").requests >= 3 + 2
+    assert many.requests == 3 + 2 + 1
+    # That request's token is in no usage, so it costs nothing. It was computed, so it is reported.
+    meta = [answer["meta_info"] for answer in (*answers, *drawn)]
+    output_tokens = sum(one["completion_tokens"] for one in meta)
+    assert output_tokens == 5 * 4 == many.output_tokens - 1
+    assert many.service == many.extend_tokens + 2 * output_tokens
+    assert many.extend_tokens + many.cached_tokens == (3 + 2 + 1) * 30
     assert rows == {}
 
 
@@ -242,6 +254,12 @@ def test_a_mode_that_bypasses_the_policy_is_refused_with_its_flags(sglang: str |
     assert started == ""
     for mode, refusal in zip(MODES, refused, strict=True):
         assert f"{mode.partition('=')[0]} is set; remove it" in refusal
+
+
+def test_the_server_in_rust_is_refused_by_its_variable() -> None:
+    (refusal,) = refusals([POLICY], variables={"SGLANG_RUST_SERVER": "1"})
+    assert "SGLANG_RUST_SERVER is set; remove it" in refusal
+    assert refusals(["--schedule-policy=fcfs"], variables={"SGLANG_RUST_SERVER": "1"}) == [""]
 
 
 def test_a_refusal_ends_the_engine_before_the_model_is_loaded(start: Start) -> None:

@@ -64,6 +64,10 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
     ),
     "an image by the back door": (_container(image="x"), f"{_TEMPLATE}.spec.containers[0].image"),
     "another command": (_container(command=["sh"]), f"{_TEMPLATE}.spec.containers[0].command"),
+    "a variable that bypasses the policy": (
+        _container(env=[{"name": "SGLANG_RUST_SERVER", "value": "1"}]),
+        f"{_TEMPLATE}.spec.containers[0].env[0]",
+    ),
     "a variable of ours": (
         changed(SERVICE, {f"{_TEMPLATE}.spec": {"env": [{"name": "EVENKEEL_REJOIN"}]}}),
         f"{_TEMPLATE}.spec.env[0]",

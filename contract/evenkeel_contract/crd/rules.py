@@ -68,6 +68,7 @@ LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_annotations_are_code": "checks every entry of unbounded maps, which exceeds CEL's cost budget",
     "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
     "keys_share_a_secret": "compares every pair of up to 1000 keys, which exceeds CEL's cost budget",
+    "template_bypasses_the_policy": "reads a field without a schema, which CEL cannot",
     "external_template_is_given": "reads a field without a schema, which CEL cannot",
 }
 

@@ -76,6 +76,10 @@ class EngineTime:
         self._protected_lagging: Clients | None = None
         """Clients with a lag for which others may have to wait now; None: to be computed."""
 
+    def restarted(self) -> EngineTime:
+        """A new account with the same settings."""
+        return EngineTime(isolation=self._isolation)
+
     # The way of a request
 
     def open(self, request: Request) -> None:

@@ -99,6 +99,10 @@ class MemoryShares:
         self._due: tuple[_Member, int] | None = None
         """A client whose claim has to be met now, and the tokens that it lacks."""
 
+    def restarted(self) -> MemoryShares:
+        """A new account of the same pool."""
+        return MemoryShares(self._pool_tokens)
+
     # The way of a request
 
     def opens(self, request: Request) -> None:
@@ -116,14 +120,14 @@ class MemoryShares:
         self._hold(client, request, request.extend_tokens)
         client.since_s = inf
 
-    def decodes(self, request: Request) -> None:
-        """The prefill of a request is complete, with its first token."""
+    def decodes(self, request: Request, *, tokens: int = 1) -> None:
+        """The prefill of a request is complete, with its first `tokens`."""
         client = self._clients[request]
         self._decoding[request] = None
         for member in _line(client):
             member.decoding += 1
         # Less the steps so far: then no decode step needs to update the sums.
-        self._hold(client, request, 1 - self._steps)
+        self._hold(client, request, tokens - self._steps)
 
     def stepped(self, steps: int) -> None:
         """All requests that decode produced so many tokens."""
@@ -145,6 +149,8 @@ class MemoryShares:
         """A request ended; it had left the batch."""
         client = self._clients.pop(request)
         del client.waiting[request]
+        if self._due is not None and self._due[0] is client and not client.waiting:
+            self._due = None  # its claim ends with its last request
         for member in _line(client):
             member.open -= 1
             if not member.open:

@@ -15,6 +15,13 @@ class Shares:
         self.memory = memory
         self.turns = PassTurns(time)
 
+    def restarted(self) -> Shares:
+        """New accounts with the same settings, in which nothing happened yet."""
+        return Shares(
+            time=None if self.time is None else self.time.restarted(),
+            memory=None if self.memory is None else self.memory.restarted(),
+        )
+
     # The way of a request
 
     def opened(self, request: Request) -> None:
@@ -31,12 +38,12 @@ class Shares:
         if self.memory is not None:
             self.memory.starts(request)
 
-    def decoding(self, request: Request) -> None:
-        """The prefill of a request is complete, with its first token."""
+    def decoding(self, request: Request, *, tokens: int = 1) -> None:
+        """The prefill of a request is complete, with its first `tokens`."""
         if self.time is not None:
             self.time.decodes(request)
         if self.memory is not None:
-            self.memory.decodes(request)
+            self.memory.decodes(request, tokens=tokens)
 
     def stopped(self, request: Request) -> None:
         """A request leaves the batch, at its end or before."""

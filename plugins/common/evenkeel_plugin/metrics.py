@@ -1,4 +1,5 @@
-"""What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, and requests that bypassed the policy."""
+"""What the plug-ins add to the engine's `/metrics` (design §8): the active policy, unreadable client keys, requests that bypassed the policy,
+books that were rebuilt, and all requests."""
 
 from __future__ import annotations
 
@@ -23,9 +24,18 @@ _REFUSED: Final = Counter(
     "Requests served as the unknown client because their client key is missing or invalid.",
     ["reason"],
 )
+_REQUESTS: Final = Counter(
+    "evenkeel_engine_requests",
+    "Requests that came into the waiting queue, probes of the engine excepted.",
+)
 _BYPASSED: Final = Counter(
     "evenkeel_engine_policy_bypassed",
     "Requests that entered the batch although the policy did not propose them.",
+)
+
+_STALLED: Final = Counter(
+    "evenkeel_engine_stalls",
+    "Times that the plug-in rebuilt its books, since requests waited and the policy proposed none for 5 s (60 s while requests ran).",
 )
 
 
@@ -45,6 +55,16 @@ def refused(reason: str) -> None:
     _REFUSED.labels(reason=reason).inc()
 
 
+def received() -> None:
+    """Count a request that came into the waiting queue."""
+    _REQUESTS.inc()
+
+
 def bypassed() -> None:
     """Count a request that entered the batch unproposed."""
     _BYPASSED.inc()
+
+
+def stalled() -> None:
+    """Count books that were rebuilt."""
+    _STALLED.inc()

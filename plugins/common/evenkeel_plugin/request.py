@@ -104,19 +104,22 @@ def scheduled_of(
     except ClientKeyError:
         refused("missing" if text is None else "malformed")
         key, client, tenant = UNKNOWN, UNKNOWN.identity, UNKNOWN.tenant_identity
+    most = request.sampling_params.max_new_tokens
+    # SGLang makes a token for a request without output, which no usage has: with `n` it computes the prompt in one first.
+    unasked = 1 if most == 0 else 0
     return Scheduled(
         id=request.rid,
         client=client,
         tenant=tenant,
         arrival_s=now_s,
         input_tokens=len(request.origin_input_ids),
-        max_output_tokens=request.sampling_params.max_new_tokens or 0,
+        max_output_tokens=most or 0,
         client_weight=key.client_weight,
         tenant_weight=key.tenant_weight,
         seed=key.seed,
         tenant_seed=key.tenant_seed,
         charge_input=not key.retried_by_fleet,
-        paid_output_tokens=key.paid_output_tokens,
+        paid_output_tokens=max(key.paid_output_tokens, unasked),
         engine=request,
     )
 

@@ -1,51 +1,24 @@
 """A replica policy in charge of SGLang's waiting queue: one per scheduler process.
 
-It keeps the policy's view of waiting and running requests equal to the engine's, lets the policy's pass decide which request
-the engine tries next, and reports the result of each try to the policy.
-
-There are no hooks for arrivals, aborts and retractions. SGLang has a dozen places that touch its queue, different ones in
-every version. So before every pass the queue is compared with the policy's view, which costs less than sorting it.
+It keeps the policy's view of waiting and running requests equal to the engine's (`books`), lets the policy's pass decide which
+request the engine tries next, and reports the result of each try to the policy.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from operator import methodcaller
-from time import monotonic
+from collections.abc import Collection, Generator, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import Final
 
-from evenkeel_contract.reportbook import Accounts
-from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.replica.contract import (
-    AdmissionResult,
-    ClientDeficits,
-    ReplicaPolicy,
-    Request,
-)
-from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.memory_shares import MemoryShares
-from evenkeel_fairshare.replica.shares import Shares
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 
-from evenkeel_plugin.matching import AdapterLoads, Matching
+from evenkeel_plugin.books import Books
 from evenkeel_plugin.queue_walk import WaitingQueue
-from evenkeel_plugin.request import (
-    EngineRequest,
-    Reservations,
-    Scheduled,
-    context_tokens,
-    is_probe,
-    prefix_tokens,
-    scheduled_of,
-    was_aborted,
-)
+from evenkeel_plugin.request import EngineRequest, Scheduled
 
 logger = logging.getLogger(__name__)
 
-
-_finished = methodcaller("finished")
 
 NOTHING: Final[Mapping[EngineRequest, int]] = MappingProxyType({})
 
@@ -53,61 +26,37 @@ Pass = Generator[Request, AdmissionResult, None]
 """A pass of the policy."""
 
 
-class Scheduling:
+class Scheduling(Books):
     """The policy's side of one scheduler. Called by one thread; `snapshot` by any."""
 
-    def __init__(
-        self,
-        policy: ReplicaPolicy,
-        accounts: Accounts,
-        *,
-        match: Callable[[EngineRequest], int],
-        time: EngineTime | None = None,
-        memory: MemoryShares | None = None,
-        adapters: AdapterLoads | None = None,
-        refused: Callable[[str], None] = lambda reason: None,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13), `memory` its KV pool (R16); `refused` is called for each client key that
-        could not be read. With several ranks `clock` must give them all the same time, or their orders would differ."""
-        self.policy = policy
-        self._accounts = accounts
-        self._matching = Matching(match) if policy.matches_prefix else None
-        self._shares = Shares(time=time, memory=memory)
-        self._giving: dict[EngineRequest, None] = {}
-        """Running requests that the engine has to retract: their client holds more than its share, and another one has a claim."""
-        self._given: dict[EngineRequest, None] = {}
-        """Requests that gave memory back and are not in the queue yet."""
-        self.reservations = Reservations(self._client_of)
-        self._adapters = adapters or AdapterLoads()
-        self.refused = refused
-        self.bypassed: Callable[[], None] = lambda: None
-        """Callback for each request that entered the batch unproposed."""
-        self.reserved_ratio: Callable[[], float] = lambda: 1.0
-        """The part of the possible output that the engine reserves for running requests."""
-        self.chunk_waits: EngineRequest | None = None
-        """The prompt in chunks that waits in this pass."""
-        self._clock = clock
-        self._waiting: dict[EngineRequest, Scheduled] = {}
-        self._waiting_tokens = 0
-        """Context tokens of the waiting requests."""
-        self._running: dict[EngineRequest, Scheduled] = {}
-        self._decoded = 0
-        """Requests with new output since the last pass, those of each step counted."""
-        self._answer: AdmissionResult | None = None
-        self._proposed: EngineRequest | None = None
-        self._pass: Generator[EngineRequest, None, None] | None = None
-        self._queue: WaitingQueue | None = None
-        self._lock = threading.Lock()
+    _stalled_s: float | None = None
+    """How long no pass proposed a request, if that was too long: the next pass rebuilds the books."""
+    _decoded = 0
+    """Requests with new output since the last pass, those of each step counted."""
+    _answer: AdmissionResult | None = None
+    _proposed: EngineRequest | None = None
+    _pass: Generator[EngineRequest, None, None] | None = None
+    _queue: WaitingQueue | None = None
 
     def begin_pass(
-        self, queue: Sequence[EngineRequest], *, walker: CodeType | None = None
+        self,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        chunk: EngineRequest | None = None,
+        *,
+        walker: CodeType | None = None,
     ) -> WaitingQueue:
-        """Compare the engine's queue with the policy's, and open a pass over it, for the loop of `walker`."""
+        """Compare what the engine holds with the policy's view, and open a pass over its queue, for the loop of `walker`.
+
+        `batch`: the requests that run; `chunk`: the prompt in chunks that SGLang continues.
+        """
         self.end_pass()
         self._adapters.begin_pass()
         with self._lock:
-            self._reconcile(queue)
+            self._reconcile(queue, batch, chunk)
+            if self._stalled_s is not None:
+                self._rebuild(self._stalled_s)
+                self._stalled_s = None
             if self._matching is not None:
                 matches, self._decoded = self._matching.refresh(decoded=self._decoded), 0
                 for request, matched_tokens in matches.items():
@@ -117,7 +66,7 @@ class Scheduling:
         # Requests that the policy does not know by now are probes.
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
-        self._pass = self._proposals(probes)
+        self._pass = self._proposals(probes, batch, chunk)
         self._queue = WaitingQueue(queue, self._pass, walker)
         return self._queue
 
@@ -137,12 +86,18 @@ class Scheduling:
         self.end_pass()
         return self._waiting_tokens if len(queue) == len(self._waiting) else None
 
-    def look(self, queue: Sequence[EngineRequest]) -> None:
-        """Compare the queues between passes. No pass follows where all waiting requests are aborted, and reports
-        would show them as waiting."""
-        if len(queue) < len(self._waiting):
+    def look(
+        self,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        chunk: EngineRequest | None = None,
+    ) -> None:
+        """Compare what the engine holds between passes. No pass follows where all waiting requests are aborted or the engine is
+        paused, and reports would still show them."""
+        held = len(batch) + (chunk is not None)
+        if held < len(self._running) or len(queue) < len(self._waiting):
             with self._lock:
-                self._reconcile(queue)
+                self._reconcile(queue, batch, chunk)
 
     def tried(self, request: EngineRequest, *, admitted: bool) -> None:
         """Note the result of the last proposal."""
@@ -172,38 +127,26 @@ class Scheduling:
         """Asked while memory is full: whether a pass has to follow for clients below their shares of it (R16)."""
         return bool(self._waiting) and self._shares.wants_pass(self._clock())
 
-    def giving(self) -> Collection[EngineRequest]:
-        """Running requests that the engine has to retract now (R16)."""
-        for one in self._shares.given_back():
-            assert isinstance(one, Scheduled)
-            self._giving[one.engine] = None
-        return self._giving
-
-    def gave(self, remaining: Collection[EngineRequest]) -> None:
-        """The engine retracted those of `giving` that are not among the `remaining` requests."""
-        self._given |= {one: None for one in self._giving if one not in remaining}
-        self._giving.clear()
-
-    def is_above_share(self, request: EngineRequest) -> bool:
-        """Whether the client of a running request holds more than its share of the memory."""
-        scheduled = self._running.get(request)
-        return scheduled is not None and self._shares.is_above_share(scheduled)
-
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
         scheduled = self._running.get(request)
         return scheduled is not None and self._shares.must_wait(scheduled)
 
-    def should_wait(self, request: EngineRequest, queue: Sequence[EngineRequest]) -> bool:
+    def should_wait(
+        self,
+        request: EngineRequest,
+        queue: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+    ) -> bool:
         """Whether the next chunk of a prompt has to wait, or requests that wait in the queue go before it."""
         with self._lock:
-            self._reconcile(queue)
+            self._reconcile(queue, batch, request)
         scheduled = self._running.get(request)
         return scheduled is not None and self._shares.should_wait(scheduled)
 
     def processed(
         self,
-        batch: Iterable[EngineRequest],
+        batch: Collection[EngineRequest],
         *,
         is_prefill: bool,
         seconds: float = 0.0,
@@ -215,6 +158,8 @@ class Scheduling:
         """
         with self._lock:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
+            if len(running) < len(batch):
+                self._count_unknown(batch)
             self._account_time(running, seconds, computed)
             grown = self._charge(running)
             has_decoded = not is_prefill or 0 < len(computed) < len(running)
@@ -222,28 +167,12 @@ class Scheduling:
                 self._shares.memory.stepped(1)
             self._begin_decoding(grown)
             self._decoded += len(grown)
-            for scheduled in running:
-                request = scheduled.engine
-                if request.finished():
-                    self._leave(scheduled)
-                elif is_prefill and self._matching is not None:
+            for scheduled in [one for one in running if one.engine.finished()]:
+                self._leave(scheduled)
+            if is_prefill and self._matching is not None:
+                for scheduled in running:
                     # Only the last chunk of an input makes a token.
-                    self._matching.computed(request, prefilled=scheduled in grown)
-
-    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientDeficits], float]:
-        """What every client was served, its deficits, and Q^u in force. For reports; any thread."""
-        with self._lock:
-            for scheduled in self._running.values():
-                self._accounts.settle(scheduled)
-            return self._accounts.copy(), self.policy.clients(), self.policy.quantum
-
-    def _measure(self, scheduled: Scheduled) -> None:
-        """What an admitted request has to compute."""
-        request = scheduled.engine
-        scheduled.matched_tokens = prefix_tokens(request)
-        # The engine always computes the last token, for its output.
-        scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
-        scheduled.load_tokens = self._adapters.tokens(request)
+                    self._matching.computed(scheduled.engine, prefilled=scheduled in grown)
 
     def _bypass(self, scheduled: Scheduled) -> None:
         """The engine admitted a request that the policy did not propose: it is counted, and the pass ends."""
@@ -258,22 +187,6 @@ class Scheduling:
             self.policy.leave(scheduled, self._clock())
             self._enter(scheduled)
 
-    def _enter(self, scheduled: Scheduled) -> None:
-        request = scheduled.engine
-        del self._waiting[request]
-        self._waiting_tokens -= scheduled.context_tokens
-        self._running[request] = scheduled
-        scheduled.decodes = False
-        self._shares.started(scheduled)
-        self._accounts.admitted(scheduled, charged=scheduled.charge_input)
-        if self._matching is not None:
-            self._matching.begin(request, scheduled.extend_tokens)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request waits or runs."""
-        return bool(self._waiting or self._running)
-
     def _account_time(
         self, running: Sequence[Scheduled], seconds: float, computed: Mapping[EngineRequest, int]
     ) -> None:
@@ -286,26 +199,32 @@ class Scheduling:
             seconds, prefilled=prefilled, decoded=len(prefilled) < len(running)
         )
 
-    def _begin_decoding(self, grown: Iterable[Scheduled]) -> None:
-        for scheduled in grown:
-            if not scheduled.decodes:
-                scheduled.decodes = True
-                self._shares.decoding(scheduled)
-
-    def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
+    def _proposals(
+        self,
+        probes: Sequence[EngineRequest],
+        batch: Collection[EngineRequest],
+        continued: EngineRequest | None,
+    ) -> Generator[EngineRequest, None, None]:
+        """The requests that the engine tries, in order. `continued`: a prompt in chunks that goes on in this pass."""
         yield from probes
         admitted: list[Request] = []
         chunk = self.chunk_waits
         self._shares.turns.begin(chunk=None if chunk is None else self._running.get(chunk))
-        yield from self._one_pass(admitted)
+        proposed = yield from self._one_pass(admitted)
         if self._shares.turns.must_repeat(admitted):
-            yield from self._one_pass(admitted)
+            proposed |= yield from self._one_pass(admitted)
+        if not (proposed or continued or chunk) and self._waiting:
+            self._stalled_s = self._stalls.passed(self._clock(), idle=not batch)
 
-    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, None]:
-        """One pass of the policy; adds requests that the engine took to `admitted`."""
+    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, bool]:
+        """One pass of the policy; adds requests that the engine took to `admitted`. Returns whether it proposed one."""
         with self._lock:
             admissions = self.policy.admissions(self._clock())
             wanted = self._next_try(admissions, next(admissions, None))
+        if wanted is None:
+            return False
+        if self._stalls.began_s is not None:
+            self._stalls.over()
         try:
             while wanted is not None:
                 self._answer, self._proposed = None, wanted.engine
@@ -320,6 +239,7 @@ class Scheduling:
                 with self._lock:
                     self._settle(admissions, wanted)
             admissions.close()
+        return True
 
     def _settle(self, admissions: Pass, tried: Scheduled) -> Request | None:
         """Report the result of a try to the policy; returns its next proposal."""
@@ -353,92 +273,3 @@ class Scheduling:
         except StopIteration:
             pass
         return None
-
-    def _client_of(self, request: EngineRequest) -> str | None:
-        scheduled = self._running.get(request) or self._waiting.get(request)
-        return None if scheduled is None else scheduled.client
-
-    def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
-        now_s = self._clock()
-        known = list(self._waiting)
-        # The engine adds requests at the end. Comparing lists costs a fraction of comparing sets.
-        is_longer = queue[: len(known)] == known
-        if not is_longer:
-            present = set(queue)
-            for request in known:
-                if request not in present:
-                    self._leave(self._waiting[request])  # aborted while it waited
-        if any(map(_finished, self._running)):  # aborted between two forward passes
-            for scheduled in [one for one in self._running.values() if one.engine.finished()]:
-                self._charge([scheduled])
-                self._leave(scheduled)
-        for request in queue[len(known) :] if is_longer else queue:
-            if request not in self._waiting and not is_probe(request):
-                self._arrive(request, now_s)
-        if not is_longer:  # in the engine's order again
-            self._waiting = {one: self._waiting[one] for one in queue if one in self._waiting}
-
-    def _arrive(self, request: EngineRequest, now_s: float) -> None:
-        scheduled = self._running.pop(request, None)
-        if scheduled is not None:  # retracted: what it computes again is charged again (R11)
-            self._accounts.left(scheduled)
-            self._shares.stopped(scheduled)
-            if scheduled.bypassed:
-                scheduled.bypassed = False
-                self.policy.arrive(scheduled, now_s)
-            else:
-                self.policy.requeue(scheduled, now_s)
-            if request in self._given:  # what it computes again was paid (R16)
-                del self._given[request]
-                scheduled.charge_input = False
-            if self._matching is not None:
-                self._matching.end(request)
-        else:
-            scheduled = scheduled_of(request, now_s, refused=self.refused)
-            self._shares.opened(scheduled)
-            self.policy.arrive(scheduled, now_s)
-        self._waiting[request] = scheduled
-        scheduled.context_tokens = context_tokens(request)
-        self._waiting_tokens += scheduled.context_tokens
-        if self._matching is not None:
-            self._matching.add(request)
-
-    def _leave(self, scheduled: Scheduled) -> None:
-        request = scheduled.engine
-        if self._running.pop(request, None) is not None:
-            self._accounts.left(scheduled)
-            self.reservations.ended(scheduled.client, scheduled.output_tokens)
-            self._shares.stopped(scheduled)
-            self._giving.pop(request, None)
-            self._given.pop(request, None)
-            if self._matching is not None:
-                self._matching.cached(request)
-        else:
-            del self._waiting[request]
-            self._waiting_tokens -= scheduled.context_tokens
-            if self._matching is not None:
-                self._matching.discard(request)
-        if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
-            self._accounts.aborted(scheduled)
-        self._shares.closed(scheduled)
-        if not scheduled.bypassed:
-            self.policy.leave(scheduled, self._clock())
-
-    def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
-        """Charge new output, once per token; returns the requests that have some."""
-        grown: dict[int, list[Scheduled]] = {}  # by tokens due: one, but for speculative decoding
-        now_s = self._clock()
-        for scheduled in running:
-            new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
-            if new_tokens > 0:
-                if scheduled.output_tokens:
-                    scheduled.token_s = now_s
-                else:
-                    scheduled.first_token(now_s)
-                scheduled.output_tokens += new_tokens
-                due_tokens = 0 if scheduled.bypassed else scheduled.due_tokens(new_tokens)
-                grown.setdefault(due_tokens, []).append(scheduled)
-        for due_tokens, group in grown.items():
-            if due_tokens > 0:  # else it was paid elsewhere (R11)
-                self.policy.progress_all(group, due_tokens)
-        return {scheduled for group in grown.values() for scheduled in group}

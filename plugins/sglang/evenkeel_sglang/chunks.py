@@ -2,6 +2,9 @@
 
 SGLang has one such prompt at a time, and continues it in each prefill until it is complete. Its memory stays reserved while it waits.
 A pass without it works as if there was none, so no other prompt may be cut into chunks meanwhile.
+
+SGLang decodes nothing until the prompt is complete, so it does not check the memory for the next chunk, and ends if there is none. Where
+requests decode meanwhile, they leave the memory for the rest of the prompt.
 """
 
 from __future__ import annotations
@@ -52,6 +55,25 @@ def refusal_beside(adder: Any, request: Any, chunk: Any) -> AdmissionResult | No
     needed_tokens = extend_tokens + _rest_tokens(chunk) + 2 * page_tokens
     needed_tokens += _expected_tokens(request) + _expected_tokens(chunk)
     return AdmissionResult.LATER if needed_tokens >= adder.rem_total_tokens else None
+
+
+def reserved_tokens(scheduler: Any, tokens: int = 1 << 40) -> int:
+    """Memory for the rest of the prompt in chunks, or for its next `tokens`; 0 without one. Pools with sliding windows have a check of
+    SGLang's own."""
+    chunk = scheduler.chunked_req
+    if chunk is None or scheduler.is_hybrid_swa:
+        return 0
+    page_tokens: int = scheduler.page_size
+    begun = max(prefix_tokens(chunk), getattr(chunk, "extend_end", None) or 0)  # memory is there
+    return -(-min(tokens, context_tokens(chunk) - begun) // page_tokens) * page_tokens + page_tokens
+
+
+def free_tokens(allocator: Any, tree_cache: Any) -> int:
+    """Tokens of the pool that are free or can be evicted."""
+    cached = (
+        tree_cache.full_evictable_size if tree_cache.supports_mamba() else tree_cache.evictable_size
+    )
+    return int(allocator.available_size() + cached())
 
 
 def missing_tokens(adder: Any, request: Any) -> int:

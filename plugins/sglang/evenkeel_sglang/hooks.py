@@ -37,7 +37,13 @@ from evenkeel_plugin.request import (
 from evenkeel_plugin.scheduling import Scheduling
 
 from evenkeel_sglang import modes, seams
-from evenkeel_sglang.chunks import missing_tokens, refusal_beside, waits
+from evenkeel_sglang.chunks import (
+    free_tokens,
+    missing_tokens,
+    refusal_beside,
+    reserved_tokens,
+    waits,
+)
 from evenkeel_sglang.engine import Collector, RankClock, StepClock
 from evenkeel_sglang.prompts import prompt_facts
 
@@ -130,15 +136,18 @@ def calc_priority(
     original: Callable[..., None],
     policy: Any,
     waiting_queue: list[EngineRequest],
+    running_batch: Any,
     *args: Any,
     **kwargs: Any,
 ) -> None:
     """Around `SchedulePolicy.calc_priority`: open a pass instead of sorting."""
     scheduler = getattr(policy, "evenkeel_scheduler", None)
     if _scheduling is None or scheduler is None:
-        original(policy, waiting_queue, *args, **kwargs)
+        original(policy, waiting_queue, running_batch, *args, **kwargs)
     else:
-        scheduler.waiting_queue = _scheduling.begin_pass(waiting_queue, walker=_calling_function())
+        scheduler.waiting_queue = _scheduling.begin_pass(
+            waiting_queue, running_batch.reqs, scheduler.chunked_req, walker=_calling_function()
+        )
 
 
 def _calling_function() -> CodeType | None:
@@ -232,7 +241,10 @@ def received(result: list[Any] | None, receiver: Any) -> None:
 
 
 def process_input(scheduler: Any, recv_reqs: list[Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """Before `Scheduler.process_input_requests`: take out the first rank's time."""
+    """Before `Scheduler.process_input_requests`: take out the first rank's time. A paused engine does nothing else."""
+    if scheduler._engine_paused and _scheduling is not None:
+        running = scheduler.running_batch.reqs
+        _scheduling.look(scheduler.waiting_queue, running, scheduler.chunked_req)
     return (scheduler, recv_reqs if _rank_clock is None else _rank_clock.read(recv_reqs)), {}
 
 
@@ -240,6 +252,7 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         if _scheduling is not None:
+            _scheduling.look(scheduler.waiting_queue, running_batch.reqs, scheduler.chunked_req)
             if running_batch.batch_is_full and _scheduling.wants_pass():
                 running_batch.batch_is_full = False
             plan = _without_chunk(_scheduling, original, scheduler, running_batch)
@@ -249,7 +262,6 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
     finally:
         if _scheduling is not None:
             _scheduling.end_pass()
-            _scheduling.look(scheduler.waiting_queue)
             _collector.look(idle=running_batch.is_empty() and not scheduler.waiting_queue)
 
 
@@ -258,12 +270,25 @@ def _without_chunk(
 ) -> Any | None:
     """A pass in which the prompt in chunks waits (R13). None: it need not, or no other request can use the engine now."""
     chunk = scheduler.chunked_req
-    if chunk is None or not scheduling.should_wait(chunk, scheduler.waiting_queue):
+    if chunk is None:
         return None
-    others_decode = not running_batch.is_empty() and scheduling.must_wait(chunk)
+    waits_its_turn = scheduling.should_wait(chunk, scheduler.waiting_queue, running_batch.reqs)
+    is_idle = running_batch.is_empty()
+    is_short = not is_idle and _is_short(scheduler)
+    if not (waits_its_turn or is_short):
+        return None
+    others_decode = is_short or (not is_idle and scheduling.must_wait(chunk))
     with waits(scheduler, scheduling):
         plan = original(scheduler, running_batch)
     return plan if others_decode or plan.batch_to_run is not None else None
+
+
+def _is_short(scheduler: Any) -> bool:
+    """Whether the next chunk of the prompt does not fit into the memory."""
+    needed = reserved_tokens(scheduler, scheduler.chunked_prefill_size)
+    if not needed:
+        return False
+    return free_tokens(scheduler.token_to_kv_pool_allocator, scheduler.tree_cache) < needed
 
 
 def run_batch(
@@ -302,16 +327,28 @@ def process_result(original: Callable[..., None], scheduler: Any, batch: Any, re
 def decode_memory(
     original: Callable[..., bool], batch: Any, selected_indices: Sequence[int] | None = None
 ) -> bool:
-    """Around `ScheduleBatch.check_decode_mem`: short until the requests that give memory back are retracted (R16).
+    """Around `ScheduleBatch.check_decode_mem`: short until the requests that give memory back are retracted (R16), and while the rest of
+    a prompt in chunks would not fit.
 
     The last request stays: SGLang would abort it.
     """
-    giving = () if _scheduling is None else _scheduling.giving()
-    if giving:  # not in most steps
-        indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
-        if len(indices) > 1 and any(batch.reqs[index] in giving for index in indices):
-            return False
+    if _scheduling is not None:
+        giving, reserved = _scheduling.giving(), _scheduling.reserved_tokens()
+        if giving or reserved:  # not in most steps
+            indices = range(len(batch.reqs)) if selected_indices is None else selected_indices
+            gives = any(batch.reqs[index] in giving for index in indices)
+            if len(indices) > 1 and (gives or _takes(batch, len(indices), reserved)):
+                return False
     return original(batch, selected_indices)
+
+
+def _takes(batch: Any, requests: int, reserved: int) -> bool:
+    """Whether a decode step of so many requests may take memory that is reserved."""
+    if not reserved:
+        return False
+    allocator = batch.token_to_kv_pool_allocator
+    needed = reserved + requests * int(allocator.page_size)
+    return free_tokens(allocator, batch.tree_cache) < needed
 
 
 def retraction_order(original: Callable[..., list[int]], reqs: Sequence[Any]) -> list[int]:
@@ -353,6 +390,8 @@ def _announce(
     metrics.active(name)
     scheduling.refused = metrics.refused
     scheduling.bypassed = metrics.bypassed
+    scheduling.received = metrics.received
+    scheduling.stalled = metrics.stalled
     reports = "no reports"
     if settings.reports_port is not None:
         book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)
@@ -366,6 +405,15 @@ def _announce(
         )
         reports = f"reports on port {server.port} as incarnation {book.incarnation}"
     logger.info("evenkeel: policy %s orders the waiting queue; %s", name, reports)
+
+
+def _in_flight(scheduler: Any) -> set[EngineRequest]:
+    """The requests of all batches, those of other pipeline stages included, and those whose prompt is staged on the host."""
+    found: set[EngineRequest] = scheduler.collect_inflight_reqs()
+    staging = getattr(scheduler, "hisparse_coordinator", None)
+    if staging is not None:
+        found.update(one.req for one in staging.ack_staging_queue)
+    return found
 
 
 def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
@@ -399,4 +447,6 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         else None,
     )
     scheduling.reserved_ratio = lambda: scheduler.new_token_ratio_tracker.current
+    scheduling.in_flight = partial(_in_flight, scheduler)
+    scheduling.reserved_tokens = partial(reserved_tokens, scheduler)
     return scheduling

@@ -87,6 +87,7 @@ RECEIVE: Final = Seam(
 PROCESS_INPUT: Final = Seam(
     "sglang.srt.managers.scheduler.Scheduler.process_input_requests", ("self", "recv_reqs")
 )
+IN_FLIGHT: Final = Seam("sglang.srt.managers.scheduler.Scheduler.collect_inflight_reqs", ("self",))
 BATCH_ITEM: Final = Seam(
     "sglang.srt.managers.io_struct.GenerateReqInput.__getitem__", ("self", "i")
 )
@@ -111,6 +112,7 @@ SEAMS: Final[Sequence[Seam]] = (
     RETRACTED_RATIO,
     RECEIVE,
     PROCESS_INPUT,
+    IN_FLIGHT,
 )
 
 KV_PUBLISH: Final = Seam(

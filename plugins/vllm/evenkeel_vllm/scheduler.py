@@ -80,6 +80,8 @@ class FairScheduler(AsyncScheduler):
         ordering, accounts = policy_of(policy, settings)
         found = Scheduling(ordering, accounts, match=self._cached_tokens, refused=_refused)
         found.bypassed = _bypassed
+        found.received = metrics.received
+        found.stalled = metrics.stalled
         return found
 
     def _cached_tokens(self, one: Any) -> int:

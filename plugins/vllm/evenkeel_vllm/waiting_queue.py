@@ -7,7 +7,7 @@ back at the end of the step (`prepend_requests`). Whether a request that was tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -63,7 +63,8 @@ class FairQueue(RequestQueue):
         for one in batch:
             if one.finished():
                 del self._running[one.rid]
-        self._scheduling.look(self._queue())  # requests that waited may have ended too
+        # Requests that waited may have ended too, and those that were preempted since the last pass.
+        self._scheduling.look(self._queue(), self._batch())
 
     # What the scheduler asks
 
@@ -115,13 +116,16 @@ class FairQueue(RequestQueue):
         if self._taken is not None:
             self._answer(0)  # within the step its tokens do not count as computed yet
         if self._proposals is None:
-            self._proposals = iter(self._scheduling.begin_pass(self._queue()))
+            self._proposals = iter(self._scheduling.begin_pass(self._queue(), self._batch()))
         if self._proposed is None:
             self._proposed = next(self._proposals, None)
         return self._proposed
 
     def _queue(self) -> list[Any]:
         return list(self._waiting.values())
+
+    def _batch(self) -> Collection[Any]:
+        return self._running.values()
 
     def _answer(self, scheduled_tokens: int) -> None:
         """Report what became of the request that was taken out. Without an answer it has no slot, and waits."""

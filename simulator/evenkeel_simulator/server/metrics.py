@@ -69,9 +69,21 @@ class EngineMetrics:
             ("model_name", "reason"),
             registry=self.registry,
         )
+        self._requests_received = Counter(
+            "evenkeel_engine_requests_total",
+            "Requests that came into the waiting queue, probes of the engine excepted.",
+            ("model_name",),
+            registry=self.registry,
+        ).labels(model)
         Counter(
             "evenkeel_engine_policy_bypassed_total",
             "Requests that entered the batch although the policy did not propose them. Always 0 here.",
+            ("model_name",),
+            registry=self.registry,
+        ).labels(model)
+        Counter(
+            "evenkeel_engine_stalls_total",
+            "Times that the plug-in rebuilt its books, since requests waited and the policy proposed none. Always 0 here.",
             ("model_name",),
             registry=self.registry,
         ).labels(model)
@@ -97,6 +109,10 @@ class EngineMetrics:
         return generate_latest(self.registry)
 
     # What happens
+
+    def received(self) -> None:
+        """A request came into the waiting queue."""
+        self._requests_received.inc()
 
     def key_refused(self, reason: str) -> None:
         self._refused_keys.labels(self._labels[0], reason).inc()

@@ -111,6 +111,7 @@ class Replica:
         """
         if self.driver.stopped.is_set():
             raise Overloaded("the engine has stopped")
+        self.metrics.received()
         if owner.refused is not None:
             self.metrics.key_refused(owner.refused)
         news = asyncio.Event()

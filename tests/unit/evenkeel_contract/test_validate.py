@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.engineflags import BYPASSING_FLAGS, OWNED_FLAGS
+from evenkeel_contract.engineflags import BYPASSING_FLAGS, BYPASSING_VARIABLES, OWNED_FLAGS
 from evenkeel_contract.queueorder import ReplicaPolicyName
 from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.validate import parse_service, parse_tenant
@@ -383,6 +383,24 @@ def test_flags_that_bypass_the_policy_are_refused(flag: str) -> None:
     (fault,) = parse_service(data)[1]
     assert fault.path == "spec.engine.args[0]"
     assert fault.message.endswith("lets requests bypass the replica policy; remove it")
+
+
+@pytest.mark.parametrize("name", BYPASSING_VARIABLES)
+def test_variables_that_bypass_the_policy_are_refused_in_every_container(name: str) -> None:
+    data = deepcopy(SERVICE)
+    free = {"name": "HF_HUB_OFFLINE", "value": "1"}
+    data["spec"]["engine"]["template"]["spec"]["containers"] = [
+        {"name": "engine", "env": [free, {"name": name, "value": "1"}]},
+        {"name": "other", "env": [{"name": name, "valueFrom": {}}]},
+        {"name": "none"},
+        {"name": "odd", "env": ["x", {"name": 3}]},
+    ]
+    assert [str(fault) for fault in parse_service(data)[1]] == [
+        f"spec.engine.template.spec.containers[{place}]: {name} lets requests bypass the replica policy; remove it"
+        for place in ("0].env[1", "1].env[0")
+    ]
+    data["spec"]["engine"]["template"]["spec"]["containers"] = {"name": "no list"}
+    assert not parse_service(data)[1]
 
 
 @pytest.mark.parametrize(

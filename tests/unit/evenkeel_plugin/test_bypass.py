@@ -19,7 +19,7 @@ def test_a_walk_by_other_code_sees_the_list_and_leaves_the_pass() -> None:
     loop.send(*(req(f"a{i}", "a", base=1000 * i) for i in range(2)), req("b0", "b", base=9000))
 
     def engine() -> list[str]:
-        queue = loop.scheduling.begin_pass(loop.waiting_queue, walker=engine.__code__)
+        queue = loop.scheduling.begin_pass(loop.waiting_queue, [], walker=engine.__code__)
         assert rids(queue) == ["a0", "a1", "b0"]
         proposed = []
         for request in queue:
@@ -46,7 +46,7 @@ def test_a_request_that_enters_unproposed_is_counted_and_the_policy_goes_on(poli
     loop.scheduling.bypassed = lambda: counted.append(None)
     sent = [req(f"a{i}", "a", base=1000 * i) for i in range(3)]
     loop.send(*sent)
-    queue = loop.scheduling.begin_pass(loop.waiting_queue)
+    queue = loop.scheduling.begin_pass(loop.waiting_queue, [])
     walk = iter(queue)
     proposed = next(walk)
     assert isinstance(proposed, Req)
@@ -79,7 +79,7 @@ def test_an_unproposed_request_that_is_retracted_waits_for_the_policy() -> None:
     loop = Loop(slots=9)
     one = req("a0")
     loop.send(one)
-    loop.scheduling.begin_pass(loop.waiting_queue)
+    loop.scheduling.begin_pass(loop.waiting_queue, [])
     loop.scheduling.tried(one, admitted=True)
     loop.scheduling.end_pass()
     loop.waiting_queue, loop.running = [], [one]

@@ -13,6 +13,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.memory_shares import MemoryShares
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_plugin.request import EngineRequest, is_probe
@@ -64,6 +65,7 @@ class Loop:
         *,
         slots: int = 2,
         time: EngineTime | None = None,
+        memory: MemoryShares | None = None,
         order: Order = LONGEST_MATCH,
     ) -> None:
         self.slots = slots
@@ -80,6 +82,7 @@ class Loop:
             Accounts(cost),
             match=self.match,
             time=time,
+            memory=memory,
             refused=self.refused.append,
             clock=lambda: self.now_s,
         )
@@ -93,7 +96,9 @@ class Loop:
 
     def step(self, *, skip: Iterable[str] = (), postponed: Iterable[str] = ()) -> list[str]:
         """One prefill pass; returns whom it admitted, in order. `postponed` do not fit beside a prompt in chunks."""
-        self.waiting_queue = self.scheduling.begin_pass(self.waiting_queue)
+        self.waiting_queue = self.scheduling.begin_pass(
+            self.waiting_queue, self.running, self.scheduling.chunk_waits
+        )
         admitted: list[Req] = []
         for request in self.waiting_queue:
             assert isinstance(request, Req)
@@ -168,7 +173,7 @@ def test_all_other_code_sees_a_list() -> None:
 def test_a_pass_that_was_opened_but_not_walked_leaves_a_list() -> None:
     loop = Loop()
     loop.send(req("a0"))
-    queue = loop.scheduling.begin_pass(loop.waiting_queue)
+    queue = loop.scheduling.begin_pass(loop.waiting_queue, loop.running)
     loop.scheduling.end_pass()
     assert [request.rid for request in queue] == ["a0"]
     assert loop.step() == ["a0"]
@@ -393,15 +398,27 @@ def test_output_that_was_paid_elsewhere_lowers_no_deficit() -> None:
     assert loop.scheduling.snapshot()[0]["ns/a/a"].service == 4
 
 
+def test_a_request_that_asks_for_no_output_pays_for_none() -> None:
+    """SGLang computes the prompt of `n` answers in such a request first, and makes a token that no usage has."""
+    loop = Loop()
+    one = req("a0", "a")
+    one.sampling_params = Sampling(0)
+    loop.send(one)
+    loop.step()
+    loop.forward(is_prefill=True, finish=["a0"])
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert (served.extend_tokens, served.output_tokens, served.service) == (60, 1, 60)
+
+
 def test_what_is_aborted_while_no_pass_is_due_waits_no_longer_in_reports() -> None:
     """SGLang opens no pass over an empty queue."""
     loop = Loop(slots=1)
     loop.send(*(req(f"a{i}", "a", base=1000 * i) for i in range(4)))
     loop.step()
     assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 3
-    loop.scheduling.look(loop.waiting_queue)
+    loop.scheduling.look(loop.waiting_queue, loop.running)
     assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 3
-    loop.scheduling.look([])
+    loop.scheduling.look([], loop.running)
     assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 0
 
 
@@ -487,7 +504,7 @@ def beside_a_chunk() -> tuple[Loop, Req]:
 
 def test_a_client_with_a_lag_that_waits_goes_before_the_next_chunk_of_others() -> None:
     loop, chunked = beside_a_chunk()
-    assert loop.scheduling.should_wait(chunked, loop.waiting_queue)
+    assert loop.scheduling.should_wait(chunked, loop.waiting_queue, loop.running)
     assert not loop.scheduling.must_wait(chunked), "no other request runs"
     loop.scheduling.chunk_waits = chunked
     assert loop.step() == ["v1"]

@@ -194,7 +194,8 @@ def test_each_hook_is_sglangs_own_function_without_a_policy(
     assert hooks.reserve_all(original, ["r"]) == "of sglang"
     inquirer = SimpleNamespace(get_waiting_queue=lambda: ["r"])
     assert hooks.pending_tokens(original, inquirer, 4) == "of sglang"
-    assert hooks.process_input("s", ["x"]) == (("s", ["x"]), {})
+    paused = SimpleNamespace(_engine_paused=True)
+    assert hooks.process_input(paused, ["x"]) == ((paused, ["x"]), {})
     batch = SimpleNamespace(reqs=[], forward_mode=SimpleNamespace(is_extend=lambda: True))
     hooks.process_result(original, "s", batch, "result")
     hooks.received(["x"], None)
@@ -289,11 +290,12 @@ def test_what_runs_and_what_was_retracted_counts_with_its_expected_output(
 
 
 def test_a_pass_is_opened_instead_of_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Recorded(begin_pass=lambda queue, walker: [*queue, "opened"])
+    noted = Recorded(begin_pass=lambda queue, batch, chunk, walker: [*queue, *batch, chunk])
     monkeypatch.setattr(hooks, "_scheduling", noted)
-    own = SimpleNamespace(waiting_queue=[])
-    hooks.calc_priority(None, SimpleNamespace(evenkeel_scheduler=own), ["r"])  # type: ignore[arg-type]
-    assert own.waiting_queue == ["r", "opened"]
+    own = SimpleNamespace(waiting_queue=[], chunked_req="chunk")
+    policy, batch = SimpleNamespace(evenkeel_scheduler=own), SimpleNamespace(reqs=["runs"])
+    hooks.calc_priority(None, policy, ["r"], batch)  # type: ignore[arg-type]
+    assert own.waiting_queue == ["r", "runs", "chunk"]
 
 
 def test_pending_tokens_have_the_rest_of_a_prompt_in_chunks(
@@ -329,7 +331,7 @@ def test_the_first_rank_sends_its_time_while_there_is_work(
     hooks.received(result, None)
     assert (result != before) == sent
     if sent:
-        (_, read), _ = hooks.process_input("s", result)
+        (_, read), _ = hooks.process_input(SimpleNamespace(_engine_paused=False), result)
         assert read == before
 
 

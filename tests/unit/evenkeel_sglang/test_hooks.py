@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_sglang import hooks
-from evenkeel_sglang.chunks import missing_tokens, refusal_beside
+from evenkeel_sglang.chunks import missing_tokens, refusal_beside, reserved_tokens
 
 from tests.support.replica import admit, arrive, request
 
@@ -19,6 +20,7 @@ class Batch:
     """The batch that decodes."""
 
     requests: int = 1
+    reqs: list[str] = field(default_factory=list)
     batch_is_full: bool = False
 
     def is_empty(self) -> bool:
@@ -44,6 +46,12 @@ class Scheduler:
     """Requests that a pass without the prompt in chunks admits."""
     enable_lora: bool = False
     truncation_align_size: int | None = None
+    is_hybrid_swa: bool = True
+    """Then the memory for chunks is SGLang's own matter."""
+    chunked_prefill_size: int = 2048
+    page_size: int = 16
+    token_to_kv_pool_allocator: Any = None
+    tree_cache: Any = None
     alignments: list[int | None] = field(default_factory=list)
     """Of the passes so far."""
 
@@ -62,13 +70,15 @@ class Scheduling:
     waits: set[str] = field(default_factory=set)
     last: set[str] = field(default_factory=set)
     chunk_waits: str | None = None
+    looked: list[tuple[list[str], list[str], str | None]] = field(default_factory=list)
+    """What the engine held at each look."""
     wants: bool = False
     """Whether a client below its share of the memory has waited long enough."""
 
     def must_wait(self, request: str) -> bool:
         return request in self.waits
 
-    def should_wait(self, request: str, queue: list[str]) -> bool:
+    def should_wait(self, request: str, queue: list[str], batch: list[str]) -> bool:
         return request in self.waits | self.last
 
     def end_pass(self) -> None:
@@ -77,8 +87,8 @@ class Scheduling:
     def wants_pass(self) -> bool:
         return self.wants
 
-    def look(self, queue: list[str]) -> None:
-        pass
+    def look(self, queue: list[str], batch: list[str], chunk: str | None) -> None:
+        self.looked.append((list(queue), batch, chunk))
 
 
 def prefill(scheduler: Scheduler, *, running: int = 1) -> list[str] | None:
@@ -122,6 +132,37 @@ def test_with_adapters_no_request_enters_between_two_chunks(monkeypatch):
 def test_without_a_policy_of_evenkeel_the_engine_decides(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", None)
     assert prefill(Scheduler("long")) == ["long"]
+
+
+def test_a_step_compares_what_the_engine_holds_before_its_pass(monkeypatch):
+    scheduling = Scheduling()
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    hooks.new_prefill(
+        Scheduler.get_new_batch_prefill, Scheduler("long", ["short"]), Batch(reqs=["r"])
+    )
+    assert scheduling.looked == [(["short"], ["r"], "long")]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_paused_engine_compares_what_it_holds_though_no_pass_follows(monkeypatch, paused):
+    scheduling = Scheduling()
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    scheduler = SimpleNamespace(
+        _engine_paused=paused,
+        running_batch=Batch(reqs=["r"]),
+        chunked_req=None,
+        waiting_queue=["w"],
+    )
+    assert hooks.process_input(scheduler, ["new"]) == ((scheduler, ["new"]), {})
+    assert scheduling.looked == [(["w"], ["r"], None)] * paused
+
+
+def test_requests_that_the_engine_stages_are_in_flight():
+    staged = SimpleNamespace(ack_staging_queue=[SimpleNamespace(req="staged")])
+    scheduler = SimpleNamespace(collect_inflight_reqs=lambda: {"runs"}, hisparse_coordinator=staged)
+    assert hooks._in_flight(scheduler) == {"runs", "staged"}
+    del scheduler.hisparse_coordinator
+    assert hooks._in_flight(scheduler) == {"runs"}
 
 
 def test_beside_an_empty_batch_a_prompt_in_chunks_goes_on(monkeypatch):
@@ -192,6 +233,9 @@ class Giving:
     def is_above_share(self, request: str) -> bool:
         return request in self.above
 
+    def reserved_tokens(self) -> int:
+        return 0
+
 
 def test_memory_is_short_until_those_who_give_it_back_are_retracted(monkeypatch):
     monkeypatch.setattr(hooks, "_scheduling", Giving(["d", "b"], {"a", "b", "d"}))
@@ -209,6 +253,62 @@ def test_memory_is_short_until_those_who_give_it_back_are_retracted(monkeypatch)
     hooks._scheduling.of.clear()
     assert hooks.decode_memory(lambda batch, selected: False, batch) is False
     assert hooks.decode_memory(lambda batch, selected: True, batch) is True
+
+
+def chunked(free: int) -> Any:
+    """A scheduler with a prompt of 1000 tokens in chunks, of which 600 are computed."""
+    chunk = SimpleNamespace(
+        origin_input_ids=[1] * 1000, output_ids=[], prefix_len=600, extend_end=0
+    )
+    cache = SimpleNamespace(supports_mamba=lambda: False, evictable_size=lambda: free // 2)
+    return Scheduler(
+        chunk,
+        is_hybrid_swa=False,
+        chunked_prefill_size=128,
+        token_to_kv_pool_allocator=SimpleNamespace(
+            available_size=lambda: free - free // 2, page_size=16
+        ),
+        tree_cache=cache,
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "running", "goes_on"), [(144, 1, True), (143, 1, False), (0, 0, True)]
+)
+def test_a_chunk_waits_while_its_memory_is_not_free_and_others_decode(
+    monkeypatch, free, running, goes_on
+):
+    scheduling = SimpleNamespace(
+        should_wait=lambda *_: False,
+        wants_pass=lambda: False,
+        must_wait=lambda one: False,
+        look=lambda *_: None,
+        end_pass=lambda: None,
+    )
+    monkeypatch.setattr(hooks, "_scheduling", scheduling)
+    scheduler = chunked(free)
+    plan = hooks.new_prefill(Scheduler.get_new_batch_prefill, scheduler, Batch(running))
+    assert (plan.batch_to_run == [scheduler.chunked_req]) == goes_on
+
+
+@pytest.mark.parametrize(
+    ("free", "ok"), [(400 + 16 + 2 * 16, True), (400 + 16 + 2 * 16 - 1, False)]
+)
+def test_decode_steps_leave_the_memory_for_the_rest_of_a_prompt_in_chunks(monkeypatch, free, ok):
+    scheduler = chunked(free)
+    reserved = SimpleNamespace(giving=list, reserved_tokens=lambda: reserved_tokens(scheduler))
+    monkeypatch.setattr(hooks, "_scheduling", reserved)
+    batch = SimpleNamespace(
+        reqs=["a", "b"],
+        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator,
+        tree_cache=scheduler.tree_cache,
+    )
+    assert hooks.decode_memory(lambda *_: True, batch) is ok
+    assert hooks.decode_memory(lambda *_: True, batch, [1]) is True, "the last one stays"
+    scheduler.chunked_req.extend_end = 800  # allocated, not computed yet
+    assert reserved_tokens(scheduler) == 208 + 16
+    scheduler.is_hybrid_swa = True
+    assert reserved_tokens(scheduler) == 0
 
 
 @pytest.mark.parametrize(("order", "want"), [("", "short"), ("LongestMatch", "long")])

@@ -6,19 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from evenkeel_contract.engineflags import BYPASSING_FLAGS
+from evenkeel_contract.engineflags import BYPASSING_FLAGS, BYPASSING_VARIABLES
 from evenkeel_sglang import hooks, modes
 from evenkeel_sglang.seams import SeamError
 
 OFF = {
     "dp_size": 1,
     "disaggregation_mode": "null",
+    "dllm_algorithm": None,
     "enable_priority_scheduling": False,
     "lora_drain_wait_threshold": 0.0,
 }
 ON = {
     "dp_size": 2,
     "disaggregation_mode": "prefill",
+    "dllm_algorithm": "LowConfidence",
     "enable_priority_scheduling": True,
     "lora_drain_wait_threshold": 2.0,
 }
@@ -42,6 +44,21 @@ def test_a_mode_that_bypasses_the_policy_is_refused_by_its_flag(mode: modes.Mode
         hooks.read_flags(refused)
     refused.schedule_policy = "fcfs"  # SGLang's own policies may do as they like
     hooks.read_flags(refused)
+
+
+@pytest.mark.parametrize("name", modes.REFUSED_VARIABLES)
+@pytest.mark.parametrize(("value", "refused"), [("1", True), ("True", True), ("0", False)])
+def test_a_variable_that_bypasses_the_policy_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, refused: bool
+) -> None:
+    assert modes.REFUSED_VARIABLES.keys() <= set(BYPASSING_VARIABLES)
+    monkeypatch.setenv(name, value)
+    if refused:
+        with pytest.raises(SeamError, match=f"{name} is set; remove it"):
+            hooks.read_flags(arguments())
+    else:
+        hooks.read_flags(arguments())
+    hooks.read_flags(arguments(schedule_policy="fcfs"))
 
 
 def test_the_scheduler_checks_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
 
 def admit(loop: Loop, number: int) -> list[EngineRequest]:
     """The loop of a pass, which breaks off; the queue that is left."""
-    queue = loop.scheduling.begin_pass(loop.waiting_queue)
+    queue = loop.scheduling.begin_pass(loop.waiting_queue, loop.running)
     admitted: list[EngineRequest] = []
     for request in queue:
         if len(admitted) == number:

@@ -51,7 +51,8 @@ def test_a_single_rank_has_a_clock_of_its_own(monkeypatch):
     monkeypatch.setattr(hooks, "_rank_clock", None)
     received: list[Any] = ["a"]
     hooks.received(received, None)
-    assert hooks.process_input(None, received) == ((None, ["a"]), {})
+    scheduler = SimpleNamespace(_engine_paused=False)
+    assert hooks.process_input(scheduler, received) == ((scheduler, ["a"]), {})
 
 
 def rank(

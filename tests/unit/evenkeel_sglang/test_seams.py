@@ -30,6 +30,7 @@ class Fitting:
     def estimate_new_token_ratio_after_retract(reqs) -> None: ...  # type: ignore[no-untyped-def]
     def _pull_raw_reqs(self) -> None: ...
     def process_input_requests(self, recv_reqs) -> None: ...  # type: ignore[no-untyped-def]
+    def collect_inflight_reqs(self) -> None: ...
 
 
 class Older(Fitting):

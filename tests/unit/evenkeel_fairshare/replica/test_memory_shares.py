@@ -61,6 +61,22 @@ def test_the_smallest_loss_of_the_client_above_its_share_goes_first():
     assert claimed(shares, chat, 120) == ["small", "b"]
 
 
+def test_a_claim_ends_with_the_last_request_of_its_client():
+    shares = MemoryShares(POOL)
+    running(shares, request("large", "a", 500))
+    one, other = request("one", "c", 40), request("other", "c", 40)
+    for chat in (one, other):
+        shares.opens(chat)
+    shares.lacks(one, 50)
+    assert any(shares.wants_pass(10.0 + number * LOOK_S) for number in range(20))
+    shares.lacks(one, 50)
+    shares.end_pass()
+    shares.closes(one)
+    assert shares._due is not None, "its other request still waits"
+    shares.closes(other)
+    assert shares.given_back() == []
+
+
 def test_decode_steps_count_as_memory_held():
     shares = MemoryShares(POOL)
     old, new = request("old", "a", 300), request("new", "a", 310)
