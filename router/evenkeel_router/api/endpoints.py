@@ -13,6 +13,7 @@ from evenkeel_router.api import generate, messages, openai_requests, responses, 
 from evenkeel_router.api.audio import transcription
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
+from evenkeel_router.api.volatile import reading_without_lines
 
 
 class Api(NamedTuple):
@@ -40,7 +41,7 @@ def _json(
     salt_in_body: bool = False,
     names_model: bool = True,
 ) -> Api:
-    parse = json_parser(parser, names_model=names_model)
+    parse = json_parser(reading_without_lines(parser), names_model=names_model)
     return Api(dialect, parse, computes, key_in_body, salt_in_body)
 
 

@@ -40,6 +40,8 @@ class Limits:
     """Names of the LoRA adapters."""
     aliases: frozenset[str] = frozenset()
     """Other names of the model."""
+    keeps_volatile_lines: bool = False
+    """Whether engines get the lines that `volatile` takes out of prefixes."""
 
 
 class Inference(msgspec.Struct, frozen=True, gc=False):

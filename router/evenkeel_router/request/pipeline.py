@@ -373,9 +373,11 @@ class Pipeline:
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
     def _note_stripped(self, request: Request, inference: Inference) -> None:
-        """Count the fields and headers that clients may not send to an engine; none of them is sent on."""
+        """Count the fields, headers and volatile lines of a request that are not sent on."""
         stripped = self._totals.stripped
         for field in inference.stripped:
+            if not stripped[field]:
+                _log.info("%s is removed from requests; the metric 'stripped' counts them", field)
             stripped[field] += 1
         for name in filter(request.headers.__contains__, _GUARDED):
             stripped[name] += 1
