@@ -53,6 +53,16 @@ from tests.support.routers import MODEL, until
          {"results": [], "usage": {"prompt_tokens": 9, "total_tokens": 9}}, (9, 0, 0)),
         ("/v1/score", {"query": "q", "items": ["a"]}, {"scores": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
         ("/v1/classify", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/rerank", {"query": "q", "documents": ["a"]}, {"results": [], "usage": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/v2/rerank", {"query": "q", "documents": "a"}, {"results": [], "usage": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/score", {"queries": "q", "documents": ["a"]}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/pooling", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/pooling", {"data": {"x": 1}, "task": "plugin"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/classify", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/classify", {"text": "Hi"}, {"embedding": [1], "meta_info": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/classify", {"text": ["Hi", "Ho"]},
+         [{"embedding": [1], "meta_info": {"prompt_tokens": 5}}, {"embedding": [1], "meta_info": {"prompt_tokens": 4}}], (9, 0, 0)),
+        ("/v1/embeddings", {"messages": [{"role": "user", "content": "Hi"}]}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
     ],
 )  # fmt: skip
 async def test_an_answer_passes_and_the_ledger_has_its_tokens(

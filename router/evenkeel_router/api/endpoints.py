@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-from evenkeel_router.api import generate, messages, openai_requests, responses, scoring
+from evenkeel_router.api import generate, messages, openai_requests, pooling, responses, scoring
 from evenkeel_router.api.audio import transcription
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
@@ -25,7 +25,7 @@ class Api(NamedTuple):
     computes: bool = True
     """Whether the model runs. If not, the request costs no service: it counts in the tenant's limits only."""
     key_in_body: bool = False
-    """Whether the client key travels in the body; otherwise in a header."""
+    """Whether the client key travels in the body, too: where SGLang reads no header."""
     salt_in_body: bool = False
     """Whether engines read a salt of their cache from the body, without the plug-in."""
     form: bool = False
@@ -56,10 +56,15 @@ class Endpoint(Enum):
         "/v1/messages/count_tokens",
         _json(messages.count_tokens, Dialect.ANTHROPIC, computes=False),
     )
-    EMBEDDINGS = ("/v1/embeddings", _json(openai_requests.embeddings))
+    EMBEDDINGS = ("/v1/embeddings", _json(pooling.embeddings))
     RERANK = ("/v1/rerank", _json(scoring.rerank, Dialect.RANKING))
+    BARE_RERANK = ("/rerank", _json(scoring.rerank, Dialect.RANKING))
+    V2_RERANK = ("/v2/rerank", _json(scoring.rerank, Dialect.RANKING))
     SCORE = ("/v1/score", _json(scoring.score))
-    CLASSIFY = ("/v1/classify", _json(scoring.classify))
+    BARE_SCORE = ("/score", _json(scoring.score))
+    CLASSIFY = ("/v1/classify", _json(pooling.pooled))
+    BARE_CLASSIFY = ("/classify", _json(pooling.pooled, Dialect.RANKING, key_in_body=True))
+    POOLING = ("/pooling", _json(pooling.pooled))
     TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, transcription, form=True))
     TOKENIZE = ("/tokenize", _json(scoring.tokenize, computes=False))
     V1_TOKENIZE = ("/v1/tokenize", _json(scoring.tokenize, computes=False))

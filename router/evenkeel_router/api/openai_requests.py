@@ -1,4 +1,4 @@
-"""Requests of OpenAI's completions, chat completions and embeddings: what the router reads of a body, and how it asks for usage. Pure."""
+"""Requests of OpenAI's completions and chat completions: what the router reads of a body, and how it asks for usage. Pure."""
 
 from __future__ import annotations
 
@@ -67,17 +67,12 @@ class _Chat(_OpenAI, kw_only=True):
     reasoning_effort: Raw | UnsetType = UNSET
 
 
-class _Embeddings(_OpenAI, kw_only=True):
-    input: Input
-
-
 _before_messages = attrgetter(
     "tools", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"
 )
 _NOTHING_BEFORE: Final = (UNSET,) * 5
 _COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
 _CHAT: Final = msgspec.json.Decoder(_Chat)
-_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
 
 
 def completions(body: bytes, limits: Limits) -> Inference:
@@ -96,14 +91,6 @@ def completions(body: bytes, limits: Limits) -> Inference:
     return _openai(
         body, fields, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo)
     )
-
-
-def embeddings(body: bytes, limits: Limits) -> Inference:
-    """`/v1/embeddings`."""
-    fields = _EMBEDDINGS.decode(body)
-    fields.stream = None
-    text = prompt_of_input(fields.input, "input")
-    return _openai(body, fields, text, limits, bound=0)
 
 
 def chat(body: bytes, limits: Limits) -> Inference:

@@ -231,7 +231,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             body = with_continuous_usage(body)
         if api.key_in_body:
             body = with_client_key(body, key)
-        lines = _client_lines("" if api.key_in_body else key, cache_salt)
+        lines = _client_lines(key, cache_salt)
         request_id = request_state.upstream_id or request_state.request_id
         lines += f"{REQUEST_ID_HEADER}: {request_id}\r\n"
         if cache_salt and api.salt_in_body:
@@ -250,7 +250,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=4096)
 def _client_lines(key: str, cache_salt: str) -> str:
     """The headers that are the same for nearly all requests of a client."""
-    lines = f"{CLIENT_KEY_HEADER}: {key}\r\n{SESSION_HEADER}: {key}\r\n" if key else ""
+    lines = f"{CLIENT_KEY_HEADER}: {key}\r\n{SESSION_HEADER}: {key}\r\n"
     return f"{lines}{CACHE_SALT_HEADER}: {cache_salt}\r\n" if cache_salt else lines
 
 

@@ -24,7 +24,12 @@ SMALLEST: dict[Endpoint, dict[str, Any]] = {
     Endpoint.COUNT_TOKENS: MESSAGES,
     Endpoint.RERANK: {"query": "q", "documents": ["d"]},
     Endpoint.SCORE: {"query": "q", "items": ["d"]},
+    Endpoint.BARE_RERANK: {"query": "q", "documents": ["d"]},
+    Endpoint.V2_RERANK: {"query": "q", "documents": ["d"]},
+    Endpoint.BARE_SCORE: {"queries": "q", "documents": ["d"]},
     Endpoint.CLASSIFY: {"input": "Hi"},
+    Endpoint.BARE_CLASSIFY: {"text": "Hi"},
+    Endpoint.POOLING: {"input": "Hi"},
     Endpoint.TOKENIZE: {"prompt": "Hi"},
     Endpoint.V1_TOKENIZE: {"prompt": "Hi"},
     Endpoint.DETOKENIZE: {"tokens": [1, 2]},
@@ -193,16 +198,68 @@ def test_the_text_of_a_response_follows_its_items() -> None:
         (Endpoint.SCORE, {"query": "qq", "items": "a"}, 4 + 3, 1),
         (Endpoint.SCORE, {"text_1": ["a", "b"], "text_2": ["c", "d"]}, 4 * 3, 2),
         (Endpoint.SCORE, {"queries": "a", "documents": ["c"]}, 2 * 3, 1),
+        (Endpoint.SCORE, {"queries": ["a", "b"], "items": ["c", "d"]}, 4 * 3, 2),
+        (Endpoint.SCORE, {"query": [1, 2], "items": [[3], [4, 5]]}, 2 * 2 * 4 + 3 * 4, 2),
+        (Endpoint.BARE_SCORE, {"data_1": "a", "data_2": ["c", "d"]}, 2 * 3 + 2 * 3, 2),
+        (Endpoint.RERANK, {"query": "q", "documents": "d"}, 2 * 3, 1),
     ],
 )
 def test_a_query_counts_once_for_each_document(
     endpoint: Endpoint, body: dict[str, Any], want_bytes: int, want_prompts: int
 ) -> None:
     inference = read(endpoint, body)
-    assert inference.prompt_bytes == want_bytes
+    assert (inference.prompt_bytes, inference.sequences) == (want_bytes, want_prompts)
     assert (inference.max_output_tokens, inference.stream) == (0, False)
-    first = read(endpoint, {name: given if isinstance(given, str) else given[:1] for name, given in body.items()})  # fmt: skip
+    first = read(endpoint, {name: given if isinstance(given, str) or name == "query" else given[:1] for name, given in body.items()})  # fmt: skip
     assert first.text == inference.text
+
+
+PIXELS = "data:image/png;base64," + "A" * 4000
+TURN = {"role": "user", "content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "want"),
+    [
+        (Endpoint.EMBEDDINGS, {"model": "m", "messages": [TURN]}, (1, 0)),
+        (Endpoint.EMBEDDINGS, {"messages": [[TURN], [TURN, TURN]]}, (2, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [TURN]}, (1, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [[TURN], [TURN]]}, (2, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [{"text": "a", "image": PIXELS}, {"text": "b"}]}, (2, 1)),
+        (Endpoint.POOLING, {"messages": [TURN]}, (1, 0)),
+        (Endpoint.POOLING, {"data": {"image": 1}, "task": "plugin"}, (1, 0)),
+        (Endpoint.BARE_CLASSIFY, {"input_ids": [[1, 2], [3]]}, (2, 0)),
+        (Endpoint.BARE_CLASSIFY, {"text": [["a", "b"], ["c", "d"]]}, (2, 0)),
+        (Endpoint.BARE_CLASSIFY, {"text": "a", "image_data": PIXELS}, (1, 1)),
+        (Endpoint.CLASSIFY, {"messages": [TURN]}, (1, 0)),
+        (
+            Endpoint.BARE_RERANK,
+            {"query": "q", "documents": [{"content": [{"type": "image_url", "image_url": {"url": PIXELS}}]}, "d"]},
+            (2, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_prompts_are_read_in_every_shape_that_engines_take(
+    endpoint: Endpoint, body: dict[str, Any], want: tuple[int, int]
+) -> None:
+    inference = read(endpoint, body)
+    images = sum(media.items for media in inference.media)
+    assert (inference.sequences, images) == want
+    assert inference.text
+    assert inference.prompt_bytes < 200, "no medium is text"
+
+
+def test_a_conversation_has_one_prefix_wherever_it_stands() -> None:
+    texts = {
+        read(Endpoint.EMBEDDINGS, body).text
+        for body in (
+            {"messages": [TURN]},
+            {"input": [TURN]},
+            {"input": [[TURN], [TURN]]},
+            {"messages": [[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]]},
+        )
+    }
+    assert len(texts) == 1
 
 
 STREAMING = {Endpoint.RESPONSES, Endpoint.MESSAGES}
