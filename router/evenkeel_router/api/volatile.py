@@ -26,13 +26,13 @@ class Line(NamedTuple):
     """One kind of line."""
 
     name: str
-    """Its name in the metric of removed fields."""
+    """Label of the line in the metric of removed fields."""
     piece: bytes
     """Bytes that each body with this line contains, and few others: they are searched before anything is read again."""
     pattern: re.Pattern[str]
     """The line at the beginning of a text, with the line breaks after it. Its length is bounded."""
     switch: str
-    """How the program that writes it can be told not to."""
+    """Setting of the program that switches the line off."""
 
 
 LINES: Final = (
