@@ -1,0 +1,92 @@
+"""Runs whole programs of others against `evenkeel up`: agents, an evaluation, a client of rankings, and gateways in front.
+
+`make test-programs` calls it, and `make test-clients` does. It writes the table of programs of docs/reference/clients.md. The exit status
+is 1 if a check failed. A program that cannot be installed is named with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.clients.fleet import ROOT, documents, fleet, tenant
+from tests.clients.programs import agents, evaluation, gateways, rankings
+from tests.clients.programs.check import Found, Place, Program, write_table
+from tests.clients.programs.environment import environment
+
+PROGRAMS: Final = (
+    *agents.PROGRAMS,
+    *evaluation.PROGRAMS,
+    *rankings.PROGRAMS,
+    *gateways.PROGRAMS,
+)
+RUNTIME: Final = {
+    "runtime": "Simulator",
+    "replicas": 2,
+    # A pool with room for agents' prompts.
+    "args": ["--profile=a100-llama3.1-8b", "--speed=4"],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="part of a name; the table is not written")
+    only = parser.parse_args().only
+    programs = [one for one in PROGRAMS if only.lower() in one.name.lower()]
+    installed = environment()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        fleet(Path(name) / "up", _documents({})) as removing,
+        fleet(
+            Path(name) / "keeping", _documents({"prefix": {"volatileLines": "Keep"}})
+        ) as keeping,
+    ):
+        found: list[Found] = []
+        for number, program in enumerate(programs):
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            found += _run(
+                program,
+                Place(
+                    programs=installed,
+                    fleet=removing,
+                    keeping=keeping,
+                    folder=folder,
+                    key=f"sk-{_tenant_of(program)}",
+                ),
+            )
+    failed = [one for one in found if one.passed is False]
+    print(f"{len(found)} checks of programs, {len(failed)} failed")
+    if not only:
+        write_table(ROOT / "docs" / "reference" / "clients.md", found)
+    return 1 if failed or not found else 0
+
+
+def _documents(router: dict[str, Any]) -> list[dict[str, Any]]:
+    return documents(RUNTIME, router, [tenant(_tenant_of(program)) for program in PROGRAMS])
+
+
+def _tenant_of(program: Program) -> str:
+    return program.name.lower().replace(" ", "-").replace(".", "-")
+
+
+def _run(program: Program, place: Place) -> list[Found]:
+    started = time.monotonic()
+    if program.needs and shutil.which(program.needs) is None:
+        reason = f"there is no {program.needs} here; `make tools` installs it"
+        return [Found(program=program.name, check="installed", passed=None, figure=reason)]
+    found = list(program.found(place))
+    for one in found:
+        mark = {True: "passed", False: "FAILED", None: "SKIPPED"}[one.passed]
+        print(f"{mark} {one.program}: {one.check} {one.figure}", flush=True)
+    print(f"{program.name}: {time.monotonic() - started:.0f} s", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
