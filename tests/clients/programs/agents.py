@@ -19,9 +19,9 @@ from tests.clients.programs.check import Found, Place, Program
 
 TURNS: Final = 10
 _TURN_LIMIT_S: Final = 180.0
-_MOST: Final = 0.9
+MOST: Final = 0.9
 """Least part of the input that is found in the cache from the second turn on."""
-_LEAST: Final = 0.1
+LEAST: Final = 0.1
 """Most part of it where the first line changes."""
 
 
@@ -162,14 +162,14 @@ def _claude(version: str) -> Program:
             yield Found(
                 program=name,
                 check=f"turns 2 to {TURNS}, line {which}: cached",
-                passed=turns.share > _MOST if most else turns.share < _LEAST,
+                passed=turns.share > MOST if most else turns.share < LEAST,
                 figure=str(turns),
             )
             other = agent.turn("And now for something completely different", first=True)
             yield Found(
                 program=name,
                 check=f"another conversation, line {which}: cached",
-                passed=other.share > _LEAST if which == "removed" else other.share < _LEAST,
+                passed=other.share > LEAST if which == "removed" else other.share < LEAST,
                 figure=str(other),
             )
 
@@ -183,14 +183,14 @@ def _codex(place: Place) -> Iterator[Found]:
     yield Found(
         program=f"Codex {CODEX}",
         check=f"turns 2 to {TURNS}: cached",
-        passed=turns.share > _MOST,
+        passed=turns.share > MOST,
         figure=str(turns),
     )
     other = agent.turn("And now for something completely different", first=True)
     yield Found(
         program=f"Codex {CODEX}",
         check="another conversation: cached",
-        passed=other.share > _LEAST,
+        passed=other.share > LEAST,
         figure=str(other),
     )
 

@@ -7,6 +7,7 @@ is 1 if a check failed. A program that cannot be installed is named with the rea
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -72,7 +73,7 @@ def _documents(router: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tenant_of(program: Program) -> str:
-    return program.name.lower().replace(" ", "-").replace(".", "-")
+    return re.sub(r"[^a-z0-9]+", "-", program.name.lower())
 
 
 def _run(program: Program, place: Place) -> list[Found]:
