@@ -164,7 +164,7 @@ test-clients: env $(CLIENTS)/.installed $(if $(TARGET),,test-programs)  ## Run s
 # Their packages (3 GB) are outside of the checkout, in ~/.cache/evenkeel/programs.
 .PHONY: test-programs
 test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-eval, Cohere's client, nginx and LiteLLM's proxy (ONLY=codex: one of them)
-	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only "$(ONLY)") $(if $(TARGET),--target $(TARGET))
 
 .PHONY: test-slow
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave

@@ -24,6 +24,8 @@ class Place:
     """Empty, and the program's own."""
     key: str
     """An API key at both fleets."""
+    model: Path | None
+    """Folder of the model; None: the replicas are simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class Program:
     checks: Callable[[Place], Iterable[Found]]
     needs: str = ""
     """A command that must be on the path."""
+    of_engines: bool = False
+    """Whether the checks say more with a real engine."""
 
     def found(self, place: Place) -> Iterator[Found]:
         """Rows of this program; a check that raised an exception is one that failed."""
@@ -61,5 +65,7 @@ class Program:
 def write_table(page: Path, found: Iterable[Found]) -> None:
     """Replace the table of programs."""
     lines = ["| program | check | | found |\n", "|---|---|---|---|\n"]
-    lines += [f"| {one.program} | {one.check} | {MARKS[one.passed]} | {one.figure} |\n" for one in found]
+    lines += [
+        f"| {one.program} | {one.check} | {MARKS[one.passed]} | {one.figure} |\n" for one in found
+    ]
     between(page, "programs", lines)

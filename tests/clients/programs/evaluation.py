@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,10 @@ _REPLICA: Final = re.compile(r"replica-0: ready at (\S+)")
 def _lm_eval(place: Place) -> Iterator[Found]:
     name = f"lm-eval {place.programs.version('lm_eval')}"
     _write_task(place.folder)
-    tokenizer = place.folder / "tokenizer"
-    _run(place, "python", (str(_TOKENIZER), str(tokenizer)))
+    tokenizer = place.model
+    if tokenizer is None:
+        tokenizer = place.folder / "tokenizer"
+        _run(place, "python", (str(_TOKENIZER), str(tokenizer)))
     [replica] = _REPLICA.findall(place.fleet.output)
     likelihoods = {
         which: _samples(place, url, tokenizer)
@@ -44,9 +47,15 @@ def _lm_eval(place: Place) -> Iterator[Found]:
     yield Found(
         program=name,
         check="local-completions, loglikelihood: those of the replica",
-        passed=through == likelihoods["replica"] and len(set(through)) == len(through),
+        passed=len(set(through)) > QUESTIONS
+        and all(_same(*pair) for pair in zip(through, likelihoods["replica"], strict=True)),
         figure=f"{len(through)} choices, from {min(through):.2f} to {max(through):.2f}",
     )
+
+
+def _same(one: float, other: float) -> bool:
+    """Whether two values are those of one prompt: an engine rounds by what else is in the batch."""
+    return math.isclose(one, other, rel_tol=1e-3)
 
 
 def _write_task(folder: Path) -> None:
@@ -105,4 +114,4 @@ def _run(place: Place, program: str, words: Sequence[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-PROGRAMS: Final = (Program("lm-eval", _lm_eval),)
+PROGRAMS: Final = (Program("lm-eval", _lm_eval, of_engines=True),)

@@ -12,13 +12,16 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tests.clients.fleet import ROOT, documents, fleet, tenant
+from tests.clients.fleet import ROOT, Fleet, documents, fleet, tenant
 from tests.clients.programs import agents, evaluation, gateways, rankings
 from tests.clients.programs.check import Found, Place, Program, write_table
 from tests.clients.programs.environment import environment
+from tests.clients.run import TARGETS as REAL
+from tests.clients.run import Target
 
 PROGRAMS: Final = (
     *agents.PROGRAMS,
@@ -26,50 +29,63 @@ PROGRAMS: Final = (
     *rankings.PROGRAMS,
     *gateways.PROGRAMS,
 )
-RUNTIME: Final = {
-    "runtime": "Simulator",
-    "replicas": 2,
-    # A pool with room for agents' prompts.
-    "args": ["--profile=a100-llama3.1-8b", "--speed=4"],
+TARGETS: Final = {
+    "simulator": Target(
+        name="simulator",
+        runtime={
+            "runtime": "Simulator",
+            "replicas": 2,
+            # A pool with room for agents' prompts.
+            "args": ["--profile=a100-llama3.1-8b", "--speed=4"],
+        },
+    ),
+    "sglang": REAL["sglang"],
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", choices=TARGETS, default="simulator")
     parser.add_argument("--only", default="", help="part of a name; the table is not written")
-    only = parser.parse_args().only
-    programs = [one for one in PROGRAMS if only.lower() in one.name.lower()]
+    given = parser.parse_args()
+    target = TARGETS[given.target]
+    is_real = target.name != "simulator"
+    programs = [one for one in PROGRAMS if given.only.lower() in one.name.lower()]
+    if is_real:
+        programs = [one for one in programs if one.of_engines]
     installed = environment()
-    with (
-        tempfile.TemporaryDirectory() as name,
-        fleet(Path(name) / "up", _documents({})) as removing,
-        fleet(
-            Path(name) / "keeping", _documents({"prefix": {"volatileLines": "Keep"}})
-        ) as keeping,
-    ):
+    with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
+        removing = opened.enter_context(_fleet(Path(name) / "removing", target, {}))
+        kept = {"prefix": {"volatileLines": "Keep"}}
+        keeping = (
+            removing
+            if is_real
+            else opened.enter_context(_fleet(Path(name) / "keeping", target, kept))
+        )
         found: list[Found] = []
         for number, program in enumerate(programs):
             folder = Path(name) / str(number)
             folder.mkdir()
-            found += _run(
-                program,
-                Place(
-                    programs=installed,
-                    fleet=removing,
-                    keeping=keeping,
-                    folder=folder,
-                    key=f"sk-{_tenant_of(program)}",
-                ),
+            place = Place(
+                programs=installed,
+                fleet=removing,
+                keeping=keeping,
+                folder=folder,
+                key=f"sk-{_tenant_of(program)}",
+                model=ROOT / ".venv-sglang" / "model" if is_real else None,
             )
+            found += _run(program, place)
     failed = [one for one in found if one.passed is False]
     print(f"{len(found)} checks of programs, {len(failed)} failed")
-    if not only:
+    if not given.only and not is_real:
         write_table(ROOT / "docs" / "reference" / "clients.md", found)
     return 1 if failed or not found else 0
 
 
-def _documents(router: dict[str, Any]) -> list[dict[str, Any]]:
-    return documents(RUNTIME, router, [tenant(_tenant_of(program)) for program in PROGRAMS])
+def _fleet(folder: Path, target: Target, router: dict[str, Any]) -> AbstractContextManager[Fleet]:
+    tenants = [tenant(_tenant_of(program)) for program in PROGRAMS]
+    given = documents(target.runtime, router, tenants)
+    return fleet(folder, given, target.arguments, target.environment)
 
 
 def _tenant_of(program: Program) -> str:
