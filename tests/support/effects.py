@@ -147,6 +147,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "exposure.httpRoute.paths": ["/v1/chat"],
     "exposure.httpRoute.annotations": {"c": "d"},
     "exposure.httpRoute.labels": {"c": "d"},
+    "router.allowFields": ["rid"],
     "exposure.cors.allowOrigins": ["https://other.example.com"],
     "tenancy.selector.matchLabels": {"a": "none"},
     "tenancy.selector.matchExpressions[].key": "none",

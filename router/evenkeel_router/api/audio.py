@@ -1,4 +1,6 @@
-"""OpenAI's audio transcriptions: a form (multipart/form-data, RFC 7578) with a file, passed on as bytes.
+"""OpenAI's audio transcriptions and translations: a form (multipart/form-data, RFC 7578) with a file, passed on as bytes.
+
+Fields that are not listed (`fields`) are cut out.
 
 A model hears audio as tokens of a fixed duration. The input is charged by the duration that the engine reports, else by
 the bytes of the body: compressed speech of usual quality has about 16 kB/s.
@@ -8,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
-
-from evenkeel_contract.names import GUARDED_FIELDS
+from typing import Final, NamedTuple
 
 from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.fields import TRANSCRIPTIONS, TRANSLATIONS
 from evenkeel_router.api.inference import Inference, Limits, check_model
 
 TOKENS_PER_S: Final = 50
@@ -30,8 +31,29 @@ _FILE: Final = re.compile(rb"content-disposition:[^\r\n]*?\bfilename\*?=", re.IG
 _TRUE: Final = frozenset({b"true", b"1", b"on", b"yes", b"t", b"y"})  # as FastAPI reads a form
 
 
+class _Part(NamedTuple):
+    """One field of a form."""
+
+    name: str
+    value: bytes | None
+    """None for a file."""
+    start: int
+    """Where the field begins in the body, behind its boundary."""
+    end: int
+    """Where the next one begins."""
+
+
 def transcription(body: bytes, limits: Limits, content_type: str) -> Inference:
     """`/v1/audio/transcriptions`; raises `Refusal`."""
+    return _heard(body, limits, content_type, TRANSCRIPTIONS)
+
+
+def translation(body: bytes, limits: Limits, content_type: str) -> Inference:
+    """`/v1/audio/translations`; raises `Refusal`."""
+    return _heard(body, limits, content_type, TRANSLATIONS)
+
+
+def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str]) -> Inference:
     found = _BOUNDARY.match(content_type)
     if found is None:
         message = (
@@ -39,39 +61,47 @@ def transcription(body: bytes, limits: Limits, content_type: str) -> Inference:
         )
         raise invalid(message, code="invalid_content_type", param="content-type")
     boundary = (found[1] or found[2]).encode("ascii")
-    fields: dict[bytes, bytes | None] = {}
-    for name, value in _parts(body, boundary):
-        fields[name] = value
-        if len(fields) > MAX_FIELDS:
+    parts: list[_Part] = []
+    for part in _parts(body, boundary):
+        parts.append(part)
+        if len(parts) > MAX_FIELDS:
             message = f"The form has more than {MAX_FIELDS} fields."
             raise invalid(message, code="invalid_value")
+    fields = {part.name: part.value for part in parts}
     _check(fields, limits)
+    unlisted = [
+        part for part in parts if part.name not in listed and part.name not in limits.allowed_fields
+    ]
     return Inference(
-        body=body,
+        body=_without(body, unlisted) if unlisted else body,
         text=b"",
         prompt_bytes=0,
         prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
         max_output_tokens=None,
         most_output_tokens=limits.max_output_tokens,
-        stream=(fields.get(b"stream") or b"").strip().lower() in _TRUE,
+        stream=(fields.get("stream") or b"").strip().lower() in _TRUE,
+        stripped=tuple(dict.fromkeys(part.name for part in unlisted)),
         content_type=b'multipart/form-data; boundary="%b"' % boundary,
     )
 
 
-def _check(fields: dict[bytes, bytes | None], limits: Limits) -> None:
-    if b"file" not in fields:
+def _without(body: bytes, unlisted: list[_Part]) -> bytes:
+    pieces, at = [], 0
+    for part in unlisted:
+        pieces.append(body[at : part.start])
+        at = part.end
+    return b"".join((*pieces, body[at:]))
+
+
+def _check(fields: dict[str, bytes | None], limits: Limits) -> None:
+    if "file" not in fields:
         raise invalid("file is required.", code="missing_required_parameter", param="file")
-    model = fields.get(b"model")
+    model = fields.get("model")
     check_model(None if model is None else model.decode("utf-8", "replace"), limits)
-    for field in fields:
-        name = field.decode("utf-8", "replace")
-        if name in GUARDED_FIELDS:
-            message = f"{name[:40]} may not be set by a client; leave it out."
-            raise invalid(message, code="invalid_value", param=name[:40])
 
 
-def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    """Name and value of each field; the value of a file is None. Raises `Refusal`."""
+def _parts(body: bytes, boundary: bytes) -> Iterator[_Part]:
+    """Each field; raises `Refusal`."""
     mark = b"\r\n--" + boundary
     # The first boundary may stand at the very beginning.
     at = 0 if body.startswith(mark[2:]) else body.find(mark) + 2
@@ -86,7 +116,8 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes | None]]
         name = _NAME.search(head)
         if name is None:
             raise _invalid()
-        yield name[1], None if _FILE.search(head) else body[head_ends + 4 : ends]
+        value = None if _FILE.search(head) else body[head_ends + 4 : ends]
+        yield _Part(name[1].decode("utf-8", "replace"), value, at, ends + len(mark))
         at = ends + len(mark)
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Self
 
 from evenkeel_router.api import generate, messages, openai_requests, pooling, responses, scoring
-from evenkeel_router.api.audio import transcription
+from evenkeel_router.api.audio import transcription, translation
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
 from evenkeel_router.api.volatile import reading_without_lines
@@ -62,10 +62,11 @@ class Endpoint(Enum):
     V2_RERANK = ("/v2/rerank", _json(scoring.rerank, Dialect.RANKING))
     SCORE = ("/v1/score", _json(scoring.score))
     BARE_SCORE = ("/score", _json(scoring.score))
-    CLASSIFY = ("/v1/classify", _json(pooling.pooled))
-    BARE_CLASSIFY = ("/classify", _json(pooling.pooled, Dialect.RANKING, key_in_body=True))
-    POOLING = ("/pooling", _json(pooling.pooled))
+    CLASSIFY = ("/v1/classify", _json(pooling.classify))
+    BARE_CLASSIFY = ("/classify", _json(pooling.native_classify, Dialect.RANKING, key_in_body=True))
+    POOLING = ("/pooling", _json(pooling.pooling))
     TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, transcription, form=True))
+    TRANSLATIONS = ("/v1/audio/translations", Api(Dialect.AUDIO, translation, form=True))
     TOKENIZE = ("/tokenize", _json(scoring.tokenize, computes=False))
     V1_TOKENIZE = ("/v1/tokenize", _json(scoring.tokenize, computes=False))
     DETOKENIZE = ("/detokenize", _json(scoring.detokenize, computes=False))

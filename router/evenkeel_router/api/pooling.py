@@ -13,8 +13,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.contents import Contents, merged
 from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.fields import CLASSIFY, EMBEDDINGS, NATIVE_CLASSIFY, POOLING
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
@@ -29,6 +29,7 @@ from evenkeel_router.api.prompt import (
     prompt_of_messages,
     with_extras,
 )
+from evenkeel_router.api.reading import Reader
 
 
 class _Entry(msgspec.Struct):
@@ -37,25 +38,29 @@ class _Entry(msgspec.Struct):
     role: str = ""
 
 
-class _Pooled(Guarded, kw_only=True):
-    """All members that give prompts; one of them is given."""
-
+class _Given(msgspec.Struct, kw_only=True):
     model: str | None = None
     input: str | list[str | int | list[int | _Entry] | _Entry] | None = None
-    # vLLM
-    messages: list[Message | list[Message]] | None = None
+    messages: list[Message | list[Message]] | None = None  # vLLM
+
+
+class _Embeddings(_Given, kw_only=True):
+    lora_path: str | list[str | None] | None = None
+
+
+class _Pooling(_Given, kw_only=True):
     data: Raw | UnsetType = UNSET
-    # SGLang's own endpoints
+
+
+class _Native(_Given, kw_only=True):
+    """SGLang's own `/classify`."""
+
     text: str | list[str | list[str]] | None = None
     input_ids: list[int | list[int]] | None = None
     image_data: Raw | UnsetType = UNSET
     video_data: Raw | UnsetType = UNSET
     audio_data: Raw | UnsetType = UNSET
     input_embeds: Raw | UnsetType = UNSET
-
-
-class _Embeddings(_Pooled, kw_only=True):
-    lora_path: str | list[str | None] | None = None
 
 
 class _Lists(msgspec.Struct):
@@ -78,8 +83,10 @@ class _Mixed(msgspec.Struct):
     audio: Raw | UnsetType = UNSET
 
 
-_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
-_POOLED: Final = msgspec.json.Decoder(_Pooled)
+_EMBEDDINGS: Final = Reader(_Embeddings, EMBEDDINGS)
+_CLASSIFY: Final = Reader(_Given, CLASSIFY)
+_POOLING: Final = Reader(_Pooling, POOLING)
+_NATIVE: Final = Reader(_Native, NATIVE_CLASSIFY)
 _LISTS: Final = msgspec.json.Decoder(_Lists)
 _CONVERSATION: Final = msgspec.json.Decoder(_Conversation)
 _MIXED: Final = msgspec.json.Decoder(_Mixed)
@@ -87,21 +94,46 @@ _MIXED: Final = msgspec.json.Decoder(_Mixed)
 
 def embeddings(body: bytes, limits: Limits) -> Inference:
     """`/v1/embeddings`."""
-    fields = _EMBEDDINGS.decode(body)
-    adapter = adapter_of(fields.model, limits, fields.lora_path)
-    inference = input_only(body, fields, _prompt(fields, body))
+    read = _EMBEDDINGS.read(body, limits.allowed_fields)
+    adapter = adapter_of(read.fields.model, limits, read.fields.lora_path)
+    inference = input_only(read, _needed(_prompt(read.fields, read.body)))
     return inference if adapter is None else msgspec.structs.replace(inference, adapter=adapter)
 
 
-def pooled(body: bytes, limits: Limits) -> Inference:
-    """`/classify`, `/pooling` and the like."""
-    fields = _POOLED.decode(body)
-    check_model(fields.model, limits)
-    return input_only(body, fields, _prompt(fields, body))
+def classify(body: bytes, limits: Limits) -> Inference:
+    """`/v1/classify`."""
+    read = _CLASSIFY.read(body, limits.allowed_fields)
+    check_model(read.fields.model, limits)
+    return input_only(read, _needed(_prompt(read.fields, read.body)))
 
 
-def _prompt(fields: _Pooled, body: bytes) -> Prompt:
-    """The prompts of a request; raises `Refusal` if it has none."""
+def native_classify(body: bytes, limits: Limits) -> Inference:
+    """`/classify`: vLLM's, or SGLang's own."""
+    read = _NATIVE.read(body, limits.allowed_fields)
+    check_model(read.fields.model, limits)
+    return input_only(read, _needed(_prompt(read.fields, read.body) or _native_prompt(read.fields)))
+
+
+def pooling(body: bytes, limits: Limits) -> Inference:
+    """`/pooling`."""
+    read = _POOLING.read(body, limits.allowed_fields)
+    check_model(read.fields.model, limits)
+    given = _prompt(read.fields, read.body)
+    if given is None and read.fields.data is not UNSET:
+        contents = Contents()
+        text = contents.part(bytes(read.fields.data)).encode()
+        given = Prompt(text, contents.text_bytes, None, media=contents.media())
+    return input_only(read, _needed(given))
+
+
+def _needed(given: Prompt | None) -> Prompt:
+    if given is None:
+        raise invalid("input is required.", code="missing_required_parameter", param="input")
+    return given
+
+
+def _prompt(fields: _Given, body: bytes) -> Prompt | None:
+    """The prompts in `input` or `messages`; None if there are none."""
     given = fields.input
     if given is not None:
         if isinstance(given, list) and given:
@@ -111,13 +143,7 @@ def _prompt(fields: _Pooled, body: bytes) -> Prompt:
         return prompt_of_input(given, "input")  # type: ignore[arg-type]  # without entries
     if fields.messages is not None:
         return _of_objects("messages", fields.messages, body)
-    if fields.text is not None or fields.input_ids is not None:
-        return _native(fields)
-    if fields.data is not UNSET:
-        contents = Contents()
-        text = contents.part(bytes(fields.data)).encode()
-        return Prompt(text, contents.text_bytes, None, media=contents.media())
-    raise invalid("input is required.", code="missing_required_parameter", param="input")
+    return None
 
 
 def _has_entries(values: Sequence[object]) -> bool:
@@ -151,15 +177,17 @@ def _mixed(given: bytes) -> Prompt:
     return with_extras(Prompt(text, len(text), None), media)
 
 
-def _native(fields: _Pooled) -> Prompt:
-    """What SGLang's `/classify` and `/encode` take."""
-    if fields.text is None:
-        given = prompt_of_input(fields.input_ids or [], "input_ids")
-    elif isinstance(fields.text, str):
-        given = prompt_of_input(fields.text, "text")
-    else:  # a cross-encoder reads pairs
-        texts = [one if isinstance(one, str) else "\n".join(one) for one in fields.text]
+def _native_prompt(fields: _Native) -> Prompt | None:
+    """What SGLang's own `/classify` takes."""
+    if fields.text is not None:
+        # A cross-encoder reads pairs.
+        several = fields.text if isinstance(fields.text, list) else [fields.text]
+        texts = [one if isinstance(one, str) else "\n".join(one) for one in several]
         given = prompt_of_input(texts, "text")
+    elif fields.input_ids is not None:
+        given = prompt_of_input(fields.input_ids, "input_ids")
+    else:
+        return None
     media = {
         "image": fields.image_data,
         "video": fields.video_data,

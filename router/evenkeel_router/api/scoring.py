@@ -12,8 +12,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.contents import Contents
 from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.fields import DETOKENIZE, RERANK, SCORE, TOKENIZE
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
@@ -31,15 +31,16 @@ from evenkeel_router.api.prompt import (
     prompt_of_messages,
     with_prefix,
 )
+from evenkeel_router.api.reading import Reader
 
 
-class _Rerank(Guarded, kw_only=True):
+class _Rerank(msgspec.Struct, kw_only=True):
     query: Raw
     documents: Raw
     model: str | None = None
 
 
-class _Score(Guarded, kw_only=True):
+class _Score(msgspec.Struct, kw_only=True):
     model: str | None = None
     # SGLang
     query: Raw | UnsetType = UNSET
@@ -63,68 +64,72 @@ _PAIRS: Final = (
 """The members that hold the two sides of scores."""
 
 
-class _Tokenize(Guarded, kw_only=True):
+class _Tokenize(msgspec.Struct, kw_only=True):
     prompt: Input | None = None
     messages: list[Message] | None = None
     tools: Raw | UnsetType = UNSET
     model: str | None = None
 
 
-class _Detokenize(Guarded, kw_only=True):
+class _Detokenize(msgspec.Struct, kw_only=True):
     tokens: list[int | list[int]]
     model: str | None = None
 
 
 _LIST: Final = msgspec.json.Decoder(list[Raw])
-_RERANK: Final = msgspec.json.Decoder(_Rerank)
-_SCORE: Final = msgspec.json.Decoder(_Score)
-_TOKENIZE: Final = msgspec.json.Decoder(_Tokenize)
-_DETOKENIZE: Final = msgspec.json.Decoder(_Detokenize)
+_RERANK: Final = Reader(_Rerank, RERANK)
+_SCORE: Final = Reader(_Score, SCORE)
+_TOKENIZE: Final = Reader(_Tokenize, TOKENIZE)
+_DETOKENIZE: Final = Reader(_Detokenize, DETOKENIZE)
 
 
 def rerank(body: bytes, limits: Limits) -> Inference:
     """`/v1/rerank`: the engine reads the query once for each document."""
-    fields = _RERANK.decode(body)
+    read = _RERANK.read(body, limits.allowed_fields)
+    fields = read.fields
     check_model(fields.model, limits)
     texts = _Texts()
     query = texts.one(bytes(fields.query))
-    return input_only(body, fields, texts.pairs([query], fields.documents, "documents"))
+    return input_only(read, texts.pairs([query], fields.documents, "documents"))
 
 
 def score(body: bytes, limits: Limits) -> Inference:
     """`/v1/score`: the engine reads one pair of texts for each score."""
-    fields = _SCORE.decode(body)
+    read = _SCORE.read(body, limits.allowed_fields)
+    fields = read.fields
     check_model(fields.model, limits)
     texts = _Texts()
     for left, right in _PAIRS:
         first, second = getattr(fields, left), getattr(fields, right)
         if first is not UNSET and second is not UNSET:
             given = texts.pairs(texts.several(first, left), second, right)
-            return input_only(body, fields, given)
+            return input_only(read, given)
     message = "query and items (or text_1 and text_2, or queries and documents) are required."
     raise invalid(message, code="missing_required_parameter", param="query")
 
 
 def tokenize(body: bytes, limits: Limits) -> Inference:
     """`/tokenize`: of a prompt or of a conversation."""
-    fields = _TOKENIZE.decode(body)
+    read = _TOKENIZE.read(body, limits.allowed_fields)
+    fields = read.fields
     adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     if fields.messages is not None:
-        given = with_prefix(prompt_of_messages(fields.messages, body), (fields.tools,))
+        given = with_prefix(prompt_of_messages(fields.messages, read.body), (fields.tools,))
     elif fields.prompt is not None:
         given = prompt_of_input(fields.prompt, "prompt")
     else:
         message = "prompt or messages is required."
         raise invalid(message, code="missing_required_parameter", param="prompt")
-    return input_only(body, fields, given, text=b"")
+    return input_only(read, given, text=b"")
 
 
 def detokenize(body: bytes, limits: Limits) -> Inference:
     """`/detokenize`."""
-    fields = _DETOKENIZE.decode(body)
+    read = _DETOKENIZE.read(body, limits.allowed_fields)
+    fields = read.fields
     adapter_of(fields.model, limits)
     tokens = sum(1 if isinstance(one, int) else len(one) for one in fields.tokens)
-    return input_only(body, fields, Prompt(b"", len(body), tokens))
+    return input_only(read, Prompt(b"", len(read.body), tokens))
 
 
 class _Texts:

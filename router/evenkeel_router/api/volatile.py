@@ -19,7 +19,8 @@ import msgspec
 from evenkeel_contract.messages import UNREADABLE
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api.inference import Inference, Limits, Parser, members_of
+from evenkeel_router.api.inference import Inference, Limits, Parser
+from evenkeel_router.api.reading import members_of
 
 
 class Line(NamedTuple):
@@ -45,6 +46,7 @@ LINES: Final = (
         "CLAUDE_CODE_ATTRIBUTION_HEADER=0",
     ),
 )
+LINE_NAMES: Final = frozenset(line.name for line in LINES)
 _SYSTEM: Final = frozenset({"system", "developer"})
 _TEXTS: Final = ("system", "instructions")
 """Members of a body that are a text of the system."""

@@ -56,6 +56,7 @@ class Intake:
             config.limits.max_output_tokens,
             frozenset(config.adapters),
             frozenset(config.model_aliases),
+            frozenset(config.allow_fields),
             config.prefix.volatile_lines is VolatileLines.KEEP,
         )
         self.cors = Cors(config.cors_origins) if config.cors_origins else None

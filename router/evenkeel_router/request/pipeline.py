@@ -22,9 +22,11 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
+from evenkeel_router.api.fields import known
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.api.volatile import LINE_NAMES
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
@@ -211,7 +213,7 @@ class Pipeline:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
-                self._note_stripped(request, inference)
+                self._note_stripped(request_state, request, inference)
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -372,13 +374,14 @@ class Pipeline:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
-    def _note_stripped(self, request: Request, inference: Inference) -> None:
-        """Count the fields, headers and volatile lines of a request that are not sent on."""
+    def _note_stripped(
+        self, request_state: RequestState, request: Request, inference: Inference
+    ) -> None:
+        """Count the fields, lines and headers that are not sent on, and name fields and lines in the answer."""
         stripped = self._totals.stripped
         for field in inference.stripped:
-            if not stripped[field]:
-                _log.info("%s is removed from requests; the metric 'stripped' counts them", field)
-            stripped[field] += 1
+            stripped[field if field in LINE_NAMES else known(field)] += 1
+        request_state.removed = inference.stripped
         for name in filter(request.headers.__contains__, _GUARDED):
             stripped[name] += 1
 

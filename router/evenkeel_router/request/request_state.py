@@ -22,6 +22,7 @@ from evenkeel_contract.names import (
     ADAPTER_HEADER,
     CACHE_SALT_HEADER,
     CLIENT_KEY_HEADER,
+    REMOVED_HEADER,
     REQUEST_ID_HEADER,
     SESSION_HEADER,
 )
@@ -32,6 +33,7 @@ from multidict import CIMultiDict, istr
 from evenkeel_router.api.cors import Headers
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.api.fields import shown
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
 from evenkeel_router.api.openai_requests import with_continuous_usage
@@ -141,6 +143,8 @@ class RequestState(msgspec.Struct, eq=False):
     # Identify, parse, admit.
     client: Client | None = None
     totals: ClientTotals | None = None
+    removed: tuple[str, ...] = ()
+    """Fields that were taken out of the body."""
     stream: bool = False
     estimate_tokens: int = 0
     """Input tokens, before the replica reports them: exact where the prompt was tokenised."""
@@ -183,7 +187,10 @@ class RequestState(msgspec.Struct, eq=False):
 
     def reply_headers(self) -> Headers:
         """Headers of every answer to the request."""
-        return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
+        headers: Headers = ((REQUEST_ID_HEADER, self.request_id), *self.cors)
+        if self.removed:
+            return (*headers, (REMOVED_HEADER, shown(self.removed)))
+        return headers
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""
