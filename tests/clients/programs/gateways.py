@@ -22,8 +22,11 @@ from tests.clients.programs.check import Found, Place, Program
 from tests.support.nginx import nginx
 from tests.support.ports import free_ports
 
-_LONG: Final = "Tell me story 36059 about the sea, from its beginning to its end."
-"""The simulated replica answers this one with at least 1443 tokens."""
+SHORT: Final = 20
+LONG: Final = 20_000
+"""Tokens of a stream that nobody reads to its end."""
+PIECES: Final = 100
+_CHAT: Final = "/v1/chat/completions"
 _BUFFER: Final = 4096
 """Bytes of the smallest buffer in which nginx collects an answer (`proxy_buffer_size`)."""
 _START_LIMIT_S: Final = 120.0
@@ -32,46 +35,35 @@ _LOOKS: Final = 600
 _MASTER: Final = "sk-of-litellm"
 
 
-async def _streamed(client: httpx.AsyncClient, metrics: str, key: str) -> str:
-    """Events of a long stream. The first arrive while the replica still writes, and they come in smaller pieces than buffers."""
-    body: dict[str, Any] = {
-        "model": MODEL,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": 1000,
-        "messages": [{"role": "user", "content": _LONG}],
-    }
-    headers = {"Authorization": f"Bearer {key}"}
-    async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
-        assert answer.status_code == 200, await answer.aread()
-        arriving = answer.aiter_bytes()
-        pieces = [await anext(arriving)]
-        running = await _in_flight(metrics)
-        pieces += [piece async for piece in arriving]
-    assert running == 1, running
-    usual = round(median(map(len, pieces)))
-    assert usual < _BUFFER / 2, usual
-    whole = b"".join(pieces)
-    events = [json.loads(line[6:]) for line in whole.splitlines() if line[:7] == b"data: {"]
-    usage = events[-1]["usage"]
-    assert whole.rstrip().endswith(b"data: [DONE]") and usage["completion_tokens"] == 1000, usage
-    return f"{len(events):,} events, in pieces of {usual} bytes"
-
-
-async def _left(client: httpx.AsyncClient, metrics: str, key: str) -> None:
-    """A client that leaves a stream: the router notices, and ends the replica's work."""
+def _asked(key: str, max_tokens: int) -> dict[str, Any]:
     body = {
         "model": MODEL,
         "stream": True,
-        "max_tokens": 1400,
-        "messages": [{"role": "user", "content": _LONG}],
+        "stream_options": {"include_usage": True},
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "messages": [{"role": "user", "content": "Tell me about the sea."}],
     }
-    headers = {"Authorization": f"Bearer {key}"}
-    async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
-        await anext(answer.aiter_bytes())
+    return {"json": body, "headers": {"Authorization": f"Bearer {key}"}}
+
+
+async def _streamed(client: httpx.AsyncClient, metrics: str, key: str) -> str:
+    """A short stream to its end; and the beginning of a long one, whose pieces are smaller than buffers, until the client leaves."""
+    short = await client.post(_CHAT, **_asked(key, SHORT))
+    events = [json.loads(line[6:]) for line in short.text.splitlines() if line[:7] == "data: {"]
+    assert short.text.rstrip().endswith("data: [DONE]"), short.text
+    assert events[-1]["usage"]["completion_tokens"] == SHORT, events[-1]
+    async with client.stream("POST", _CHAT, **_asked(key, LONG)) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        arriving = answer.aiter_bytes()
+        pieces = [await anext(arriving) for _ in range(PIECES)]
+        running = await _in_flight(metrics)
+    assert running == 1, running
+    usual = round(median(map(len, pieces)))
+    assert usual < _BUFFER / 2, usual
     for _ in range(_LOOKS):
         if not await _in_flight(metrics):
-            return
+            return f"pieces of {usual} bytes"
         await asyncio.sleep(0.1)
     raise AssertionError("the request of a client that left goes on")
 
@@ -88,9 +80,7 @@ def _nginx(place: Place) -> Iterator[Found]:
     async def run() -> str:
         address = place.fleet.url.removeprefix("http://")
         async with nginx(place.folder, [address]) as client:
-            figure = await _streamed(client, place.fleet.metrics, place.key)
-            await _left(client, place.fleet.metrics, place.key)
-            return figure
+            return await _streamed(client, place.fleet.metrics, place.key)
 
     yield Found(
         program=f"nginx {_version('nginx', '-v')}",
@@ -105,9 +95,7 @@ def _litellm(place: Place) -> Iterator[Found]:
 
     async def run(url: str) -> str:
         async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE_S) as client:
-            figure = await _streamed(client, place.fleet.metrics, _MASTER)
-            await _left(client, place.fleet.metrics, _MASTER)
-            return figure
+            return await _streamed(client, place.fleet.metrics, _MASTER)
 
     with _proxy(place) as url:
         yield Found(
