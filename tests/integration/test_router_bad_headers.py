@@ -25,7 +25,6 @@ from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, tenan
         b"X-Bad: a\rX-Injected: b",
         b"X-Bad : a",
         b"X B: a",
-        b"X-Long: " + b"x" * 10_000,
         b"Content-Length: 7",
         b"Transfer-Encoding: chunked",
         b"Transfer-Encoding: chunked, chunked",
@@ -113,7 +112,12 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         "custom_params": {},
         "cache_salt": "s",
     }
-    body = {"model": MODEL, "prompt": "x", "text": "x", "messages": [{"role": "user"}]} | smuggled
+    clean = {
+        "/v1/completions": {"model": MODEL, "prompt": "x"},
+        "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user"}]},
+        "/generate": {"text": "x"},
+    }
+    body = clean[path] | smuggled
     async with behind() as (router, replica), http(router) as client:
         headers = {"x-smg-routing-key": smuggled["routing_key"], "x-custom-labels": "client=other"}
         response = await client.post(path, json=body, headers=headers)
@@ -123,7 +127,8 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         key = sent.pop("routing_key", None) or asked.headers["x-smg-routing-key"]
         assert sent.pop("cache_salt") == asked.headers["x-evenkeel-cache-salt"] != "s"
         assert decode(key).identity == "ns/anonymous/anonymous"
-        assert not smuggled.keys() & sent.keys()
+        assert sent == clean[path]
+        assert response.headers["x-evenkeel-removed-fields"] == ", ".join(smuggled)
         assert "x-custom-labels" not in asked.headers
         counted_fields = router.rooms.totals.stripped
         assert counted_fields == dict.fromkeys(

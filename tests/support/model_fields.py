@@ -29,7 +29,10 @@ def names_of(model: typing.Any) -> set[str]:
         return set(model.__struct_fields__)
     if isinstance(model, type) and hasattr(model, "__total__"):
         return set(model.__annotations__)
-    return set().union(*map(names_of, typing.get_args(model)))
+    several = typing.get_args(model)
+    if typing.get_origin(model) is typing.Annotated:
+        several = several[:1]
+    return set().union(*map(names_of, several))
 
 
 def _of_pydantic(model: typing.Any) -> set[str]:

@@ -103,6 +103,14 @@ _MESSAGE: Final = msgspec.json.Decoder(MessageReply)
 _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
 
 
+def of_bytes(metadata: str) -> Usage | None:
+    """The usage in the header that describes an answer of bytes; None if it has none that can be read."""
+    try:
+        return of_openai(OPENAI.decode(metadata.encode()).usage)
+    except UNREADABLE:
+        return None
+
+
 def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage | None:
     """The usage of a whole answer; None if it has none that can be read. Raises `GarbageError`, `ErrorAnswer`."""
     api = endpoint.api

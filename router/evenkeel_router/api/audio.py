@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.fields import TRANSCRIPTIONS, TRANSLATIONS
 from evenkeel_router.api.inference import Inference, Limits, check_model
 
@@ -59,7 +60,14 @@ def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str
         message = (
             "The body must be a form (multipart/form-data) with a boundary in its content type."
         )
-        raise invalid(message, code="invalid_content_type", param="content-type")
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            message,
+            code="invalid_content_type",
+            param="content-type",
+            status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            more=[("accept", "multipart/form-data")],
+        )
     boundary = (found[1] or found[2]).encode("ascii")
     parts: list[_Part] = []
     for part in _parts(body, boundary):

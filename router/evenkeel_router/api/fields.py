@@ -54,12 +54,12 @@ _PAIRS: Final = _names(
 )
 _ENCODING: Final = _names("encoding_format embed_dtype endianness dimensions")
 _TOKENIZE: Final = _CHAT_TEMPLATE | _names(
-    "model prompt messages tools tool_choice reasoning_effort return_token_strs",
+    "model user prompt messages tools tool_choice reasoning_effort return_token_strs",
 )
 _AUDIO: Final = _names(
-    "file model language prompt response_format temperature stream stream_include_usage",
+    "file model user language prompt response_format temperature stream stream_include_usage",
     "stream_continuous_usage_stats hotwords use_beam_search n length_penalty include_stop_str_in_output top_p top_k",
-    "min_p seed frequency_penalty repetition_penalty presence_penalty max_completion_tokens",
+    "min_p seed frequency_penalty repetition_penalty presence_penalty max_completion_tokens to_language",
 )
 
 COMPLETIONS: Final = _GENERATING | _names("prompt best_of suffix prompt_embeds")
@@ -87,7 +87,7 @@ RESPONSES: Final = (
     )
 )
 MESSAGES: Final = _TOOLS_OF_MESSAGES | _names(
-    "max_tokens metadata stop_sequences stream temperature top_k top_p service_tier inference_geo mm_payload",
+    "user max_tokens metadata stop_sequences stream temperature top_k top_p service_tier inference_geo mm_payload",
     "return_mm_kwargs",
 )
 COUNT_TOKENS: Final = MESSAGES
@@ -109,9 +109,9 @@ SCORE: Final = _PAIRS | _names(
     "return_pooled_hidden_states score_extraction_token",
 )
 TOKENIZE: Final = _TOKENIZE
-DETOKENIZE: Final = _names("model tokens skip_special_tokens")
+DETOKENIZE: Final = _names("model user tokens skip_special_tokens")
 TRANSCRIPTIONS: Final = _AUDIO | _names(
-    "timestamp_granularities timestamp_granularities[] to_language chunking_strategy include include[] known_speaker_names",
+    "timestamp_granularities timestamp_granularities[] chunking_strategy include include[] known_speaker_names",
     "known_speaker_names[] known_speaker_references known_speaker_references[]",
 )
 TRANSLATIONS: Final = _AUDIO
@@ -122,7 +122,7 @@ GENERATE: Final = _names(
     "return_flat_raw_top_logprobs_b64 stream return_hidden_states return_routed_experts routed_experts_start_len",
     "return_indexer_topk lora_path require_reasoning max_thinking_tokens return_bytes return_entropy",
     "return_prompt_token_ids max_dynamic_patch min_dynamic_patch image_max_dynamic_patch video_max_dynamic_patch",
-    "images_config mm_processor_kwargs",
+    "images_config mm_processor_kwargs user",
 )
 
 OPEN: Final[Mapping[str, frozenset[str]]] = {
@@ -233,7 +233,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _SHOWN: Final = 8
 
 
-def known(field: str) -> str:
+def metric_name(field: str) -> str:
     """The name of a removed field in metrics: its own if engines or clients know it, else `other`."""
     return field if field.rpartition(".")[2] in CLOSED else _OTHER
 

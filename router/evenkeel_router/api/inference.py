@@ -68,6 +68,8 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     stream: bool = False
     wants_usage: bool = True
     """Whether the client wants the usage event: False if only the router asked for it."""
+    binary: bool = False
+    """Whether the client wants numbers as bytes, not as JSON (vLLM's `encoding_format`)."""
     stripped: tuple[str, ...] = ()
     """Fields that were removed, because they are not listed."""
     content_type: bytes = b"application/json"

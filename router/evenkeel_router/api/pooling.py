@@ -27,6 +27,7 @@ from evenkeel_router.api.prompt import (
     Prompt,
     prompt_of_input,
     prompt_of_messages,
+    text_of,
     with_extras,
 )
 from evenkeel_router.api.reading import Reader
@@ -45,10 +46,12 @@ class _Given(msgspec.Struct, kw_only=True):
 
 
 class _Embeddings(_Given, kw_only=True):
+    encoding_format: Raw | UnsetType = UNSET
     lora_path: str | list[str | None] | None = None
 
 
 class _Pooling(_Given, kw_only=True):
+    encoding_format: Raw | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
 
 
@@ -87,6 +90,7 @@ _EMBEDDINGS: Final = Reader(_Embeddings, EMBEDDINGS)
 _CLASSIFY: Final = Reader(_Given, CLASSIFY)
 _POOLING: Final = Reader(_Pooling, POOLING)
 _NATIVE: Final = Reader(_Native, NATIVE_CLASSIFY)
+_BINARY: Final = ('"bytes"', '"bytes_only"')
 _LISTS: Final = msgspec.json.Decoder(_Lists)
 _CONVERSATION: Final = msgspec.json.Decoder(_Conversation)
 _MIXED: Final = msgspec.json.Decoder(_Mixed)
@@ -97,7 +101,10 @@ def embeddings(body: bytes, limits: Limits) -> Inference:
     read = _EMBEDDINGS.read(body, limits.allowed_fields)
     adapter = adapter_of(read.fields.model, limits, read.fields.lora_path)
     inference = input_only(read, _needed(_prompt(read.fields, read.body)))
-    return inference if adapter is None else msgspec.structs.replace(inference, adapter=adapter)
+    binary = text_of(read.fields.encoding_format) in _BINARY
+    if adapter is None and not binary:
+        return inference
+    return msgspec.structs.replace(inference, adapter=adapter, binary=binary)
 
 
 def classify(body: bytes, limits: Limits) -> Inference:
@@ -123,7 +130,9 @@ def pooling(body: bytes, limits: Limits) -> Inference:
         contents = Contents()
         text = contents.part(bytes(read.fields.data)).encode()
         given = Prompt(text, contents.text_bytes, None, media=contents.media())
-    return input_only(read, _needed(given))
+    inference = input_only(read, _needed(given))
+    binary = text_of(read.fields.encoding_format) in _BINARY
+    return msgspec.structs.replace(inference, binary=True) if binary else inference
 
 
 def _needed(given: Prompt | None) -> Prompt:

@@ -22,7 +22,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.fields import known
+from evenkeel_router.api.fields import metric_name
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
@@ -53,12 +53,12 @@ from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
     CompleteReply,
-    HttpSyntaxError,
     Request,
     Stream,
     read_body,
     whole_body,
 )
+from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
@@ -112,6 +112,9 @@ class Pipeline:
         """One request."""
         path = request.path
         endpoint = ENDPOINTS.get(path)
+        if endpoint is None:
+            request.target, path = own_answers.known_target(request.target)
+            endpoint = ENDPOINTS.get(path)
         if endpoint is None and (own := await self._uncounted(request, path)) is not None:
             return own
         request_state = RequestState(
@@ -131,17 +134,9 @@ class Pipeline:
         try:
             if self._intake.draining:
                 self._intake.let_in(request)
-            if endpoint is not None and request.method == "POST":
+            if endpoint is not None and request.method in endpoint.api.methods:
                 return await self.infer(request_state, request, endpoint)
-            if is_stored_response(path):
-                self.identify(request_state, request)
-                raise not_stored()
-            name = own_answers.asked_model(request, path)
-            self.identify(request_state, request)
-            models = own_answers.models(
-                name, self._settings.config, started_unix=self._intake.started_unix
-            )
-            return own_answers.own(request_state, request, models, close=self._intake.draining)
+            return self._answered_here(request_state, request, path)
         except Refusal as refusal:
             return self._refused(
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
@@ -153,6 +148,20 @@ class Pipeline:
             return self._fault(request_state, request, fault)
         finally:
             self._finish(request_state)
+
+    def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
+        """The answer to a request that no replica gets; raises `Refusal`."""
+        if request.method == "OPTIONS":
+            return own_answers.options(request_state, request, path)
+        if is_stored_response(request.method, path):
+            self.identify(request_state, request)
+            raise not_stored()
+        name = own_answers.asked_model(request, path)
+        self.identify(request_state, request)
+        models = own_answers.models(
+            name, self._settings.config, started_unix=self._intake.started_unix
+        )
+        return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
         """The answer to a check of the health or to the console; None for all other requests."""
@@ -213,7 +222,10 @@ class Pipeline:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
-                self._note_stripped(request_state, request, inference)
+                request_state.removed = inference.stripped
+                headers = filter(request.headers.__contains__, _GUARDED)
+                names = (one if one in LINE_NAMES else metric_name(one) for one in inference.stripped)
+                self._totals.stripped.update((*names, *headers))
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -373,17 +385,6 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
-
-    def _note_stripped(
-        self, request_state: RequestState, request: Request, inference: Inference
-    ) -> None:
-        """Count the fields, lines and headers that are not sent on, and name fields and lines in the answer."""
-        stripped = self._totals.stripped
-        for field in inference.stripped:
-            stripped[field if field in LINE_NAMES else known(field)] += 1
-        request_state.removed = inference.stripped
-        for name in filter(request.headers.__contains__, _GUARDED):
-            stripped[name] += 1
 
     def _refused(
         self,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from evenkeel_fairshare.fleet.contract import NOTHING
 
-from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_bytes, of_reply
 from evenkeel_router.api.errors import rejected_by_replica
 from evenkeel_router.request import own_answers, usage_claims
 from evenkeel_router.request.failures import BUSY_STATUSES, KEY_STATUSES, Cause, FailedAttempt
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import CompleteReply, Request
 from evenkeel_router.transport.upstream import Reply
+
+_BYTES: Final = "application/octet-stream"
 
 
 def relay_whole(
@@ -24,11 +28,18 @@ def relay_whole(
     """The client's answer if the replica's answer is no stream; raises `FailedAttempt`."""
     status, body, inference = reply.status, reply.body, admitted.inference
     api = admitted.endpoint.api
-    content_type = reply.content_type or "application/octet-stream"
+    content_type = reply.content_type or _BYTES
     if status != 200 or body is None:
         raise _no_answer(reply)
+    headers = request_state.reply_headers()
+    is_bytes = inference.binary and content_type.startswith(_BYTES)
+    if is_bytes and reply.metadata:
+        headers = (*headers, ("metadata", reply.metadata))
     try:
-        reported = of_reply(admitted.endpoint, body, content_type)
+        if is_bytes:
+            reported = of_bytes(reply.metadata)
+        else:
+            reported = of_reply(admitted.endpoint, body, content_type)
     except ErrorAnswer as error:
         raise FailedAttempt.of_refusal(error.refusal) from error
     except GarbageError as error:
@@ -44,7 +55,7 @@ def relay_whole(
         status=status,
         body=body,
         content_type=content_type,
-        headers=request_state.reply_headers(),
+        headers=headers,
         close=close,
     )
 

@@ -15,12 +15,14 @@ import httptools
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.transport import lingering
-from evenkeel_router.transport.client_request import (
-    Answer,
-    Body,
+from evenkeel_router.transport.client_request import Answer, Body, Request
+from evenkeel_router.transport.request_head import (
     HttpSyntaxError,
-    Request,
+    LargeHeadError,
+    LongTargetError,
     check_head,
+    origin_target,
+    unparsed,
 )
 
 MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
@@ -265,11 +267,11 @@ class ClientConnection(asyncio.Protocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             own = error.__context__
-            self._fail(own if isinstance(own, HttpSyntaxError) else HttpSyntaxError(str(error)))
+            self._fail(own if isinstance(own, HttpSyntaxError) else unparsed(error, data))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(HttpSyntaxError("the head is too large"))
+                self._fail(LargeHeadError("the head is too large"))
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
@@ -310,7 +312,7 @@ class ClientConnection(asyncio.Protocol):
     def on_url(self, part: bytes) -> None:
         self._target += part
         if len(self._target) > MAX_LINE_BYTES:
-            raise HttpSyntaxError("the request line is too long")
+            raise LongTargetError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:  # a trailer
@@ -318,7 +320,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_long and (
             len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
         ):
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         self._headers.append(
             (
                 _NAMES.get(name) or _name(name),
@@ -330,17 +332,19 @@ class ClientConnection(asyncio.Protocol):
         if self._resumes_body:
             return
         if len(self._headers) > MAX_HEADERS:
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
         self._in_head = False
         self._head_bytes = 0
+        method = parser.get_method().decode()
+        target = self._target.decode("utf-8", "surrogateescape")
         request = self._arriving = Request(
             self,
             Body(self),
-            parser.get_method().decode(),
-            self._target.decode("utf-8", "surrogateescape"),
+            method,
+            target if target.startswith("/") else origin_target(method, target),
             headers,
             parser.should_keep_alive(),
             version == "1.1",

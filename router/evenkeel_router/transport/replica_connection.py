@@ -134,6 +134,7 @@ class ReplicaConnection(asyncio.Protocol):
         "answered",
         "content_type",
         "idle_since_s",
+        "metadata",
         "on_body",
         "retry_after",
         "reused",
@@ -172,7 +173,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._begun = False  # the reader of a stream found its first content
         self.status = 0
         self.content_type = ""
-        self.retry_after = ""
+        self.retry_after = self.metadata = ""
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
@@ -358,6 +359,8 @@ class ReplicaConnection(asyncio.Protocol):
             self._framed = True
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        elif name == b"metadata":
+            self.metadata = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
