@@ -168,7 +168,7 @@ class PrefixConfig:
     max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
     """Most blocks in the prefix index over all replicas; the least recently used are dropped first."""
     volatile_lines: VolatileLines = VolatileLines.REMOVE
-    """Whether engines get lines of agents that change with every request (`api/volatile.py`). Prefixes never have them."""
+    """Whether engines get agents' lines of billing. Prefixes never have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 They stand first in the prompt, so an engine that reads them finds nothing in its cache. `LINES` has all that are known:
 
-- A line is found only where a text of the system begins with it: in `system`, in `instructions`, and in messages of the role
-  system or developer, each a string or a list of text parts. What users and tools write stays as it is.
+- A line is found only where it begins the system's text: `system`, `instructions`, or the first message, if its role is system or
+  developer. Each is a string or a list of text parts. All other text stays as it is.
 - It is never part of the text that prefixes are matched by.
 - `Limits.keeps_volatile_lines` decides whether the engine gets it (`spec.router.prefix.volatileLines`).
 
@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from evenkeel_contract.messages import UNREADABLE
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from evenkeel_router.api.inference import Inference, Limits, Parser
+from evenkeel_router.api.prompt import START, UNIT
 from evenkeel_router.api.reading import members_of
 
 
@@ -27,9 +28,7 @@ class Line(NamedTuple):
     """One kind of line."""
 
     name: str
-    """Label of the line in the metric of removed fields."""
-    piece: bytes
-    """Bytes that each body with this line contains, and few others: they are searched before anything is read again."""
+    """Begins the line, and is its label in the metric of removed fields."""
     pattern: re.Pattern[str]
     """The line at the beginning of a text, with the line breaks after it. Its length is bounded."""
     switch: str
@@ -41,22 +40,30 @@ LINES: Final = (
     # vLLM 0.32 drops it too (its pull request 36829), SGLang 0.5.23 does not.
     Line(
         "x-anthropic-billing-header",
-        b"-billing-",
-        re.compile(r"x-anthropic-billing-header:(?: ?[\w.-]{1,64}=[^;\r\n]{0,256};){1,64}\s{0,4}"),
+        re.compile(
+            r"x-anthropic-billing-header:(?: ?[\w.-]{1,64}=[^;\r\n]{0,256};){1,64}[\r\n]{0,4}"
+        ),
         "CLAUDE_CODE_ATTRIBUTION_HEADER=0",
     ),
 )
 LINE_NAMES: Final = frozenset(line.name for line in LINES)
-_SYSTEM: Final = frozenset({"system", "developer"})
+_SYSTEM: Final = ("system", "developer")
 _TEXTS: Final = ("system", "instructions")
 """Members of a body that are a text of the system."""
 _TURNS: Final = ("messages", "input")
 """Members of a body that are a conversation."""
+_START: Final = START.encode()
+_UNIT: Final = UNIT.encode()
+_BEGINNINGS: Final = tuple(
+    f"{START}{role}{UNIT}{line.name}".encode() for role in _SYSTEM for line in LINES
+)
+"""How the first turn of a canonical text begins, if it has a line."""
+_NAMES: Final = tuple(line.name.encode() for line in LINES)
 
 
 class _Turn(msgspec.Struct):
-    role: str = ""
-    content: Raw | UnsetType = UNSET
+    role: str
+    content: Raw
 
 
 _RAW_LIST: Final = msgspec.json.Decoder(list[Raw])
@@ -64,102 +71,84 @@ _TURN: Final = msgspec.json.Decoder(_Turn)
 
 
 def reading_without_lines(parser: Parser) -> Parser:
-    """A parser whose prefix text has no volatile lines, and whose body has none unless the service keeps them."""
+    """A parser whose prefix text has no volatile line, and whose body has none unless the service keeps it."""
 
     def parse(body: bytes, limits: Limits) -> Inference:
-        found = without_lines(body)
-        if found is None:
-            return parser(body, limits)
-        inference = parser(found.body, limits)
-        if limits.keeps_volatile_lines:
-            return msgspec.structs.replace(parser(body, limits), text=inference.text)
-        names = (*inference.stripped, *found.names)
-        return msgspec.structs.replace(inference, stripped=names)
+        inference = parser(body, limits)
+        text = inference.text
+        start = max(text.find(_START), 0)
+        if not text.startswith(_BEGINNINGS, start) and (
+            text or not any(name in body for name in _NAMES)
+        ):
+            return inference
+        found = _without_line(inference.body)
+        return inference if found is None else _replaced(inference, found, start, limits)
 
     return parse
 
 
-class Without(NamedTuple):
-    """A body without volatile lines."""
+class _Found(NamedTuple):
+    """A line, and the value that it was taken out of, encoded."""
 
-    body: bytes
-    names: tuple[str, ...]
-    """Names of the lines that were removed."""
+    name: str
+    size_bytes: int
+    rest: Raw
 
 
-def without_lines(body: bytes) -> Without | None:
-    """The body without volatile lines; None: it has none, or cannot be read. Raises `Refusal` for too many fields."""
-    found = [line for line in LINES if line.piece in body]
-    if not found:
-        return None
-    removal = _Removal(found)
+def _replaced(inference: Inference, found: _Found, start: int, limits: Limits) -> Inference:
+    """`start`: where the first turn begins in the canonical text."""
+    text, removed_bytes = inference.text, found.size_bytes
+    if text:
+        line = text.index(found.name.encode(), start)
+        # A separator follows a line that was a part of its own.
+        text = text[:line] + text[line + removed_bytes :].removeprefix(_UNIT)
+        removed_bytes = len(inference.text) - len(text)
+    if limits.keeps_volatile_lines:
+        return msgspec.structs.replace(inference, text=text)
+    return msgspec.structs.replace(
+        inference,
+        body=bytes(found.rest),
+        text=text,
+        prompt_bytes=inference.prompt_bytes - removed_bytes,
+        stripped=(*inference.stripped, found.name),
+    )
+
+
+def _without_line(body: bytes) -> _Found | None:
+    """The body without its line; None: it has none that could be removed."""
+    members = members_of(body)
     try:
-        members = members_of(body)
-        for name in _TEXTS:
-            if name in members:
-                members[name] = removal.content(members[name])
-        for name in _TURNS:
-            if name in members:
-                members[name] = removal.turns(members[name])
-    except (*UNREADABLE, RecursionError):
-        return None  # the API's own parser names the fault
-    if not removal.names:
+        for member in filter(members.__contains__, (*_TEXTS, *_TURNS)):
+            of_member = _of_content if member in _TEXTS else _of_turns
+            if (found := of_member(members[member])) is not None:
+                members[member] = found.rest
+                return found._replace(rest=Raw(msgspec.json.encode(members)))
+    except UNREADABLE:
+        pass  # of another form than texts: the engine will say so
+    return None
+
+
+def _of_turns(raw: Raw) -> _Found | None:
+    turns = _RAW_LIST.decode(raw)
+    first = _TURN.decode(turns[0])
+    found = _of_content(first.content) if first.role in _SYSTEM else None
+    if found is None:
         return None
-    return Without(msgspec.json.encode(members), tuple(removal.names))
+    turns[0] = Raw(msgspec.json.encode(members_of(turns[0]) | {"content": found.rest}))
+    return found._replace(rest=Raw(msgspec.json.encode(turns)))
 
 
-class _Removal:
-    """Removes lines from encoded values, which stay as they are where there is none."""
-
-    def __init__(self, lines: list[Line]) -> None:
-        self._lines = lines
-        self.names: list[str] = []
-
-    def turns(self, raw: Raw) -> Raw:
-        """A conversation."""
-        if bytes(raw)[:1] != b"[":
-            return raw
-        turns = _RAW_LIST.decode(raw)
-        changed = False
-        for index, turn in enumerate(turns):
-            encoded = bytes(turn)
-            if all(line.piece not in encoded for line in self._lines):
-                continue
-            read = _TURN.decode(encoded)
-            if read.role not in _SYSTEM or not isinstance(read.content, Raw):
-                continue
-            content = self.content(read.content)
-            if content is not read.content:
-                members = members_of(encoded) | {"content": content}
-                turns[index], changed = Raw(msgspec.json.encode(members)), True
-        return Raw(msgspec.json.encode(turns)) if changed else raw
-
-    def content(self, raw: Raw) -> Raw:
-        """A string, or a list of parts: a part that nothing is left of goes."""
-        value = msgspec.json.decode(raw)
-        rest: Any
-        if isinstance(value, str):
-            rest = self._rest(value)
-        elif isinstance(value, list):
-            parts = [self._part(part) for part in value]
-            rest = [part for part in parts if part is not None]
-        else:
-            return raw
-        return raw if rest == value else Raw(msgspec.json.encode(rest))
-
-    def _part(self, part: Any) -> Any:
-        """A part without the line; None if nothing is left."""
-        text = part.get("text") if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            return part
-        rest = self._rest(text)
-        if rest is text:
-            return part
-        return part | {"text": rest} if rest else None
-
-    def _rest(self, text: str) -> str:
-        for line in self._lines:
-            if match := line.pattern.match(text):
-                self.names.append(line.name)
-                return text[match.end() :]
-        return text
+def _of_content(raw: Raw) -> _Found | None:
+    """A string, or a list of parts whose first one begins with the line; that part goes if nothing is left of it."""
+    value: Any = msgspec.json.decode(raw)
+    parts = value if isinstance(value, list) else [{"text": value}]
+    if not parts or not isinstance(parts[0], dict) or not isinstance(parts[0].get("text"), str):
+        return None
+    text = parts[0]["text"]
+    for line in LINES:
+        if match := line.pattern.match(text):
+            rest = text[match.end() :]
+            first = [parts[0] | {"text": rest}] if rest else []
+            content = [*first, *parts[1:]] if isinstance(value, list) else rest
+            return _Found(line.name, len(match[0].encode()), Raw(msgspec.json.encode(content)))
+    return None

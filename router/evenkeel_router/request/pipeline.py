@@ -224,7 +224,9 @@ class Pipeline:
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
                 request_state.removed = inference.stripped
                 headers = filter(request.headers.__contains__, _GUARDED)
-                names = (one if one in LINE_NAMES else metric_name(one) for one in inference.stripped)
+                names = (
+                    one if one in LINE_NAMES else metric_name(one) for one in inference.stripped
+                )
                 self._totals.stripped.update((*names, *headers))
             request_state.stream = inference.stream
 

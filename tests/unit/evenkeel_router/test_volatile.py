@@ -36,8 +36,8 @@ def in_a_string(line: str) -> dict[str, Any]:
 
 
 def in_a_turn(line: str) -> dict[str, Any]:
-    late = {"role": "system", "content": [part(line + SYSTEM)]}
-    return {"messages": [USER, late], "max_tokens": 9}
+    first = {"role": "system", "content": [part(line + SYSTEM)]}
+    return {"messages": [first, USER], "max_tokens": 9, "tools": [{"name": "read"}]}
 
 
 def in_chat(line: str) -> dict[str, Any]:
@@ -82,7 +82,9 @@ def test_a_line_of_billing_is_in_no_prompt_and_no_prefix(endpoint: Endpoint, pla
     for line in (LINE, OTHER):
         with_line = read(endpoint, place(line))
         assert json.loads(with_line.body) == json.loads(none.body)
-        assert (with_line.text, with_line.prompt_bytes) == (none.text, none.prompt_bytes)
+        assert with_line.text == none.text
+        separator = 0 if none.text else 1  # between parts, unknown where there is no text to match
+        assert with_line.prompt_bytes - none.prompt_bytes == separator
         assert with_line.stripped == (NAME,)
     assert none.stripped == ()
 
@@ -111,6 +113,12 @@ def test_a_service_may_send_the_line_on_and_the_prefix_lacks_it(
 def test_text_that_is_no_such_line_stays(text: str) -> None:
     read_body = json.loads(read(Endpoint.MESSAGES, in_blocks(text)).body)
     assert read_body["system"][0]["text"] == text
+
+
+def test_a_line_that_is_not_the_first_of_the_prompt_stays() -> None:
+    late = {"role": "system", "content": [part(LINE)]}
+    body = {"messages": [USER, late], "max_tokens": 9}
+    assert json.loads(read(Endpoint.MESSAGES, body).body) == {"model": "m", **body}
 
 
 def test_what_users_and_tools_write_stays() -> None:
@@ -143,8 +151,7 @@ def test_a_malformed_system_is_refused_as_without_the_rule(system: Any) -> None:
     assert answers[0] == answers[1]
 
 
-def test_every_line_is_found_by_its_piece_and_has_a_switch() -> None:
+def test_every_line_begins_with_its_name_and_has_a_switch() -> None:
     for line in LINES:
-        assert line.piece.decode() in line.name
         assert line.pattern.match(f"{line.name}: a=b;")
         assert line.switch
