@@ -384,7 +384,7 @@ class RouterConfig:
     adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
     """Names of the LoRA adapters that replicas serve besides the model."""
     allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
-    """Fields of bodies that replicas get although they are not listed. The router removes all others that are not listed."""
+    """Fields of bodies that pass without being listed."""
     adapters_per_batch: Positive = 8
     """How many adapters a replica has loaded at a time."""
     listen: ListenConfig = field(default_factory=ListenConfig)

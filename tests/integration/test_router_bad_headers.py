@@ -136,6 +136,18 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         )
 
 
+async def test_the_configuration_opens_a_field_and_no_other() -> None:
+    body = BODY | {"priority": -100, "rid": "x"}
+    async with behind(allow_fields=("priority",)) as (router, replica), http(router) as client:
+        response = await client.post("/v1/completions", json=body)
+        assert response.status_code == 200
+        sent = json.loads(replica.asked[0].body)
+        assert (sent["priority"], "rid" in sent) == (-100, False)
+        assert response.headers["x-evenkeel-removed-fields"] == "rid"
+        plain = await client.post("/v1/completions", json=BODY)
+        assert "x-evenkeel-removed-fields" not in plain.headers
+
+
 async def test_a_request_id_is_kept_if_it_is_well_formed_and_made_otherwise() -> None:
     async with behind() as (router, replica), http(router) as client:
         ids = []

@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 
     name: str
     value: bytes | None
-    """None for a file."""
+    """The value as bytes; None: it is a file."""
     start: int
     """Where the field begins in the body, behind its boundary."""
     end: int

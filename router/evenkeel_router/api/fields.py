@@ -21,6 +21,8 @@ _SAMPLING: Final = _names(
     "stop_token_ids stop_regex no_stop_trim include_stop_str_in_output ignore_eos min_tokens bad_words allowed_token_ids",
     "skip_special_tokens spaces_between_special_tokens use_beam_search length_penalty repetition_detection",
     "response_format regex ebnf json_schema structured_outputs",
+    # vLLM before 0.12
+    "guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern",
 )
 """How tokens are chosen."""
 _GENERATING: Final = _SAMPLING | _names(
@@ -152,7 +154,7 @@ NESTED: Final[Mapping[str, frozenset[str]]] = {
         "skip_special_tokens spaces_between_special_tokens no_stop_trim stream_interval sampling_seed ebnf_full_assistant",
     ),
 }
-"""The same for members whose own members an engine reads one by one."""
+"""Members whose own members an engine reads one by one → those that pass."""
 
 _PLACE: Final = "chooses the engine's process, or one that it fetches from"
 _ORDER: Final = "changes the order of the engine's queue"
@@ -229,13 +231,16 @@ CLOSED: Final[Mapping[str, str]] = {
 """Fields that engines or clients know and that are kept out, with the reason. A field may be open in one API (`input_ids` on
 `/generate`, `background` of responses, which the router reads) and closed in another."""
 _OTHER: Final = "other"
+_MEMBERS: Final = frozenset({"", "messages", *NESTED})
+"""Where a removed field can stand."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _SHOWN: Final = 8
 
 
 def metric_name(field: str) -> str:
     """The name of a removed field in metrics: its own if engines or clients know it, else `other`."""
-    return field if field.rpartition(".")[2] in CLOSED else _OTHER
+    member, _, name = field.rpartition(".")
+    return field if name in CLOSED and member in _MEMBERS else _OTHER
 
 
 def shown(removed: tuple[str, ...]) -> str:

@@ -68,13 +68,34 @@ class _Chat(_OpenAI, kw_only=True):
 
 
 _UUID: Final = "uuid"
+
+
+def _with_text_parts(body: bytes) -> bytes:
+    """A chat in which the parts that are strings, as vLLM takes them, are parts of text. Any other body stays as it is."""
+    members = members_of(body)
+    try:
+        messages = _MESSAGES.decode(members.get("messages", b""))
+        for message in messages:
+            content = bytes(message.get("content", b""))
+            if content.startswith(b"["):
+                parts = [bytes(part) for part in _PARTS.decode(content)]
+                texts = [b'{"text":%b}' % part if part[:1] == b'"' else part for part in parts]
+                message["content"] = Raw(b"[%b]" % b",".join(texts))
+    except msgspec.DecodeError:
+        return body  # its reader names the field
+    members["messages"] = Raw(msgspec.json.encode(messages))
+    return msgspec.json.encode(members)
+
+
+_MESSAGES: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+_PARTS: Final = msgspec.json.Decoder(list[Raw])
 _before_messages = attrgetter(
     "tools", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"
 )
 _NOTHING_BEFORE: Final = (UNSET,) * 5
 _STREAM_OPTIONS: Final = closed(_StreamOptions, NESTED["stream_options"])
 _COMPLETIONS: Final = Reader(_Completions, COMPLETIONS, stream_options=_STREAM_OPTIONS)
-_CHAT: Final = Reader(_Chat, CHAT, stream_options=_STREAM_OPTIONS)
+_CHAT: Final = Reader(_Chat, CHAT, mend=_with_text_parts, stream_options=_STREAM_OPTIONS)
 
 
 def completions(body: bytes, limits: Limits) -> Inference:

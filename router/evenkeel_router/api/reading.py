@@ -8,7 +8,7 @@ sent on as they came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -38,15 +38,19 @@ class Reader(Generic[Fields]):
         self,
         model: type[Fields],
         listed: frozenset[str],
+        *,
+        mend: Callable[[bytes], bytes] = bytes,
         **narrowed: Any,
     ) -> None:
-        """`model`: what the router reads. `narrowed`: types of fields whose own members are listed (`closed`)."""
+        """`model`: what the router reads. `narrowed`: types of fields whose own members are listed (`closed`). `mend` rewrites
+        rare shapes of a body as usual ones, for reading only."""
         self._listed = listed
         own = set(model.__struct_fields__)  # type: ignore[attr-defined]
         if not own <= listed:
             raise ValueError(f"{model.__name__} reads fields that are not listed: {own - listed}")
         self._usual = msgspec.json.Decoder(closed(model, listed, narrowed))
         self._any = msgspec.json.Decoder(model, strict=False)
+        self._mend = mend
 
     def read(self, body: bytes, allowed: frozenset[str]) -> Read[Fields]:
         """Raises `msgspec.DecodeError`, `Refusal`. `allowed`: fields that the configuration opens."""
@@ -54,7 +58,7 @@ class Reader(Generic[Fields]):
             return Read(self._usual.decode(body), body, ())
         except msgspec.ValidationError:
             body, removed = self._cleaned(body, allowed)
-            return Read(self._any.decode(body), body, removed)
+            return Read(self._any.decode(self._mend(body)), body, removed)
 
     def _cleaned(self, body: bytes, allowed: frozenset[str]) -> tuple[bytes, tuple[str, ...]]:
         members = members_of(body)

@@ -54,7 +54,7 @@ def asked_model(request: Request, path: str) -> str:
 
 
 def unknown_url(request: Request, path: str) -> Refusal:
-    """The refusal of a path that nobody serves."""
+    """The refusal of a path that is not served."""
     message = f"Unknown URL: {request.method} {path[:200]}.{_hint(path)}"
     return Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
 

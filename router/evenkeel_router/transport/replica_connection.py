@@ -172,8 +172,7 @@ class ReplicaConnection(asyncio.Protocol):
         self.answered = False
         self._begun = False  # the reader of a stream found its first content
         self.status = 0
-        self.content_type = ""
-        self.retry_after = self.metadata = ""
+        self.content_type = self.retry_after = self.metadata = ""
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_router.api.endpoints import Endpoint, dialect_of
 from evenkeel_router.api.errors import Dialect, Outcome, Refusal
+from evenkeel_router.api.fields import CLOSED, OPEN, metric_name, shown
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.api.prompt import MAX_PARTS, MAX_PROMPTS
 
@@ -347,3 +349,29 @@ def test_a_form_that_cannot_be_served_is_refused(
 )
 def test_errors_are_written_as_the_path_promises(path: str, want: Dialect) -> None:
     assert dialect_of(path) is want
+
+
+def test_no_field_is_both_open_and_closed_but_for_three() -> None:
+    both = {(path, name) for path, names in OPEN.items() for name in names & CLOSED.keys()}
+    assert both == {
+        ("/generate", "input_ids"),
+        ("/classify", "input_ids"),
+        ("/v1/responses", "background"),
+    }
+    assert set(OPEN) == {endpoint.value for endpoint in Endpoint}
+    assert not any(name in names for names in OPEN.values() for name in ROUTER_FIELDS)
+
+
+def test_clients_cannot_make_names_of_metrics_or_break_a_header() -> None:
+    given = ("rid", "x" * 100, "messages.uuid", "a.rid", "sampling_params.priority", "é\r\nx: y")
+    assert [metric_name(name) for name in given] == [
+        "rid",
+        "other",
+        "messages.uuid",
+        "other",
+        "sampling_params.priority",
+        "other",
+    ]
+    assert shown(given) == "rid, messages.uuid, a.rid, sampling_params.priority, ..."
+    assert shown(tuple("abcdefghij")) == "a, b, c, d, e, f, g, h, ..."
+    assert shown(("rid",)) == "rid"

@@ -342,6 +342,17 @@ def test_a_completion_of_embeddings_needs_no_prompt() -> None:
     assert inference.text
 
 
+def test_a_part_of_a_message_may_be_a_string() -> None:
+    def inference(*parts: Any) -> Inference:
+        return read(Endpoint.CHAT, CHAT | {"messages": [{"role": "user", "content": list(parts)}]})
+
+    text = {"type": "text", "text": "b"}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert inference("a", text).text == inference({"type": "text", "text": "a"}, text).text
+    assert inference("a", image).media == inference(image).media
+    assert json.loads(inference("a", text).body)["messages"][0]["content"] == ["a", text]
+
+
 @pytest.mark.parametrize("kind", [{"type": "image_url"}, {}])
 def test_no_client_names_a_medium_in_the_engines_cache(kind: dict[str, str]) -> None:
     part = kind | {"text": "a", "image_url": {"url": "http://a/b"}}
