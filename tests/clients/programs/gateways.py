@@ -69,11 +69,12 @@ async def _streamed(client: httpx.AsyncClient, metrics: str, key: str) -> str:
 
 
 async def _in_flight(metrics: str) -> int:
+    """Sequences of all tenants at the router."""
     async with httpx.AsyncClient() as client:
         page = (await client.get(metrics)).text
-    return round(
-        float(re.findall(r"^evenkeel_router_requests_in_flight\S* (\S+)$", page, re.MULTILINE)[0])
-    )
+    series = re.findall(r"^evenkeel_router_requests_in_flight{\S* (\S+)$", page, re.MULTILINE)
+    assert series, page
+    return round(sum(map(float, series)))
 
 
 def _nginx(place: Place) -> Iterator[Found]:
