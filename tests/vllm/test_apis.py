@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 LONG = "x " * 40_000
 TOO_LONG = [
     ("/v1/completions", {"prompt": LONG}),
-    ("/v1/completions", {"prompt": [7] * 4096}),
+    ("/v1/completions", {"prompt": [7] * 5000}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
     ("/v1/responses", {"input": LONG}),
     ("/v1/messages", {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5}),

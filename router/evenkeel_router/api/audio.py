@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.fields import TRANSCRIPTIONS, TRANSLATIONS
-from evenkeel_router.api.inference import Inference, Limits, check_model
+from evenkeel_router.api.inference import Inference, Limits, check_choices, check_model
 
 TOKENS_PER_S: Final = 50
 """Positions per second of audio, as Whisper's encoder has them (Radford et al., 2022, section 2.2)."""
@@ -80,13 +80,15 @@ def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str
     unlisted = [
         part for part in parts if part.name not in listed and part.name not in limits.allowed_fields
     ]
+    beams = _beams(fields)
     return Inference(
         body=_without(body, unlisted) if unlisted else body,
         text=b"",
         prompt_bytes=0,
         prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
         max_output_tokens=None,
-        most_output_tokens=limits.max_output_tokens,
+        most_output_tokens=limits.max_output_tokens * beams,
+        sequences=beams,
         stream=(fields.get("stream") or b"").strip().lower() in _TRUE,
         stripped=tuple(dict.fromkeys(part.name for part in unlisted)),
         content_type=b'multipart/form-data; boundary="%b"' % boundary,
@@ -99,6 +101,16 @@ def _without(body: bytes, unlisted: list[_Part]) -> bytes:
         pieces.append(body[at : part.start])
         at = part.end
     return b"".join((*pieces, body[at:]))
+
+
+def _beams(fields: dict[str, bytes | None]) -> int:
+    """Sequences that the engine computes (vLLM's search over beams); raises `Refusal`."""
+    given = (fields.get("n") or b"1").strip()
+    if not given.isdigit():
+        return 1  # the engine says what is wrong with it
+    beams = int(given[:9])
+    check_choices("n", beams)
+    return beams
 
 
 def _check(fields: dict[str, bytes | None], limits: Limits) -> None:

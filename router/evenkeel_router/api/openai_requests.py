@@ -19,6 +19,7 @@ from evenkeel_router.api.inference import (
     check_output,
     splice,
 )
+from evenkeel_router.api.media_names import unnamed
 from evenkeel_router.api.prompt import (
     Input,
     Message,
@@ -65,9 +66,6 @@ class _Chat(_OpenAI, kw_only=True):
     chat_template: Raw | UnsetType = UNSET
     chat_template_kwargs: Raw | UnsetType = UNSET
     reasoning_effort: Raw | UnsetType = UNSET
-
-
-_UUID: Final = "uuid"
 
 
 def _with_text_parts(body: bytes) -> bytes:
@@ -130,9 +128,7 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt_of_messages(fields.messages, read.body)
-    if text.names_media and _UUID not in limits.allowed_fields:
-        removed = (*read.removed, "messages." + _UUID)
-        read = read._replace(body=_without_names(read.body), removed=removed)
+    read = unnamed(read, limits, names_media=text.names_media)
     before = _before_messages(fields)
     if before == _NOTHING_BEFORE:
         return _openai(read, text, limits, bound=bound)
@@ -178,21 +174,6 @@ def _openai(
         stripped=removed,
         adapter=adapter,
     )
-
-
-def _without_names(body: bytes) -> bytes:
-    """The body without the names of media in the engine's cache."""
-    members = members_of(body)
-    messages = msgspec.json.decode(members["messages"], type=list[dict[str, Raw]])
-    for message in messages:
-        content = bytes(message.get("content", b""))
-        if content.startswith(b"["):
-            parts = msgspec.json.decode(content, type=list[dict[str, Raw]])
-            for part in parts:
-                part.pop(_UUID, None)
-            message["content"] = Raw(msgspec.json.encode(parts))
-    members["messages"] = Raw(msgspec.json.encode(messages))
-    return msgspec.json.encode(members)
 
 
 def _with_usage_option(body: bytes) -> bytes:

@@ -6,7 +6,7 @@ SGLang and vLLM take the prompts in several shapes: texts, token ids, conversati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -21,6 +21,7 @@ from evenkeel_router.api.inference import (
     check_model,
     input_only,
 )
+from evenkeel_router.api.media_names import unnamed
 from evenkeel_router.api.prompt import (
     MAX_PROMPTS,
     Message,
@@ -30,7 +31,7 @@ from evenkeel_router.api.prompt import (
     text_of,
     with_extras,
 )
-from evenkeel_router.api.reading import Reader
+from evenkeel_router.api.reading import Read, Reader
 
 
 class _Entry(msgspec.Struct):
@@ -100,7 +101,7 @@ def embeddings(body: bytes, limits: Limits) -> Inference:
     """`/v1/embeddings`."""
     read = _EMBEDDINGS.read(body, limits.allowed_fields)
     adapter = adapter_of(read.fields.model, limits, read.fields.lora_path)
-    inference = input_only(read, _needed(_prompt(read.fields, read.body)))
+    inference = _inference(read, limits, _prompt(read.fields, read.body))
     binary = text_of(read.fields.encoding_format) in _BINARY
     if adapter is None and not binary:
         return inference
@@ -111,14 +112,14 @@ def classify(body: bytes, limits: Limits) -> Inference:
     """`/v1/classify`."""
     read = _CLASSIFY.read(body, limits.allowed_fields)
     check_model(read.fields.model, limits)
-    return input_only(read, _needed(_prompt(read.fields, read.body)))
+    return _inference(read, limits, _prompt(read.fields, read.body))
 
 
 def native_classify(body: bytes, limits: Limits) -> Inference:
     """`/classify`: vLLM's, or SGLang's own."""
     read = _NATIVE.read(body, limits.allowed_fields)
     check_model(read.fields.model, limits)
-    return input_only(read, _needed(_prompt(read.fields, read.body) or _native_prompt(read.fields)))
+    return _inference(read, limits, _prompt(read.fields, read.body) or _native_prompt(read.fields))
 
 
 def pooling(body: bytes, limits: Limits) -> Inference:
@@ -130,15 +131,15 @@ def pooling(body: bytes, limits: Limits) -> Inference:
         contents = Contents()
         text = contents.part(bytes(read.fields.data)).encode()
         given = Prompt(text, contents.text_bytes, None, media=contents.media())
-    inference = input_only(read, _needed(given))
+    inference = _inference(read, limits, given)
     binary = text_of(read.fields.encoding_format) in _BINARY
     return msgspec.structs.replace(inference, binary=True) if binary else inference
 
 
-def _needed(given: Prompt | None) -> Prompt:
+def _inference(read: Read[Any], limits: Limits, given: Prompt | None) -> Inference:
     if given is None:
         raise invalid("input is required.", code="missing_required_parameter", param="input")
-    return given
+    return input_only(unnamed(read, limits, names_media=given.names_media), given)
 
 
 def _prompt(fields: _Given, body: bytes) -> Prompt | None:
@@ -216,4 +217,5 @@ def combined(prompts: Sequence[Prompt]) -> Prompt:
         None,
         sum(prompt.prompts for prompt in prompts),
         merged([prompt.media for prompt in prompts]),
+        any(prompt.names_media for prompt in prompts),
     )

@@ -21,6 +21,7 @@ from evenkeel_router.api.inference import (
     check_not_empty,
     input_only,
 )
+from evenkeel_router.api.media_names import may_name_media, unnamed
 from evenkeel_router.api.prompt import (
     MAX_PROMPTS,
     USUAL_TOKEN_BYTES,
@@ -90,7 +91,8 @@ def rerank(body: bytes, limits: Limits) -> Inference:
     check_model(fields.model, limits)
     texts = _Texts()
     query = texts.one(bytes(fields.query))
-    return input_only(read, texts.pairs([query], fields.documents, "documents"))
+    given = texts.pairs([query], fields.documents, "documents")
+    return input_only(unnamed(read, limits, names_media=texts.names_media), given)
 
 
 def score(body: bytes, limits: Limits) -> Inference:
@@ -103,7 +105,7 @@ def score(body: bytes, limits: Limits) -> Inference:
         first, second = getattr(fields, left), getattr(fields, right)
         if first is not UNSET and second is not UNSET:
             given = texts.pairs(texts.several(first, left), second, right)
-            return input_only(read, given)
+            return input_only(unnamed(read, limits, names_media=texts.names_media), given)
     message = "query and items (or text_1 and text_2, or queries and documents) are required."
     raise invalid(message, code="missing_required_parameter", param="query")
 
@@ -137,6 +139,8 @@ class _Texts:
 
     def __init__(self) -> None:
         self._contents = Contents()
+        self.names_media = False
+        """Whether a part may name a medium in the engine's cache."""
 
     def one(self, raw: bytes) -> tuple[bytes, int]:
         """The canonical text of one of them, and the bytes of text that an engine reads."""
@@ -144,6 +148,7 @@ class _Texts:
             return raw, len(raw)
         if _is_ids(raw):
             return raw, USUAL_TOKEN_BYTES * (raw.count(b",") + 1)
+        self.names_media = self.names_media or may_name_media(raw)
         before = self._contents.text_bytes
         text = self._contents.part(raw).encode()
         return text, self._contents.text_bytes - before

@@ -266,6 +266,39 @@ def test_a_conversation_has_one_prefix_wherever_it_stands() -> None:
     assert len(texts) == 1
 
 
+NAMED = {"type": "image_url", "image_url": {"url": "http://a/b"}, "uuid": "logo"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "member", "value"),
+    [
+        (Endpoint.EMBEDDINGS, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.EMBEDDINGS, "messages", [[{"role": "user", "content": [NAMED]}]]),
+        (Endpoint.EMBEDDINGS, "input", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.POOLING, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.BARE_CLASSIFY, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.BARE_RERANK, "documents", [{"content": [NAMED]}, "uuid"]),
+        (Endpoint.BARE_SCORE, "queries", {"content": [NAMED]}),
+    ],
+)
+def test_no_api_lets_a_client_name_a_medium_in_the_engines_cache(
+    endpoint: Endpoint, member: str, value: Any
+) -> None:
+    more = (
+        {"query": "q"}
+        if member == "documents"
+        else {"documents": ["d"]}
+        if member == "queries"
+        else {}
+    )
+    body = json.dumps(more | {member: value}).encode().replace(b'"uuid": ', b'"u\\u0075id": ')
+    inference = read(endpoint, body)
+    assert b"logo" not in inference.body
+    assert inference.stripped == ("messages.uuid",)
+    unnamed = json.loads(json.dumps(value).replace(', "uuid": "logo"', ""))
+    assert json.loads(inference.body) == more | {member: unnamed}
+
+
 STREAMING = {Endpoint.RESPONSES, Endpoint.MESSAGES}
 
 
@@ -298,6 +331,13 @@ def test_fields_of_a_form_that_are_not_listed_are_cut_out(endpoint: Endpoint) ->
     opened = replace(LIMITS, allowed_fields=frozenset(["priority"]))
     given = form(priority="1", model="m")
     assert endpoint.api.parse(given, opened, FORM).body == given
+
+
+def test_a_search_over_beams_in_a_form_counts_each_of_them() -> None:
+    assert heard(form(n="5", use_beam_search="true")).sequences == 5
+    assert heard(form(n="many")).sequences == heard(form()).sequences == 1
+    with pytest.raises(Refusal, match="n must be from 1 to"):
+        heard(form(n="9" * 40))
 
 
 def test_a_form_is_sent_as_it_came_and_charged_by_its_bytes() -> None:
