@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
@@ -65,7 +64,7 @@ def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str
             message,
             code="invalid_content_type",
             param="content-type",
-            status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            status=415,
             more=[("accept", "multipart/form-data")],
         )
     boundary = (found[1] or found[2]).encode("ascii")

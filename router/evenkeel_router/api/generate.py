@@ -50,7 +50,8 @@ _GENERATE: Final = Reader(
 
 def generate(body: bytes, limits: Limits) -> Inference:
     """`/generate`."""
-    fields, body, removed = _GENERATE.read(body, limits.allowed_fields)
+    read = _GENERATE.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     given = fields.text if fields.text is not None else fields.input_ids
     if given is None:
         raise invalid(
@@ -87,7 +88,7 @@ def generate(body: bytes, limits: Limits) -> Inference:
         sequences=max(text.prompts, sum(map(_sequences, each))),
         prompts=text.prompts,
         stream=bool(fields.stream),
-        stripped=removed,
+        stripped=read.removed,
         adapter=adapter_of(None, limits, fields.lora_path),
     )
 

@@ -25,7 +25,7 @@ def unnamed(read: Read[Any], limits: Limits, *, names_media: bool) -> Read[Any]:
     if not names_media or MEDIA_NAME in limits.allowed_fields:
         return read
     removed = (*read.removed, f"messages.{MEDIA_NAME}")
-    return read._replace(body=_without_names(read.body), removed=removed)
+    return msgspec.structs.replace(read, body=_without_names(read.body), removed=removed)
 
 
 def _without_names(body: bytes) -> bytes:

@@ -63,7 +63,8 @@ _MESSAGES: Final = Reader(_Messages, MESSAGES)
 
 def messages(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages`."""
-    fields, body, removed = _MESSAGES.read(body, limits.allowed_fields)
+    read = _MESSAGES.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     check_output("max_tokens", fields.max_tokens, limits)
     given = _prompt(fields, limits, body)
     return Inference(
@@ -76,7 +77,7 @@ def messages(body: bytes, limits: Limits) -> Inference:
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
-        stripped=removed,
+        stripped=read.removed,
         adapter=adapter_of(fields.model, limits),
     )
 

@@ -128,7 +128,8 @@ def chat(body: bytes, limits: Limits) -> Inference:
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt_of_messages(fields.messages, read.body)
-    read = unnamed(read, limits, names_media=text.names_media)
+    if text.names_media:
+        read = unnamed(read, limits, names_media=True)
     before = _before_messages(fields)
     if before == _NOTHING_BEFORE:
         return _openai(read, text, limits, bound=bound)
@@ -146,7 +147,7 @@ def _openai(
     assumed: bool = False,
     loose_events: bool = False,
 ) -> Inference:
-    fields, body, removed = read
+    fields, body = read.fields, read.body
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
     sequences = (fields.n or 1) * text.prompts
@@ -171,7 +172,7 @@ def _openai(
         loose_events=loose_events,
         stream=stream,
         wants_usage=wants_usage,
-        stripped=removed,
+        stripped=read.removed,
         adapter=adapter,
     )
 

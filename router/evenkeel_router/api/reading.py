@@ -9,7 +9,7 @@ sent on as they came.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -21,7 +21,7 @@ Fields = TypeVar("Fields")
 MAX_MEMBERS: Final = 4096  # of an object that is encoded again
 
 
-class Read(NamedTuple, Generic[Fields]):
+class Read(msgspec.Struct, Generic[Fields], frozen=True, gc=False):
     """A body as it was read."""
 
     fields: Fields

@@ -82,7 +82,8 @@ _RESPONSES: Final = Reader(_Responses, RESPONSES)
 
 def responses(body: bytes, limits: Limits) -> Inference:
     """`/v1/responses`."""
-    fields, body, removed = _RESPONSES.read(body, limits.allowed_fields)
+    read = _RESPONSES.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     check_output("max_output_tokens", fields.max_output_tokens, limits)
     _refuse_state(fields)
     if not isinstance(fields.input, str):
@@ -100,7 +101,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
-        stripped=removed,
+        stripped=read.removed,
         adapter=adapter_of(fields.model, limits),
     )
 

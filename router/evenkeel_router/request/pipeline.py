@@ -36,6 +36,7 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
+from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
@@ -58,6 +59,7 @@ from evenkeel_router.transport.client_request import (
     read_body,
     whole_body,
 )
+from evenkeel_router.transport.downstream import yielding
 from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
@@ -115,8 +117,8 @@ class Pipeline:
         if endpoint is None:
             request.target, path = own_answers.known_target(request.target)
             endpoint = ENDPOINTS.get(path)
-        if endpoint is None and (own := await self._uncounted(request, path)) is not None:
-            return own
+            if endpoint is None and (own := await self._uncounted(request, path)) is not None:
+                return own
         request_state = RequestState(
             self._ids.of(request),
             path if endpoint is not None or path == MODELS else _OTHER_PATH,
@@ -191,7 +193,7 @@ class Pipeline:
         claims = claims_of(request.headers, request.connection.peer)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        client = self._intake.directory.identify(claims)
+        client = identified(self._intake.directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
@@ -241,15 +243,16 @@ class Pipeline:
             try:
                 intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
-                await topped_up(
-                    intake.admission,
-                    self._top_up,
-                    client,
-                    tokens,
-                    self._now,
-                    refusal=refusal,
-                    sequences=sequences,
-                )
+                with yielding(request.connection):
+                    await topped_up(
+                        intake.admission,
+                        self._top_up,
+                        client,
+                        tokens,
+                        self._now,
+                        refusal=refusal,
+                        sequences=sequences,
+                    )
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 

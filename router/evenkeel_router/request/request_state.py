@@ -187,10 +187,10 @@ class RequestState(msgspec.Struct, eq=False):
 
     def reply_headers(self) -> Headers:
         """Headers of every answer to the request."""
-        headers: Headers = ((REQUEST_ID_HEADER, self.request_id), *self.cors)
         if self.removed:
-            return (*headers, (REMOVED_HEADER, shown(self.removed)))
-        return headers
+            removed = (REMOVED_HEADER, shown(self.removed))
+            return ((REQUEST_ID_HEADER, self.request_id), *self.cors, removed)
+        return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""

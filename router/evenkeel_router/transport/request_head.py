@@ -32,6 +32,10 @@ class TransferCodingError(HttpSyntaxError):
     """The request uses a transfer coding other than `chunked`."""
 
 
+class CrowdedOutError(HttpSyntaxError):
+    """The connection closes for others while the body arrives."""
+
+
 class UnknownMethodError(HttpSyntaxError):
     """No method of HTTP has this name, or it is for proxies."""
 
