@@ -19,6 +19,7 @@ import msgspec
 from evenkeel_contract.messages import UNREADABLE
 from msgspec import Raw
 
+from evenkeel_router.api.fields import metric_name
 from evenkeel_router.api.inference import Inference, Limits, Parser
 from evenkeel_router.api.prompt import START, UNIT
 from evenkeel_router.api.reading import members_of
@@ -68,6 +69,11 @@ class _Turn(msgspec.Struct):
 
 _RAW_LIST: Final = msgspec.json.Decoder(list[Raw])
 _TURN: Final = msgspec.json.Decoder(_Turn)
+
+
+def label_of(removed: str) -> str:
+    """The label of a removed line or field in metrics."""
+    return removed if removed in LINE_NAMES else metric_name(removed)
 
 
 def reading_without_lines(parser: Parser) -> Parser:
