@@ -158,8 +158,13 @@ $(CLIENTS)/.installed: $(CLIENTS_FROM)/requirements.txt $(CLIENTS_FROM)/openai.t
 	@touch $@
 
 .PHONY: test-clients
-test-clients: env $(CLIENTS)/.installed  ## Run stock clients against the fleet, and write docs/reference/clients.md (TARGET=sglang: the real engine)
+test-clients: env $(CLIENTS)/.installed $(if $(TARGET),,test-programs)  ## Run stock clients against the fleet, and write docs/reference/clients.md (TARGET=sglang: the real engine)
 	$(BIN)/python -m tests.clients.run $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+# Their packages (3 GB) are outside of the checkout, in ~/.cache/evenkeel/programs.
+.PHONY: test-programs
+test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-eval, Cohere's client, nginx and LiteLLM's proxy (ONLY=codex: one of them)
+	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only "$(ONLY)") $(if $(TARGET),--target $(TARGET))
 
 .PHONY: test-slow
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave

@@ -79,7 +79,9 @@ def router_config(
         listen=listen,
         scheduling=_scheduling(spec.scheduling),
         prefix=PrefixConfig(
-            mode=spec.router.prefix.mode, text_block_bytes=spec.router.prefix.text_block_bytes
+            mode=spec.router.prefix.mode,
+            text_block_bytes=spec.router.prefix.text_block_bytes,
+            volatile_lines=spec.router.prefix.volatile_lines,
         ),
         limits=_limits(service),
         tenancy=_tenancy(spec.tenancy, selected, key_hashes),

@@ -61,6 +61,13 @@ class PrefixMode(Enum):
     TOKENS = "Tokens"
 
 
+class VolatileLines(Enum):
+    """What engines get of the lines that agents put before a system prompt for the API of their vendor."""
+
+    REMOVE = "Remove"
+    KEEP = "Keep"
+
+
 class StateStore(Enum):
     """Where the ledger is kept when a router restarts (design R8)."""
 
@@ -160,6 +167,8 @@ class PrefixConfig:
     sha256_cbor`."""
     max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
     """Most blocks in the prefix index over all replicas; the least recently used are dropped first."""
+    volatile_lines: VolatileLines = VolatileLines.REMOVE
+    """Whether engines get agents' lines of billing. Prefixes never have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

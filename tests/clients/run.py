@@ -13,24 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-from evenkeel_cli.up.ports import free_port
-
+from tests.clients.fleet import MODEL, ROOT, documents, fleet, tenant
 from tests.clients.table import Cell, write_table
 
 HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
 BIN: Final = ROOT / ".venv-clients" / "bin"
-MODEL: Final = "fair"
-START_LIMIT_S: Final = 900.0
 PROGRAM_LIMIT_S: Final = 1800.0
 
 
@@ -105,7 +98,11 @@ def main() -> int:
     given = parser.parse_args()
     target = TARGETS[given.target]
     programs = [one for one in PROGRAMS if not given.only or one.name in given.only]
-    with tempfile.TemporaryDirectory() as folder, _fleet(Path(folder), target) as addresses:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fleet(Path(folder), _documents(target), target.arguments, target.environment) as running,
+    ):
+        addresses = {"CLIENTS_URL": running.url, "CLIENTS_METRICS": running.metrics}
 
         def run(program: Program) -> list[Cell]:
             return _run(program, addresses, target, given.flows)
@@ -119,82 +116,12 @@ def main() -> int:
     return 1 if failed or not cells else 0
 
 
-def _manifest(target: Target) -> str:
-    service = {
-        "apiVersion": "evenkeel.dev/v1alpha1",
-        "kind": "FairInferenceService",
-        "metadata": {"name": "clients"},
-        "spec": {
-            "model": {"source": "hf://org/model", "servedName": MODEL},
-            "engine": dict(target.runtime),
-            "router": {"replicas": 1, "limits": {"maxBodySize": "64Ki"}},
-        },
-    }
+def _documents(target: Target) -> list[dict[str, Any]]:
     limits = {"requestsPerMinute": 20, "burst": 1}
     names = [program.name for program in PROGRAMS]
-    tenants = [_tenant(name) for name in names]
-    tenants += [_tenant(f"{name}-limited", limits=limits) for name in names]
-    keys = {one["metadata"]["name"]: f"sk-{one['metadata']['name']}" for one in tenants}
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "keys"},
-        "stringData": keys,
-    }
-    return yaml.safe_dump_all([service, *tenants, secret], sort_keys=False)
-
-
-def _tenant(name: str, **spec: Any) -> dict[str, Any]:
-    key = {"name": "key", "client": "app", "secretRef": {"name": "keys", "key": name}}
-    return {
-        "apiVersion": "evenkeel.dev/v1alpha1",
-        "kind": "InferenceTenant",
-        "metadata": {"name": name},
-        "spec": {"clients": [{"name": "app"}], "apiKeys": [key], **spec},
-    }
-
-
-@contextmanager
-def _fleet(folder: Path, target: Target) -> Iterator[dict[str, str]]:
-    """`evenkeel up`, ready; yields the addresses that programs need."""
-    file = folder / "fleet.yaml"
-    file.write_text(_manifest(target))
-    traffic, probe, admin = (free_port("127.0.0.1") for _ in range(3))
-    ports = (f"--port={traffic}", f"--probe-port={probe}", f"--admin-port={admin}")
-    command = (
-        str(Path(sys.executable).with_name("evenkeel")),
-        "up",
-        str(file),
-        *ports,
-        *target.arguments,
-    )
-    log = folder / "up.log"
-    with log.open("wb") as output:
-        up = subprocess.Popen(
-            [*command, f"--state-dir={folder / 'state'}"],
-            cwd=ROOT,
-            env={**os.environ, **target.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        url = f"http://127.0.0.1:{traffic}"
-        _wait(url, up, log)
-        yield {"CLIENTS_URL": url, "CLIENTS_METRICS": f"http://127.0.0.1:{probe}/metrics"}
-    finally:
-        up.terminate()
-        up.wait(60)
-
-
-def _wait(url: str, up: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while "Try it:" not in log.read_text():
-        if up.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the fleet did not start:\n{log.read_text()}")
-        time.sleep(0.2)
-    with urllib.request.urlopen(f"{url}/health"):
-        pass
+    tenants = [tenant(name) for name in names]
+    tenants += [tenant(f"{name}-limited", limits=limits) for name in names]
+    return documents(target.runtime, {"limits": {"maxBodySize": "64Ki"}}, tenants)
 
 
 def _run(program: Program, addresses: Mapping[str, str], target: Target, flows: str) -> list[Cell]:

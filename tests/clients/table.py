@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-_MARKS = {True: "✓", False: "**✗**", None: "–"}
+MARKS = {True: "✓", False: "**✗**", None: "–"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,16 @@ class Cell:
 
 
 def write_table(page: Path, target: str, cells: Sequence[Cell]) -> None:
-    """Replace the lines between the markers of `target`."""
-    start, end = f"<!-- {target}: begin -->\n", f"<!-- {target}: end -->\n"
+    """Replace the table of `target`."""
+    between(page, target, _lines(cells))
+
+
+def between(page: Path, name: str, lines: Iterable[str]) -> None:
+    """Replace the lines between the markers of `name`."""
+    start, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     before, rest = page.read_text().split(start)
     _, after = rest.split(end)
-    page.write_text(f"{before}{start}{''.join(_lines(cells))}{end}{after}")
+    page.write_text(f"{before}{start}{''.join(lines)}{end}{after}")
 
 
 def _lines(cells: Sequence[Cell]) -> Iterator[str]:
@@ -39,7 +44,7 @@ def _lines(cells: Sequence[Cell]) -> Iterator[str]:
     missing = []
     for (client, version, api), found in groupby(cells, lambda c: (c.client, c.version, c.api)):
         row = {cell.flow: cell for cell in found}
-        marks = [_MARKS[row[flow].passed] if flow in row else "" for flow in flows]
+        marks = [MARKS[row[flow].passed] if flow in row else "" for flow in flows]
         yield f"| {client} | {version} | {api} | {' | '.join(marks)} |\n"
         missing += [f"- {client}, {api}: {reason}.\n" for reason in _reasons(row.values())]
     yield "\nWhat a client or its API does not have (–):\n\n"

@@ -58,7 +58,7 @@ SERVICE: Final[Document] = {
         "router": {
             "replicas": 1,
             "template": {"metadata": {}, "spec": {}},
-            "prefix": {"mode": "Text", "textBlockBytes": 256},
+            "prefix": {"mode": "Text", "textBlockBytes": 256, "volatileLines": "Remove"},
             "state": {"store": "File", "file": {"size": "1Gi"}},
             "limits": {
                 "maxBodySize": "16Mi",

@@ -81,6 +81,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "router.template.spec": {"env": [{"name": "A", "value": "b"}]},
     "router.prefix.mode": "Tokens",
     "router.prefix.textBlockBytes": 64,
+    "router.prefix.volatileLines": "Keep",
     "router.state.store": "Peers",
     "router.state.file.size": "2Gi",
     "router.state.redis.urlSecretRef.name": "far",

@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import (
     RecordingStart,
     StateStore,
     TracingConfig,
+    VolatileLines,
 )
 from evenkeel_contract.values import (
     DNS_LABEL,
@@ -264,6 +265,10 @@ class Prefix:
     Tokens compares the engine's own token blocks, which is exact."""
     text_block_bytes: Annotated[int, Range(16, 65536)] = 256
     """Length of a block in mode Text, in bytes. Shorter blocks find more matches, longer blocks use less memory."""
+    volatile_lines: VolatileLines = VolatileLines.REMOVE
+    """What engines get of lines that agents put before the system prompt for billing by their vendor, such as
+    `x-anthropic-billing-header:`. They change with every request, so the engine's cache has no prefix of the prompt. Remove takes
+    them out of the prompt. Keep sends them on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,8 @@ _KINDS: Final = {
     "image_embeds": "embeds", "audio_embeds": "embeds", "video_embeds": "embeds", "embeds": "embeds",
 }  # fmt: skip
 """Types of parts, and members that hold a medium → its kind, if it is inline."""
+_MARK: Final = "cache_control"
+"""Anthropic's mark of the last block to cache. Agents move it in every request, and no engine puts it into a prompt."""
 _MEMBERS: Final = frozenset(_KINDS) - {"image", "audio", "video", "file", "document", "pdf"}
 """Members that hold a medium whatever the part's type is; the others may be words of a tool's arguments."""
 
@@ -140,6 +142,8 @@ class Contents:
         return text
 
     def _object(self, value: dict[str, Any]) -> str:
+        if _MARK in value:
+            value = {name: member for name, member in value.items() if name != _MARK}
         named = value.get("type")
         kind = _KINDS.get(named, "") if isinstance(named, str) else ""
         source = value.get("source")

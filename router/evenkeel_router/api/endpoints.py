@@ -14,6 +14,7 @@ from evenkeel_router.api import generate, messages, openai_requests, pooling, re
 from evenkeel_router.api.audio import transcription, translation
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
+from evenkeel_router.api.volatile import reading_without_lines
 
 
 class Api(NamedTuple):
@@ -44,7 +45,7 @@ def _json(
     names_model: bool = True,
     methods: tuple[str, ...] = ("POST",),
 ) -> Api:
-    parse = json_parser(parser, names_model=names_model)
+    parse = json_parser(reading_without_lines(parser), names_model=names_model)
     return Api(dialect, parse, computes, key_in_body, salt_in_body, methods=methods)
 
 

@@ -38,6 +38,8 @@ class Limits:
     """Other names of the model."""
     allowed_fields: frozenset[str] = frozenset()
     """Fields that are not listed (`fields`) and may reach an engine all the same."""
+    keeps_volatile_lines: bool = False
+    """Whether engines get the lines that `volatile` takes out of prefixes."""
 
 
 class Inference(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,10 @@ USUAL_TOKEN_BYTES: Final = 4
 """Bytes of text of one token, as in English, before a tenant's own ratio is learnt."""
 MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
 MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
-_START = "\x1e"  # before each message; control characters of ASCII that separate records and units
+START: Final = (
+    "\x1e"  # before each message; control characters of ASCII that separate records and units
+)
+_START = START
 UNIT: Final = "\x1f"
 _UNIT = UNIT
 

@@ -6,7 +6,7 @@ import time
 from math import inf
 from typing import Final
 
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory
@@ -57,6 +57,7 @@ class Intake:
             frozenset(config.adapters),
             frozenset(config.model_aliases),
             frozenset(config.allow_fields),
+            config.prefix.volatile_lines is VolatileLines.KEEP,
         )
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""

@@ -22,10 +22,10 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.fields import metric_name
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
@@ -225,7 +225,7 @@ class Pipeline:
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
                 request_state.removed = inference.stripped
                 headers = filter(request.headers.__contains__, _GUARDED)
-                self._totals.stripped.update((*map(metric_name, inference.stripped), *headers))
+                self._totals.stripped.update((*map(label_of, inference.stripped), *headers))
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.

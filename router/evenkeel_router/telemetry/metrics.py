@@ -172,7 +172,7 @@ def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lin
     yield from _ages(model, rooms)
     yield from _table(_ROUTER, [(own, rooms)])
     stripped = [(labels(field=field, model_name=model), n) for field, n in totals.stripped.items()]
-    help_text = "Fields and headers removed from requests, because clients may not send them."
+    help_text = "Fields, headers and volatile lines of agents that were removed from requests."
     yield from counter("stripped", help_text, stripped)
     by_tenant: Counter[tuple[str, str]] = Counter()
     for (party, why), n in rooms.connections.closed.items():

@@ -7,7 +7,7 @@ is left. So the token that was produced is always the most probable.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,17 +61,31 @@ def _with_bytes(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "bytes": list(text.encode()), "logprob": logprob}
 
 
-def completion_form(found: Sequence[TokenProbability], *, echoed: Sequence[str]) -> dict[str, Any]:
-    """Log probabilities in the form of completions, after those of an echoed prompt (`echoed`: texts of its tokens).
+def prompt_probabilities(ids: Iterable[int], top: int) -> Iterator[TokenProbability]:
+    """Probabilities of a prompt's tokens, each decided by the tokens up to it, with itself as the only one of the `top`."""
+    seed = 0
+    for index, token in enumerate(ids):
+        logprob = math.log(0.5 + _uniform(seed, token) / 2)
+        text = tokens.decode([token])
+        yield TokenProbability(text, logprob, ((text, logprob),) if top and index else ())
+        seed = xxhash.xxh3_64_intdigest(token.to_bytes(4, "little"), seed)
+
+
+def completion_form(
+    found: Sequence[TokenProbability], *, echoed: Sequence[TokenProbability]
+) -> dict[str, Any]:
+    """Log probabilities in the form of completions, after those of an echoed prompt.
 
     The prompt's first token has no probability; SGLang has no text offsets and reports -1.
     """
-    prompt = [(text, None if index == 0 else -1.0) for index, text in enumerate(echoed)]
-    pairs = [*prompt, *((one.text, one.logprob) for one in found)]
-    tops = [None] * len(echoed) + [dict(one.top) for one in found]
+    every = [*echoed, *found]
+    tops = [dict(one.top) or None for one in every]
+    logprobs: list[float | None] = [one.logprob for one in every]
+    if echoed:
+        logprobs[0] = None
     return {
-        "text_offset": [-1] * len(pairs),
-        "token_logprobs": [logprob for _, logprob in pairs],
-        "tokens": [text for text, _ in pairs],
+        "text_offset": [-1] * len(every),
+        "token_logprobs": logprobs,
+        "tokens": [one.text for one in every],
         "top_logprobs": tops if any(tops) else [],
     }

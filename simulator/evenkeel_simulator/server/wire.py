@@ -14,9 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from evenkeel_simulator.server import tokens
 from evenkeel_simulator.server.ask import Ask
-from evenkeel_simulator.server.logprobs import chat_form, completion_form, probabilities
+from evenkeel_simulator.server.logprobs import (
+    chat_form,
+    completion_form,
+    probabilities,
+    prompt_probabilities,
+)
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.speech import Delta
 
@@ -309,7 +313,8 @@ def _completion_logprobs(
         return None
     echoed = request.prompt_ids if ask.echoes is not None and begins else ()
     found = probabilities(request.speech, start, request.output_tokens, ask.top_logprobs)
-    return completion_form(list(found), echoed=[tokens.decode([token]) for token in echoed])
+    before = prompt_probabilities(echoed, ask.top_logprobs)
+    return completion_form(list(found), echoed=list(before))
 
 
 def chat_logprobs(request: ServedRequest, top: int | None, start: int) -> dict[str, Any] | None:

@@ -127,6 +127,21 @@ def test_contents_have_one_text_whatever_their_spacing() -> None:
 
 
 @pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_result", "tool_use_id": "t", "content": "20 degrees"},
+        {"type": "tool_use", "id": "t", "name": "weather", "input": {"city": "Kiel"}},
+        {"type": "image", "source": {"type": "base64", "data": "A" * 5000}},
+    ],
+)
+def test_a_mark_of_the_cache_is_no_content(block: dict[str, Any]) -> None:
+    """Agents mark the newest block, so the same block is without the mark in the next request."""
+    marked = messages(block | {"cache_control": {"type": "ephemeral"}})
+    assert marked.text == messages(block).text
+    assert marked.prompt_bytes == messages(block).prompt_bytes
+
+
+@pytest.mark.parametrize(
     ("inference", "kind", "items", "tokens"),
     [
         (chat(text("Hi"), image(PIXELS)), "image", 1, 1024),

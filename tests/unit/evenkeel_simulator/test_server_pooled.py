@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server.bodies import BadRequest
-from evenkeel_simulator.server.logprobs import chat_form, completion_form, probabilities
+from evenkeel_simulator.server.logprobs import (
+    chat_form,
+    completion_form,
+    probabilities,
+    prompt_probabilities,
+)
 from evenkeel_simulator.server.pooled import (
     DIMENSIONS,
     detokenize,
@@ -105,8 +110,19 @@ def test_probabilities_in_both_forms() -> None:
     [first, _] = chat_form(found)["content"]
     assert first["bytes"] == list(first["token"].encode())
     assert [top["token"] for top in first["top_logprobs"]] == [first["token"]]
-    form = completion_form(found, echoed=["a", " b"])
+    form = completion_form(found, echoed=list(prompt_probabilities(encode("a b"), 1)))
     assert form["tokens"] == ["a", " b", found[0].text, found[1].text]
-    assert form["token_logprobs"][:2] == [None, -1.0]
-    assert form["top_logprobs"][:2] == [None, None]
+    assert form["token_logprobs"][0] is form["top_logprobs"][0] is None
+    assert form["top_logprobs"][1] == {" b": form["token_logprobs"][1]}
+    assert -1 < form["token_logprobs"][1] < 0
     assert completion_form(list(probabilities(speech, 0, 2, 0)), echoed=[])["top_logprobs"] == []
+
+
+def test_a_prompts_token_has_a_probability_by_what_stands_before_it() -> None:
+    first, second, again = (
+        [one.logprob for one in prompt_probabilities(encode(text), 1)]
+        for text in ("a cat sat", "a dog sat", "a cat sat down")
+    )
+    assert first == again[: len(first)]
+    assert first[0] == second[0]
+    assert first[-1] != second[-1]
