@@ -36,6 +36,7 @@ from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_state import RequestLog, RequestTracer
@@ -69,6 +70,7 @@ class Router:
         self.rooms = rooms
         self.tokenising = tokenising
         self.discovery = discovery
+        self.large_bodies = LargeBodies()
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -112,6 +114,7 @@ async def running(
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
         await stack.enter_async_context(tokenising)
         await tokenising.load()
+        await stack.enter_async_context(router.large_bodies)
 
         # 3. What runs beside the requests.
         console = Console(rooms)
@@ -140,6 +143,7 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
         )
@@ -230,6 +234,7 @@ def _pipeline(
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
 ) -> Pipeline:
@@ -256,6 +261,7 @@ def _pipeline(
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
+        large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,
     )

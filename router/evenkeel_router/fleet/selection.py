@@ -19,6 +19,7 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
+from evenkeel_router.api.inference import Hashed
 from evenkeel_router.fleet.discovered import TERMINATING
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
@@ -311,8 +312,9 @@ class Fleet:
         adapter: str | None = None,
         cache_salt: str = "",
         sequences: int = 1,
+        hashed: Hashed | None = None,
     ) -> MatchedRequest:
-        """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
+        """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text or what is `hashed` of it.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
@@ -320,13 +322,15 @@ class Fleet:
             dispatch = Dispatch(client, input_tokens, weight, sequences=sequences)
             return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
+        length, block_bytes = len(text), self._block_bytes
         if pages is not None:
             blocks = pages.hashes
+        elif hashed is not None:
+            blocks = hashed.hashes
+            length, block_bytes = hashed.text_bytes, hashed.block_bytes
         else:
             seed = namespace_seed(cache_salt)
-            blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
-
-        length, block_bytes = len(text), self._block_bytes
+            blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
 
         def tokens(depth: int) -> int:
             if pages is not None:

@@ -37,6 +37,7 @@ from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.large_bodies import LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     AdmittedRequest,
@@ -87,6 +88,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
@@ -101,6 +103,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._large_bodies = large_bodies
         self._tracer = tracer
         self._sinks = sinks
         self._now = asyncio.get_running_loop().time
@@ -209,7 +212,10 @@ class Pipeline:
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
-            inference = endpoint.api.parse(body, intake.limits, content_type)
+            if is_large(body):
+                inference = await self._read(endpoint, body, content_type, client)
+            else:
+                inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
                 self._note_stripped(request, inference)
             request_state.stream = inference.stream
@@ -248,6 +254,21 @@ class Pipeline:
                 self._settle(request_state, client, totals, endpoint, inference, known)
         finally:
             body_memory.release(held_bytes)
+
+    async def _read(
+        self, endpoint: Endpoint, body: bytes, content_type: str, client: Client
+    ) -> Inference:
+        """Parse a body beside the loop. Raises `Refusal`."""
+        hashes_text = self._replicas.fleet.policy.matches_prefix
+        return await self._large_bodies.inference(
+            endpoint,
+            body,
+            self._intake.limits,
+            content_type,
+            tenant=client.tenant_identity,
+            block_bytes=self._settings.config.prefix.text_block_bytes if hashes_text else 0,
+            cache_salt=client.cache_salt,
+        )
 
     async def _tokenise(
         self, request_state: RequestState, client: Client, endpoint: Endpoint, inference: Inference
@@ -301,6 +322,7 @@ class Pipeline:
                 adapter=inference.adapter,
                 cache_salt=client.cache_salt,
                 sequences=sequences,
+                hashed=inference.hashed,
             )
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)

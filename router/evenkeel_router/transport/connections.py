@@ -40,6 +40,7 @@ IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
 MAX_AGE_S: Final = 60.0
 """Time after which a connection to a name, not to an address, takes no more requests: the name may stand for another address."""
 MAX_OPEN: Final = 4096
+_APART_BYTES: Final = 64 * 1024  # a body from which on it is not copied behind the head
 _LOCAL_ERRORS: Final = (
     errno.EMFILE,
     errno.ENFILE,
@@ -197,13 +198,16 @@ class _HttpExchange(Struct, eq=False):
             request.headers.encode(),
             request.content_type,
             len(body),
-            body,
+            body if len(body) < _APART_BYTES else b"",
         )
         connection = self._connection
         while True:
             may_be_closed = connection.reused
             try:
-                await connection.send(data, silence_s, is_overdue)
+                answered = connection.send(data, silence_s, is_overdue)
+                if len(body) >= _APART_BYTES:
+                    connection.send_more(body)
+                await answered
                 return connection
             except BrokenError:
                 if not may_be_closed or connection.answered:

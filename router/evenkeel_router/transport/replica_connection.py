@@ -203,6 +203,11 @@ class ReplicaConnection(asyncio.Protocol):
         self._sent_s = self._deadline_s - silence_s
         return waiter
 
+    def send_more(self, data: bytes) -> None:
+        """Send the rest of the request."""
+        if self._transport is not None:
+            self._transport.write(data)
+
     def no_longer_awaited(self) -> None:
         """The future of `send` is done, or its request was cancelled."""
         self._waiter = None
