@@ -105,8 +105,8 @@ def json_parser(
         except msgspec.ValidationError as error:
             raise _wrong_field(str(error)) from error
         except RecursionError as error:
-            message = "The body is nested too deeply: no engine reads a thousand levels."
-            raise invalid(message, code="too_deep") from error
+            message = "The body is nested too deeply; send less than a few hundred levels."
+            raise invalid(message, code="invalid_json") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
         if inference.adapter is None:

@@ -10,16 +10,18 @@ change the figures of the new one, and the prefix index can sweep a departed slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
+from evenkeel_fairshare.prefix.adapters import AdapterPlaces
+from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
+from evenkeel_fairshare.prefix.matching import STEP_BLOCKS, Depths
 
-from evenkeel_router.api.inference import Hashed
+from evenkeel_router.api.inference import Hashed, Inference
 from evenkeel_router.fleet.discovered import TERMINATING
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
@@ -29,6 +31,9 @@ ALL: Final = ""
 SPARE_SLOTS: Final = 8
 """A slot is used again only while more than this many are free: the index has swept it by then."""
 
+
+LONG_BLOCKS: Final = 2 * STEP_BLOCKS
+"""Longer prompts are looked up, stored and taken back in steps."""
 
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
 
@@ -89,6 +94,22 @@ class Ticket(msgspec.Struct, frozen=True):
     """Whether the request shows if a suspect works again."""
 
 
+class LookedUp(NamedTuple):
+    """A long prompt, looked up in the index before it is matched."""
+
+    hashed: Hashed | None
+    """Its text; None if it has pages."""
+    depths: Depths | None
+
+
+NOT_LOOKED_UP: Final = LookedUp(None, None)
+
+
+def _at_once(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
+
+
 class Fleet:
     """The replicas, the requests in flight at each, and the prefixes that each has cached."""
 
@@ -119,6 +140,8 @@ class Fleet:
         self.avoided: dict[str, ReplicaSet] = {}
         """Client → the replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No
         empty sets."""
+        self.later: Callable[[Iterator[None]], None] = _at_once
+        """Does the steps of what would take long; by default at once."""
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
 
@@ -301,6 +324,35 @@ class Fleet:
         self.index = index
         self._block_bytes = block_bytes
 
+    def is_long(self, inference: Inference, pages: Pages | None) -> bool:
+        """Whether matching a prompt would stop the event loop: then `look_up` comes before `match`."""
+        if pages is not None:
+            return len(pages.hashes) > LONG_BLOCKS
+        if inference.hashed is not None:
+            return len(inference.hashed.hashes) > LONG_BLOCKS
+        return len(inference.text) > LONG_BLOCKS * self._block_bytes
+
+    def look_up(
+        self, inference: Inference, pages: Pages | None, cache_salt: str
+    ) -> Generator[None, None, LookedUp]:
+        """Hash a long prompt and find how much of it each routable replica holds, in steps."""
+        hashed = inference.hashed
+        if pages is None and hashed is None:
+            block_bytes, text = self._block_bytes, inference.text
+            blocks: list[int] = []
+            seed = namespace_seed(cache_salt)
+            for start in range(0, len(text), STEP_BLOCKS * block_bytes):
+                some = text[start : start + STEP_BLOCKS * block_bytes]
+                blocks += text_blocks(some, block_bytes=block_bytes, seed=seed)
+                seed = blocks[-1] if blocks else seed
+                yield
+            hashed = Hashed(blocks, block_bytes, len(text))
+        hashes: Sequence[int] = ()
+        if self.policy.matches_prefix:
+            hashes = pages.hashes if pages is not None else hashed.hashes if hashed else ()
+        depths = yield from self.index.matching(hashes, self.routable)
+        return LookedUp(hashed, depths)
+
     def match(
         self,
         client: str,
@@ -312,9 +364,9 @@ class Fleet:
         adapter: str | None = None,
         cache_salt: str = "",
         sequences: int = 1,
-        hashed: Hashed | None = None,
+        looked_up: LookedUp = NOT_LOOKED_UP,
     ) -> MatchedRequest:
-        """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text or what is `hashed` of it.
+        """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
         Prompts with different salts share no prefix; `pages` has its own.
         """
@@ -323,6 +375,7 @@ class Fleet:
             return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
         length, block_bytes = len(text), self._block_bytes
+        hashed, depths = looked_up
         if pages is not None:
             blocks = pages.hashes
         elif hashed is not None:
@@ -338,9 +391,13 @@ class Fleet:
             return input_tokens * depth * block_bytes // length if depth else 0
 
         def matched_at(slot: int) -> int:
+            if depths is not None:
+                return tokens(depths.at(slot))
             return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
 
-        depth, holders = self.index.match(blocks, self.routable)
+        depth, holders = (
+            self.index.match(blocks, self.routable) if depths is None else depths.longest
+        )
         matched_tokens = tokens(depth)
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
@@ -377,7 +434,11 @@ class Fleet:
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
-        self.index.insert(match.dispatch.blocks, slot)
+        blocks = match.dispatch.blocks
+        if len(blocks) <= LONG_BLOCKS:
+            self.index.insert(blocks, slot)
+        else:
+            self.later(self.index.inserting(blocks, slot))
         self.adapters.sent(match.adapter, slot)
         return ticket
 
@@ -432,7 +493,11 @@ class Fleet:
             self._limit(ticket.member, slot)
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
+            blocks, kept = match.dispatch.blocks, match.matched_blocks
+            if len(blocks) <= LONG_BLOCKS:
+                self.index.truncate(blocks, kept, slot)
+            else:
+                self.later(self.index.truncating(blocks, kept, slot))
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that the request went to is still there."""

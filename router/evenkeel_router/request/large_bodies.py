@@ -30,6 +30,7 @@ from evenkeel_router.request.body_worker import (
     ANSWER,
     QUESTION,
     Answer,
+    Piece,
     Question,
     ReadAnswer,
     ReadInference,
@@ -50,7 +51,7 @@ LARGE_ANSWER_BYTES: Final = 256 * 1024
 """An answer from which on it is read beside the loop."""
 SLICE_BYTES: Final = 1024 * 1024
 """Copied in one go, in about half a millisecond."""
-SILENT_S: Final = 20.0
+SILENT_S: Final = 30.0
 """Silence after which the process is killed: ten times what the worst body takes."""
 _SOCKET_BYTES: Final = 1024 * 1024
 
@@ -182,7 +183,7 @@ class LargeBodies:
             await asyncio.to_thread(process.wait)
 
 
-async def _joined(pieces: list[bytes | tuple[int, int]], of: bytes) -> bytes:
+async def _joined(pieces: list[Piece], of: bytes) -> bytes:
     """The body that a replica receives; other requests are served while it is copied."""
     if pieces == [(0, len(of))]:
         return of

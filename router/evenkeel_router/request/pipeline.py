@@ -25,8 +25,10 @@ from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.fleet.selection import NOT_LOOKED_UP
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
@@ -104,6 +106,8 @@ class Pipeline:
         self._tokenising = tokenising
         self._console = console
         self._large_bodies = large_bodies
+        self._long_work = LongWork()
+        replicas.fleet.later = self._long_work.add
         self._tracer = tracer
         self._sinks = sinks
         self._now = asyncio.get_running_loop().time
@@ -313,7 +317,11 @@ class Pipeline:
                 pages = await self._tokenise(request_state, client, endpoint, inference)
             if request_state.trace is not None:
                 request_state.trace.step(Step.SELECT)
-            match = self._replicas.fleet.match(
+            fleet, looked_up = self._replicas.fleet, NOT_LOOKED_UP
+            if fleet.is_long(inference, pages):
+                steps = fleet.look_up(inference, pages, client.cache_salt)
+                looked_up = await self._long_work.run(steps)
+            match = fleet.match(
                 client.identity,
                 weight=client.weight,
                 text=inference.text,
@@ -322,7 +330,7 @@ class Pipeline:
                 adapter=inference.adapter,
                 cache_salt=client.cache_salt,
                 sequences=sequences,
-                hashed=inference.hashed,
+                looked_up=looked_up,
             )
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)

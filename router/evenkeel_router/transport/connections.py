@@ -24,6 +24,7 @@ from msgspec import Struct
 from evenkeel_router.transport.peer_watch import watch_peer
 from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import (
+    APART_BYTES,
     BrokenError,
     ConnectError,
     ConnectionLimitError,
@@ -40,7 +41,6 @@ IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
 MAX_AGE_S: Final = 60.0
 """Time after which a connection to a name, not to an address, takes no more requests: the name may stand for another address."""
 MAX_OPEN: Final = 4096
-_APART_BYTES: Final = 64 * 1024  # a body from which on it is not copied behind the head
 _LOCAL_ERRORS: Final = (
     errno.EMFILE,
     errno.ENFILE,
@@ -197,16 +197,18 @@ class _HttpExchange(Struct, eq=False):
             _head(replica.url, replica.api_key, request.path),
             request.headers.encode(),
             request.content_type,
-            len(body),
-            body if len(body) < _APART_BYTES else b"",
+            len(body) + len(request.rest),
+            body,
         )
         connection = self._connection
         while True:
             may_be_closed = connection.reused
             try:
                 answered = connection.send(data, silence_s, is_overdue)
-                if len(body) >= _APART_BYTES:
-                    connection.send_more(body)
+                # The kernel would take megabytes in one call, and copy them to a replica on the same machine.
+                for at in range(0, len(request.rest), APART_BYTES):
+                    connection.send_more(request.rest[at : at + APART_BYTES])
+                    await asyncio.sleep(0)
                 await answered
                 return connection
             except BrokenError:

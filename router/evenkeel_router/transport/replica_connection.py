@@ -203,7 +203,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._sent_s = self._deadline_s - silence_s
         return waiter
 
-    def send_more(self, data: bytes) -> None:
+    def send_more(self, data: bytes | memoryview) -> None:
         """Send the rest of the request."""
         if self._transport is not None:
             self._transport.write(data)
