@@ -245,6 +245,7 @@ def _pipeline(
         rooms.gates,
         upstream=upstream,
         health=health,
+        large_bodies=large_bodies,
         unanswered=rooms.intake.unanswered,
         is_draining=lambda: rooms.intake.draining,
     )

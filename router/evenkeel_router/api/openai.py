@@ -83,6 +83,11 @@ def within_bounds(given: int | None, cached: int | None, output: int | None) -> 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a whole answer, and of one event of a stream, which may carry as much: /generate repeats all text in every event."""
 
+MAX_WHOLE_EVENT_BYTES: Final = 1024 * 1024
+"""A longer event is passed on as it comes: reading it would stop the event loop. It has the log probabilities of a long prompt."""
+LAST_BYTES: Final = 4096
+"""The last of it, where its usage is."""
+
 TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES} bytes"
 _UNKNOWN_FAILURE: Final = Refusal(
     Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
@@ -122,6 +127,8 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     PAYLOAD: ClassVar = b'"choices"'
     """Member of every event but errors; never within a text, where JSON escapes the quotes."""
+    SPLITS: ClassVar = True
+    """Whether an event that is too long to be read may be passed on in parts, read at its end alone."""
 
     drops_usage: bool
     """Whether the client did not ask for the usage event."""
@@ -151,7 +158,13 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
     """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
     _fresh: bool = True
     """No bytes are kept, the stream has not ended, and the last event had content."""
+    _long: int = 0
+    """Bytes so far of an event that is passed on as it comes; 0: the next event is not of that kind."""
+    _last: bytes = b""
+    """The last of them."""
     _tail: bytes = b""
+    _tail_bytes: int = 0
+    """Size of `_tail` and `_more`."""
     _more: list[bytes] = msgspec.field(default_factory=list)
     """What follows `_tail` of a long event; joined at its end."""
     _usage: Usage | None = None
@@ -247,7 +260,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         if self._ends:
             self.begun = True
         elif self.broken is None and not self.done and not self.failed:
-            where = "in the middle of an event" if self._tail else "before its last event"
+            where = "in the middle of an event" if self._tail or self._long else "before its last event"
             self.broken = f"the replica's stream ended {where}"
 
     def error_event(self, refusal: Refusal) -> bytes:
@@ -259,11 +272,14 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         return _DONE_EVENT
 
     def _slowly(self, data: bytes) -> bytes:
+        if self._long:
+            return self._more_of_long(data)
         if self._tail:
             if b"\n" not in data:
                 self._more.append(data)
-                self._check_size(len(self._tail) + sum(map(len, self._more)))
-                return b""
+                self._tail_bytes += len(data)
+                self._check_size(self._tail_bytes)
+                return self._begin_long() if self._tail_bytes > MAX_WHOLE_EVENT_BYTES else b""
             data = b"".join((self._tail, *self._more, data))
             self._more.clear()
         events, tail = _cut(data)
@@ -274,7 +290,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
             elif self.cut or self.broken is not None:
                 self._tail = b""
                 return b"".join(passed) + self._replaced()
-        self._tail = tail
+        self._tail, self._tail_bytes = tail, len(tail)
         self._fresh = not tail and not self.done and (self.begun or not self._opening)
         self._passable = self._usual_chunk if self._fresh else 0
         if len(tail) > MAX_ANSWER_BYTES:
@@ -282,6 +298,45 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         elif tail and not _begins_event(tail):
             self._break("the replica's stream contains no events")
         return b"".join(passed)
+
+    def _begin_long(self) -> bytes:
+        """Pass on what is there of an event that is too long to be read. It counts as one token."""
+        if not (self.SPLITS and self._tail.startswith(b"data:")) or self.broken is not None:
+            return b""
+        if not self.left:
+            self.cut = self.done = True
+            return _DONE_EVENT
+        self.left -= 1
+        self.begun = True
+        self._fresh, self._passable = False, 0
+        data = b"".join((self._tail, *self._more))
+        self._more.clear()
+        self._tail, self._tail_bytes = b"", 0
+        self._long, self._last = len(data), data[-LAST_BYTES:]
+        return data
+
+    def _more_of_long(self, data: bytes) -> bytes:
+        """More of it; at its end its usage is read."""
+        overlap = self._last[-3:]
+        seam = overlap + data
+        ends = [at + len(end) for end in (b"\n\n", b"\r\n\r\n") if (at := seam.find(end)) >= 0]
+        here = data[: min(ends) - len(overlap)] if ends else data
+        self._long += len(here)
+        self._last = (self._last + here)[-LAST_BYTES:]
+        if not ends:
+            self._check_size(self._long)
+            return here
+        for usage in _USAGE_OF_EVENT.findall(self._last):
+            self._usage = of_chunk(b"{%b}" % usage)[0] or self._usage
+        self._long, self._last = 0, b""
+        self._fresh, self._passable = True, self._usual_chunk
+        rest = data[len(here) :]
+        return here + self._slowly(rest) if rest else here
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the client was sent a part of an event."""
+        return self._long > 0
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > MAX_ANSWER_BYTES:

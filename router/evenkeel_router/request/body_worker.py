@@ -20,8 +20,7 @@ from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.prefix.index import text_blocks
 
-from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
-from evenkeel_router.api.contents import written_bytes
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply, written_in
 from evenkeel_router.api.endpoints import ENDPOINTS
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.inference import Inference, Limits
@@ -214,7 +213,7 @@ def _read_answer(question: ReadAnswer, body: bytes) -> Answer:
         return Refused.of(error.refusal)
     except GarbageError as error:
         return Unreadable(str(error))
-    return ReadUsage(usage, written_bytes(body) if question.counts_text else 0)
+    return ReadUsage(usage, written_in(body) if question.counts_text else 0)
 
 
 def main() -> None:

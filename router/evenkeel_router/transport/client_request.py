@@ -25,7 +25,7 @@ from multidict import CIMultiDict, istr
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.transport.compression import is_packed, unpacked
 from evenkeel_router.transport.downstream import Downstream
-from evenkeel_router.transport.upstream import Sink
+from evenkeel_router.transport.upstream import APART_BYTES, Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Bytes of a body in a connection's memory, from which on the connection stops reading from its socket."""
@@ -324,7 +324,13 @@ class CompleteReply(Struct, eq=False):
         self.keep_alive = keep_alive = request.keep_alive and not self.close
         fixed = f"content-type: {self.content_type}\r\ncontent-length: {len(body)}\r\n"
         head = _head(self.status, fixed, self.headers, keep_alive=keep_alive)
-        request.connection.write(head if request.method == "HEAD" else head + body)
+        if request.method == "HEAD":
+            body = b""
+        if len(body) < APART_BYTES:
+            request.connection.write(head + body)
+        else:
+            request.connection.write(head)
+            request.connection.write(body)
 
 
 class Stream:
