@@ -21,7 +21,7 @@ class Columns:
         "_assigned",
         "_dirty",
         "_masks",
-        "_of",
+        "of",
         "_replica",
         "_sets",
         "_slot_of",
@@ -30,7 +30,8 @@ class Columns:
     )
 
     def __init__(self) -> None:
-        self._of: dict[int, int] = {}
+        self.of: dict[int, int] = {}
+        """Slot → its column, for slots that a block was noted for."""
         self._slot_of: dict[int, int] = {}
         self._replica: dict[int, int] = {}
         self._assigned = 0
@@ -43,24 +44,20 @@ class Columns:
         self._masks: dict[int, int] = {}
         self._sets: dict[int, ReplicaSet] = {}
 
-    def find(self, slot: int) -> int | None:
-        """The column of a slot; None: no block was ever noted for it."""
-        return self._of.get(slot)
-
     def replica(self, column: int) -> int:
         """A number of the replica that has the column, which no other replica ever has; 0 where none has it."""
         return self._replica.get(column, 0)
 
     def assign(self, slot: int) -> int:
         """The column of a slot, from now on if it has none: its own number, or the lowest that is free."""
-        column = self._of.get(slot)
+        column = self.of.get(slot)
         if column is None:
             column = slot
             if column in self._slot_of or column in self._dirty:
                 column = 0
                 while column in self._slot_of or column in self._dirty:
                     column += 1
-            self._of[slot], self._slot_of[column] = column, slot
+            self.of[slot], self._slot_of[column] = column, slot
             self._assigned += 1
             self._replica[column] = self._assigned
             self._changed()
@@ -68,7 +65,7 @@ class Columns:
 
     def retire(self, slot: int, indexes: int = 1) -> int | None:
         """The replica in a slot left: its column, which each of so many indexes calls `cleaned` for; None: it had none."""
-        column = self._of.pop(slot, None)
+        column = self.of.pop(slot, None)
         if column is not None:
             del self._slot_of[column], self._replica[column]
             self._dirty[column] = indexes
@@ -89,7 +86,7 @@ class Columns:
             return slots << 1
         bits = self._masks.get(slots)
         if bits is None:
-            columns = map(self._of.get, slots_of(slots))
+            columns = map(self.of.get, slots_of(slots))
             bits = sum(2 << column for column in columns if column is not None)
             if len(self._masks) >= _REMEMBERED:
                 self._masks.clear()
@@ -113,6 +110,6 @@ class Columns:
         self._masks.clear()
         self._sets.clear()
         self.are_slots = not self._dirty and all(
-            slot == column for slot, column in self._of.items()
+            slot == column for slot, column in self.of.items()
         )
 

@@ -193,7 +193,7 @@ class PrefixIndex:
 
     def held(self, slot: int) -> int:
         """Number of blocks that `slot` is known to hold; 0 for a departed replica."""
-        column = self._columns.find(slot)
+        column = self._columns.of.get(slot)
         return 0 if column is None else self._held.get(column, 0)
 
     def entries(self, hashes: Sequence[int]) -> Iterable[int]:
@@ -222,7 +222,7 @@ class PrefixIndex:
 
     def lacking(self, hashes: Sequence[int], slot: int) -> list[int]:
         """The `hashes` that `slot` lacks, in their order. O(blocks)."""
-        column = self._columns.find(slot)
+        column = self._columns.of.get(slot)
         return list(hashes) if column is None else self.lacking_in(hashes, column)
 
     def lacking_in(self, hashes: Sequence[int], column: int) -> list[int]:
@@ -233,7 +233,9 @@ class PrefixIndex:
 
     def insert(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` holds (or is about to compute) the whole prompt. O(blocks)."""
-        column = self._columns.assign(slot)
+        column = self._columns.of.get(slot)
+        if column is None:
+            column = self._columns.assign(slot)
         if self._departed:
             self._sweep(len(hashes))
         if len(hashes) > self._max_blocks:
@@ -309,7 +311,7 @@ class PrefixIndex:
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` dropped these blocks; unknown hashes are ignored."""
-        column = self._columns.find(slot)
+        column = self._columns.of.get(slot)
         if column is not None:
             self._evict(hashes, column)
 
@@ -326,7 +328,7 @@ class PrefixIndex:
 
     def evicting(self, hashes: Sequence[int], slot: int) -> Generator[None]:
         """`evict` in steps. It ends where the replica leaves."""
-        column = self._columns.find(slot)
+        column = self._columns.of.get(slot)
         if column is None:
             return self._evicting((), 0, 0)
         return self._evicting(hashes, column, self._columns.replica(column))

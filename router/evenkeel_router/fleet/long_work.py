@@ -36,20 +36,21 @@ class LongWork:
         return await done
 
     def _slice(self) -> None:
-        """Some steps."""
+        """Some steps, at least one."""
         until_s = time.perf_counter() + SLICE_S
-        while self._waiting and time.perf_counter() < until_s:
-            try:
-                next(self._waiting[0])
-            except StopIteration:
-                self._waiting.popleft()
-            except BaseException:
-                self._waiting.popleft()
-                if self._waiting:
-                    self._loop.call_soon(self._slice)
-                raise  # the loop logs it
-        if self._waiting:
-            self._loop.call_soon(self._slice)
+        try:
+            while self._waiting:
+                try:
+                    next(self._waiting[0])
+                except BaseException as end:
+                    self._waiting.popleft()
+                    if not isinstance(end, StopIteration):
+                        raise  # the loop logs it
+                if time.perf_counter() >= until_s:
+                    break
+        finally:
+            if self._waiting:
+                self._loop.call_soon(self._slice)
 
 
 def _into(

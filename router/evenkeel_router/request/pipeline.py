@@ -39,7 +39,7 @@ from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.large_bodies import LargeBodies, is_large
+from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     AdmittedRequest,
@@ -318,7 +318,7 @@ class Pipeline:
             if request_state.trace is not None:
                 request_state.trace.step(Step.SELECT)
             fleet, looked_up = self._replicas.fleet, NOT_LOOKED_UP
-            if fleet.is_long(inference, pages):
+            if len(inference.body) > SMALL_BYTES and fleet.is_long(inference, pages):
                 steps = fleet.look_up(inference, pages, client.cache_salt)
                 looked_up = await self._long_work.run(steps)
             match = fleet.match(

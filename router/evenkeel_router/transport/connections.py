@@ -165,6 +165,13 @@ class Connections:
         longest.abort()
 
 
+async def _send_rest(connection: ReplicaConnection, rest: bytes | memoryview) -> None:
+    """Send the rest of a large body. The kernel would take megabytes in one call, and copy them to a replica on the same machine."""
+    for at in range(0, len(rest), APART_BYTES):
+        connection.send_more(rest[at : at + APART_BYTES])
+        await asyncio.sleep(0)
+
+
 def _is_name(host: str) -> bool:
     try:
         ip_address(host)
@@ -205,10 +212,8 @@ class _HttpExchange(Struct, eq=False):
             may_be_closed = connection.reused
             try:
                 answered = connection.send(data, silence_s, is_overdue)
-                # The kernel would take megabytes in one call, and copy them to a replica on the same machine.
-                for at in range(0, len(request.rest), APART_BYTES):
-                    connection.send_more(request.rest[at : at + APART_BYTES])
-                    await asyncio.sleep(0)
+                if request.rest:
+                    await _send_rest(connection, request.rest)
                 await answered
                 return connection
             except BrokenError:
