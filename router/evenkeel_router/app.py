@@ -226,7 +226,7 @@ def _followers(
     return reports.run(), kv_events.run(), facts.run(), gates.run()
 
 
-def _pipeline(
+def _pipeline(  # noqa: PLR0913 - each is one object of the router
     rooms: Rooms,
     tokenising: Tokenisation,
     upstream: Upstream,

@@ -21,11 +21,11 @@ class Columns:
         "_assigned",
         "_dirty",
         "_masks",
-        "of",
         "_replica",
         "_sets",
         "_slot_of",
         "are_slots",
+        "of",
         "retired",
     )
 
@@ -109,7 +109,4 @@ class Columns:
     def _changed(self) -> None:
         self._masks.clear()
         self._sets.clear()
-        self.are_slots = not self._dirty and all(
-            slot == column for slot, column in self.of.items()
-        )
-
+        self.are_slots = not self._dirty and all(slot == column for slot, column in self.of.items())

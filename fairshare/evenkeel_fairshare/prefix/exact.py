@@ -73,9 +73,7 @@ class ExactIndex:
             depth += 1
         return Match(depth, self._columns.slots(held)) if depth else NO_MATCH
 
-    def matching(
-        self, hashes: Sequence[int], among: ReplicaSet
-    ) -> Generator[None, None, Depths]:
+    def matching(self, hashes: Sequence[int], among: ReplicaSet) -> Generator[None, None, Depths]:
         """`match` in steps, for each replica of `among`."""
         return depths(self._entries, self._columns, hashes, among)
 

@@ -214,9 +214,7 @@ class PrefixIndex:
             len(held) - 1, ReplicaSet(last >> 1) if columns.are_slots else columns.slots(last)
         )
 
-    def matching(
-        self, hashes: Sequence[int], among: ReplicaSet
-    ) -> Generator[None, None, Depths]:
+    def matching(self, hashes: Sequence[int], among: ReplicaSet) -> Generator[None, None, Depths]:
         """`match` in steps, for each replica of `among`."""
         return depths(self.entries, self._columns, hashes, among)
 

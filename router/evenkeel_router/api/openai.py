@@ -105,6 +105,7 @@ _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server
 _LINE: Final = re.compile(rb"\r?\n")
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":", b"error:")
 """Beginnings of lines. `error:` is llama.cpp's, with the error as its data."""
+_FIELD_BYTES: Final = max(map(len, _FIELDS))
 _CHUNK_TAIL: Final = _NO_USAGE + b"\n\n\r\n"
 
 
@@ -260,7 +261,9 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         if self._ends:
             self.begun = True
         elif self.broken is None and not self.done and not self.failed:
-            where = "in the middle of an event" if self._tail or self._long else "before its last event"
+            where = (
+                "in the middle of an event" if self._tail or self._long else "before its last event"
+            )
             self.broken = f"the replica's stream ended {where}"
 
     def error_event(self, refusal: Refusal) -> bytes:
@@ -276,7 +279,10 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
             return self._more_of_long(data)
         if self._tail:
             if b"\n" not in data:
-                self._more.append(data)
+                if len(self._tail) < _FIELD_BYTES:
+                    self._tail += data  # so that it begins with a whole name of a field
+                else:
+                    self._more.append(data)
                 self._tail_bytes += len(data)
                 self._check_size(self._tail_bytes)
                 return self._begin_long() if self._tail_bytes > MAX_WHOLE_EVENT_BYTES else b""

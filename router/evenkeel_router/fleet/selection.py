@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
-from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.adapters import AdapterPlaces
+from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
 from evenkeel_fairshare.prefix.matching import STEP_BLOCKS, Depths
 
@@ -353,7 +353,7 @@ class Fleet:
         depths = yield from self.index.matching(hashes, self.routable)
         return LookedUp(hashed, depths)
 
-    def match(
+    def match(  # noqa: PLR0913 - what a request is matched by
         self,
         client: str,
         *,

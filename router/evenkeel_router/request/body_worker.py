@@ -90,7 +90,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag="unreadable"):
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """A `Refusal`."""
 
-    outcome: str
+    outcome: Outcome
     message: str
     code: str
     param: str | None
@@ -101,7 +101,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     def of(cls, refusal: Refusal) -> Refused:
         """What was raised."""
         return cls(
-            refusal.outcome.value,
+            refusal.outcome,
             refusal.message,
             refusal.code,
             refusal.param,
@@ -112,7 +112,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     def refusal(self) -> Refusal:
         """What is to be raised."""
         return Refusal(
-            Outcome(self.outcome),
+            self.outcome,
             self.message,
             code=self.code,
             param=self.param,
@@ -160,9 +160,7 @@ def _read_request(question: ReadRequest, body: bytes) -> ReadInference:
     inference = api.parse(body, question.limits, question.content_type)
     hashes = b""
     if question.block_bytes and inference.text:
-        blocks = text_blocks(
-            inference.text, block_bytes=question.block_bytes, seed=question.seed
-        )
+        blocks = text_blocks(inference.text, block_bytes=question.block_bytes, seed=question.seed)
         hashes = array("Q", blocks).tobytes()
     return ReadInference(
         msgspec.structs.replace(inference, body=b"", text=b""),
@@ -222,7 +220,7 @@ def main() -> None:
     os.nice(NICE)
     connection = socket.socket(fileno=0)
     source: BinaryIO = connection.makefile("rb")
-    questions = msgspec.msgpack.Decoder(Question)  # type: ignore[var-annotated]
+    questions = msgspec.msgpack.Decoder(Question)
     gc.collect()
     gc.freeze()
     gc.disable()

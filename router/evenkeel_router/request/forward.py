@@ -44,8 +44,8 @@ from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.failures import Cause, FailedAttempt
-from evenkeel_router.request.pacing import relay_of
 from evenkeel_router.request.large_bodies import LARGE_ANSWER_BYTES, LargeBodies
+from evenkeel_router.request.pacing import relay_of
 from evenkeel_router.request.relay import Answered, Relay, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState, Step
@@ -96,7 +96,7 @@ class _History(Struct, eq=False):
 class Forwarder:
     """Sends requests to replicas until one answers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
         settings: Settings,
         replicas: Replicas,

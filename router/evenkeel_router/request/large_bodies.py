@@ -59,9 +59,7 @@ _SOCKET_BYTES: Final = 1024 * 1024
 def is_large(body: bytes) -> bool:
     """Whether reading a request's body could stop the event loop for more than about 5 ms."""
     size_bytes = len(body)
-    return size_bytes > SMALL_BYTES and (
-        size_bytes > LARGE_BYTES or marks_in(body) > MOST_MARKS
-    )
+    return size_bytes > SMALL_BYTES and (size_bytes > LARGE_BYTES or marks_in(body) > MOST_MARKS)
 
 
 class LargeBodies:
@@ -74,7 +72,7 @@ class LargeBodies:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._answers = msgspec.msgpack.Decoder(Answer)  # type: ignore[var-annotated]
+        self._answers = msgspec.msgpack.Decoder(Answer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,7 +166,7 @@ class LargeBodies:
                     end.setsockopt(SOL_SOCKET, SO_SNDBUF, _SOCKET_BYTES)
                 # Isolated from the working folder. `Popen` forks without copying this process's tables of pages.
                 command = (sys.executable, "-P", "-m", body_worker.__name__)
-                self._process = subprocess.Popen(command, stdin=theirs)  # noqa: ASYNC220 - a millisecond
+                self._process = subprocess.Popen(command, stdin=theirs.fileno())  # noqa: ASYNC220 - a millisecond
             ours.setblocking(False)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
         return self._reader, self._writer

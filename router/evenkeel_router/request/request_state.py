@@ -230,7 +230,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
         inference, api, cache_salt = self.inference, self.endpoint.api, self.client.cache_salt
-        body, rest = inference.body, b""
+        body = inference.body
+        rest: bytes | memoryview = b""
         if len(body) >= APART_BYTES:
             # All changes are at its beginning. The rest is sent as it is: a copy of many megabytes would stop the event loop.
             cut = body.find(b"{") + _CHANGED_BYTES

@@ -75,8 +75,9 @@ def of_whole(
     inference = admitted.inference
     most = inference.most_output_tokens
     if claim is None:
-        seen = (written_in(body) if written is None else written) // USUAL_TOKEN_BYTES if most else 0
-        return admitted.match.estimate(min(seen, most))
+        if most and written is None:
+            written = written_in(body)
+        return admitted.match.estimate(min((written or 0) // USUAL_TOKEN_BYTES, most))
     if (
         claim.input_tokens <= inference.prompt_bytes
         and claim.output_tokens <= most

@@ -167,7 +167,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._active = False
         self._error: UpstreamError | None = None
         self._unfed = b""  # read, and not parsed yet
-        self._whole: BytesIO | None = None  # the body of a large answer, as far as it is not in pieces
+        self._whole: BytesIO | None = None  # what is in no piece any more of a large answer
         self._closing = False  # it takes no other request
         self._paused = False
         self._feed: Feed | None = None
