@@ -12,6 +12,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeVar
 
+from evenkeel_router.api.inference import Inference
+from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP, LookedUp, hashing, is_long, look_up
+from evenkeel_router.fleet.prediction import Pages
+from evenkeel_router.fleet.selection import Fleet
+
 SLICE_S: Final = 0.001
 _Result = TypeVar("_Result")
 
@@ -34,6 +39,17 @@ class LongWork:
         done: asyncio.Future[_Result] = self._loop.create_future()
         self.add(_into(done.set_result, steps, done.done))
         return await done
+
+    async def looked_up(
+        self, fleet: Fleet, inference: Inference, pages: Pages | None, cache_salt: str
+    ) -> LookedUp:
+        """A long prompt, looked up in the index; `NOT_LOOKED_UP` for any other."""
+        if not is_long(inference, pages, fleet.block_bytes):
+            return NOT_LOOKED_UP
+        hashed = inference.hashed
+        if pages is None and hashed is None:
+            hashed = await self.run(hashing(inference.text, fleet.block_bytes, cache_salt))
+        return await self.run(look_up(fleet.index, hashed, pages, fleet.routable))
 
     def _slice(self) -> None:
         """Some steps, at least one."""

@@ -10,30 +10,26 @@ change the figures of the new one, and the prefix index can sweep a departed slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.adapters import AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
-from evenkeel_fairshare.prefix.matching import STEP_BLOCKS, Depths
 
-from evenkeel_router.api.inference import Hashed, Inference
 from evenkeel_router.fleet.discovered import TERMINATING
+from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP, Later, LookedUp, at_once, keep, store
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
 """Key of `Fleet.avoided` for every client."""
 SPARE_SLOTS: Final = 8
-"""A slot is used again only while more than this many are free: the index has swept it by then."""
+"""A slot is used again only while more than this many are free: mostly the index has swept it by then, and needs no other column for it."""
 
-
-LONG_BLOCKS: Final = 2 * STEP_BLOCKS
-"""Longer prompts are looked up, stored and taken back in steps."""
 
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
 
@@ -94,22 +90,6 @@ class Ticket(msgspec.Struct, frozen=True):
     """Whether the request shows if a suspect works again."""
 
 
-class LookedUp(NamedTuple):
-    """A long prompt, looked up in the index before it is matched."""
-
-    hashed: Hashed | None
-    """Its text; None if it has pages."""
-    depths: Depths | None
-
-
-NOT_LOOKED_UP: Final = LookedUp(None, None)
-
-
-def _at_once(steps: Iterator[None]) -> None:
-    for _ in steps:
-        pass
-
-
 class Fleet:
     """The replicas, the requests in flight at each, and the prefixes that each has cached."""
 
@@ -124,7 +104,7 @@ class Fleet:
         self.policy = policy
         self.index = index
         self.adapters = AdapterPlaces(adapters_per_batch)
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
         self._members: dict[str, Member] = {}
         self._slots: list[Member | None] = []
         self._last_slot = -1
@@ -135,13 +115,10 @@ class Fleet:
         """Whether any client avoids a replica, or any replica is not trusted."""
         self.rested: ReplicaSet = EMPTY
         """Suspects of which each may get one request as a probe."""
-        self._returning: ReplicaSet = EMPTY
-        """Replicas that may hold few sequences at a time."""
+        self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
         self.avoided: dict[str, ReplicaSet] = {}
-        """Client → the replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No
-        empty sets."""
-        self.later: Callable[[Iterator[None]], None] = _at_once
-        """Does the steps of what would take long; by default at once."""
+        """Client → replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No empty sets."""
+        self.later: Later = at_once  # does the steps of what would take long
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
 
@@ -322,36 +299,7 @@ class Fleet:
     def replace_index(self, index: PrefixIndex | ExactIndex, *, block_bytes: int) -> None:
         """A changed block size or bound: the index starts empty."""
         self.index = index
-        self._block_bytes = block_bytes
-
-    def is_long(self, inference: Inference, pages: Pages | None) -> bool:
-        """Whether matching a prompt would stop the event loop: then `look_up` comes before `match`."""
-        if pages is not None:
-            return len(pages.hashes) > LONG_BLOCKS
-        if inference.hashed is not None:
-            return len(inference.hashed.hashes) > LONG_BLOCKS
-        return len(inference.text) > LONG_BLOCKS * self._block_bytes
-
-    def look_up(
-        self, inference: Inference, pages: Pages | None, cache_salt: str
-    ) -> Generator[None, None, LookedUp]:
-        """Hash a long prompt and find how much of it each routable replica holds, in steps."""
-        hashed = inference.hashed
-        if pages is None and hashed is None:
-            block_bytes, text = self._block_bytes, inference.text
-            blocks: list[int] = []
-            seed = namespace_seed(cache_salt)
-            for start in range(0, len(text), STEP_BLOCKS * block_bytes):
-                some = text[start : start + STEP_BLOCKS * block_bytes]
-                blocks += text_blocks(some, block_bytes=block_bytes, seed=seed)
-                seed = blocks[-1] if blocks else seed
-                yield
-            hashed = Hashed(blocks, block_bytes, len(text))
-        hashes: Sequence[int] = ()
-        if self.policy.matches_prefix:
-            hashes = pages.hashes if pages is not None else hashed.hashes if hashed else ()
-        depths = yield from self.index.matching(hashes, self.routable)
-        return LookedUp(hashed, depths)
+        self.block_bytes = block_bytes
 
     def match(  # noqa: PLR0913 - what a request is matched by
         self,
@@ -374,7 +322,7 @@ class Fleet:
             dispatch = Dispatch(client, input_tokens, weight, sequences=sequences)
             return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
-        length, block_bytes = len(text), self._block_bytes
+        length, block_bytes = len(text), self.block_bytes
         hashed, depths = looked_up
         if pages is not None:
             blocks = pages.hashes
@@ -395,9 +343,7 @@ class Fleet:
                 return tokens(depths.at(slot))
             return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
 
-        depth, holders = (
-            self.index.match(blocks, self.routable) if depths is None else depths.longest
-        )
+        depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
         matched_tokens = tokens(depth)
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
@@ -434,11 +380,7 @@ class Fleet:
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
-        blocks = match.dispatch.blocks
-        if len(blocks) <= LONG_BLOCKS:
-            self.index.insert(blocks, slot)
-        else:
-            self.later(self.index.inserting(blocks, slot))
+        store(self.index, match.dispatch.blocks, slot, self.later)
         self.adapters.sent(match.adapter, slot)
         return ticket
 
@@ -493,11 +435,7 @@ class Fleet:
             self._limit(ticket.member, slot)
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            blocks, kept = match.dispatch.blocks, match.matched_blocks
-            if len(blocks) <= LONG_BLOCKS:
-                self.index.truncate(blocks, kept, slot)
-            else:
-                self.later(self.index.truncating(blocks, kept, slot))
+            keep(self.index, match.dispatch.blocks, match.matched_blocks, slot, self.later)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that the request went to is still there."""

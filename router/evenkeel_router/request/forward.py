@@ -283,14 +283,9 @@ class Forwarder:
         if body is not None and len(body) > LARGE_ANSWER_BYTES and reply.status == 200:
             read = await read_large(self._large_bodies, admitted, reply, body)
         answer = relay_whole(
-            request_state,
-            admitted,
-            request=request,
-            reply=reply,
-            body=body,
-            read=read,
+            request_state, admitted, request=request, reply=reply, body=body, read=read,
             close=self._is_draining(),
-        )
+        )  # fmt: skip
         self._begun(request_state, admitted, attempt, history)
         return answer
 

@@ -24,6 +24,7 @@ from evenkeel_fairshare.prefix.index import namespace_seed
 from evenkeel_router.api.answers import ErrorAnswer, GarbageError
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Hashed, Inference, Limits
 from evenkeel_router.request import body_worker
 from evenkeel_router.request.body_worker import (
@@ -93,14 +94,13 @@ class LargeBodies:
         limits: Limits,
         content_type: str,
         *,
-        tenant: str,
+        client: Client,
         block_bytes: int,
-        cache_salt: str,
     ) -> Inference:
-        """What `Api.parse` makes of a body, with hashes in place of its text. Raises `Refusal`."""
-        seed = namespace_seed(cache_salt)
+        """What `Api.parse` makes of a client's body, with hashes in place of its text. Raises `Refusal`."""
+        seed = namespace_seed(client.cache_salt)
         question = ReadRequest(endpoint.value, limits, content_type, block_bytes, seed)
-        read = await self._ask(tenant, question, body)
+        read = await self._ask(client.tenant_identity, question, body)
         if isinstance(read, Refused):
             raise read.refusal()
         assert isinstance(read, ReadInference)
@@ -166,7 +166,11 @@ class LargeBodies:
                     end.setsockopt(SOL_SOCKET, SO_SNDBUF, _SOCKET_BYTES)
                 # Isolated from the working folder. `Popen` forks without copying this process's tables of pages.
                 command = (sys.executable, "-P", "-m", body_worker.__name__)
-                self._process = subprocess.Popen(command, stdin=theirs.fileno())  # noqa: ASYNC220 - a millisecond
+                try:
+                    self._process = subprocess.Popen(command, stdin=theirs.fileno())  # noqa: ASYNC220 - a millisecond
+                except OSError:
+                    ours.close()
+                    raise
             ours.setblocking(False)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
         return self._reader, self._writer

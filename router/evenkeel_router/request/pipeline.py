@@ -25,10 +25,10 @@ from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import NOT_LOOKED_UP
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
@@ -208,16 +208,17 @@ class Pipeline:
         body = whole_body(request, body_memory, limit_bytes)
         if body is None:
             body = await read_body(
-                request,
-                body_memory,
-                limit_bytes=limit_bytes,
+                request, body_memory, limit_bytes=limit_bytes,
                 timeout_s=self._settings.timing.body_timeout_s,
-            )
+            )  # fmt: skip
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             if is_large(body):
-                inference = await self._read(endpoint, body, content_type, client)
+                inference = await self._large_bodies.inference(
+                    endpoint, body, intake.limits, content_type, client=client,
+                    block_bytes=self._replicas.fleet.block_bytes,
+                )  # fmt: skip
             else:
                 inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
@@ -236,14 +237,9 @@ class Pipeline:
                 intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
                 await topped_up(
-                    intake.admission,
-                    self._top_up,
-                    client,
-                    tokens,
-                    self._now,
-                    refusal=refusal,
-                    sequences=sequences,
-                )
+                    intake.admission, self._top_up, client, tokens, self._now,
+                    refusal=refusal, sequences=sequences,
+                )  # fmt: skip
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 
@@ -258,21 +254,6 @@ class Pipeline:
                 self._settle(request_state, client, totals, endpoint, inference, known)
         finally:
             body_memory.release(held_bytes)
-
-    async def _read(
-        self, endpoint: Endpoint, body: bytes, content_type: str, client: Client
-    ) -> Inference:
-        """Parse a body beside the loop. Raises `Refusal`."""
-        hashes_text = self._replicas.fleet.policy.matches_prefix
-        return await self._large_bodies.inference(
-            endpoint,
-            body,
-            self._intake.limits,
-            content_type,
-            tenant=client.tenant_identity,
-            block_bytes=self._settings.config.prefix.text_block_bytes if hashes_text else 0,
-            cache_salt=client.cache_salt,
-        )
 
     async def _tokenise(
         self, request_state: RequestState, client: Client, endpoint: Endpoint, inference: Inference
@@ -318,20 +299,16 @@ class Pipeline:
             if request_state.trace is not None:
                 request_state.trace.step(Step.SELECT)
             fleet, looked_up = self._replicas.fleet, NOT_LOOKED_UP
-            if len(inference.body) > SMALL_BYTES and fleet.is_long(inference, pages):
-                steps = fleet.look_up(inference, pages, client.cache_salt)
-                looked_up = await self._long_work.run(steps)
+            if len(inference.body) > SMALL_BYTES:
+                looked_up = await self._long_work.looked_up(
+                    fleet, inference, pages, client.cache_salt
+                )
             match = fleet.match(
-                client.identity,
-                weight=client.weight,
-                text=inference.text,
+                client.identity, weight=client.weight, text=inference.text,
                 input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
-                pages=pages,
-                adapter=inference.adapter,
-                cache_salt=client.cache_salt,
-                sequences=sequences,
-                looked_up=looked_up,
-            )
+                pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt,
+                sequences=sequences, looked_up=looked_up,
+            )  # fmt: skip
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:

@@ -22,7 +22,8 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from msgspec import Struct
 
 from evenkeel_router.transport.peer_watch import watch_peer
-from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
+from evenkeel_router.transport.replica_connection import ReplicaConnection
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     APART_BYTES,
     BrokenError,

@@ -16,8 +16,10 @@ from typing import Final, Protocol, cast
 import httptools
 
 from evenkeel_router.api.openai import MAX_ANSWER_BYTES
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     APART_BYTES,
+    NO_CLIENT,
     BrokenError,
     Feed,
     IsOverdue,
@@ -30,6 +32,7 @@ from evenkeel_router.transport.upstream import (
     UnansweredError,
     UpstreamError,
     never_overdue,
+    pass_nothing,
 )
 
 MAX_REPLY_BYTES: Final = MAX_ANSWER_BYTES
@@ -37,57 +40,7 @@ MAX_REPLY_BYTES: Final = MAX_ANSWER_BYTES
 MAX_HEAD_BYTES: Final = 64 * 1024
 MOST_FED: Final = 8 * 1024
 """Bytes of a stream that are read in one turn of the event loop: as many as 2,700 events, in 4 ms."""
-CHECK_INTERVAL_S: Final = 0.25
-"""Time between two checks for silent replicas. A limit may be exceeded by twice this."""
 _EVENT_STREAM: Final = "text/event-stream"
-
-
-class _NoClient:
-    """Stands in for a client until a stream has one."""
-
-    def write(self, data: bytes) -> None:
-        """Do nothing."""
-
-
-_NO_CLIENT: Final = _NoClient()
-
-
-def _pass_nothing(_: bytes) -> bool:
-    """Pass no chunk."""
-    return False
-
-
-class SilenceTimer:
-    """One timer for all connections that wait. A timer for each event of each stream would cost too much."""
-
-    def __init__(self) -> None:
-        self._connections: set[ReplicaConnection] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self.active_s: dict[str, float] = {}
-        """URL of a replica → when it last sent content to a client, as of the last check."""
-
-    def watch(self, connection: ReplicaConnection) -> None:
-        """A connection has a request."""
-        self._connections.add(connection)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check)
-
-    def unwatch(self, connection: ReplicaConnection) -> None:
-        """The request is over."""
-        self._connections.discard(connection)
-
-    def _check(self) -> None:
-        self._timer = None
-        if self._connections:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(CHECK_INTERVAL_S, self._check)
-            now_s = loop.time()
-            for connection in self._connections:
-                connection.note_activity(now_s)
-            for connection in self._connections:
-                connection.check_silence(now_s)
-        else:
-            self.active_s.clear()  # addresses of replicas that are gone do not stay
 
 
 class Pool(Protocol):
@@ -108,43 +61,10 @@ class ReplicaConnection(asyncio.Protocol):
 
     # Slots, here and in all classes that a chunk passes, keep the data of each event on few cache lines.
     __slots__ = (
-        "_active",
-        "_begun",
-        "_between",
-        "_busy",
-        "_client",
-        "_closing",
-        "_complete",
-        "_deadline_s",
-        "_error",
-        "_feed",
-        "_framed",
-        "_head_bytes",
-        "_headed",
-        "_held",
-        "_is_overdue",
-        "_limit_s",
-        "_loop",
-        "_parser",
-        "_passes",
-        "_paused",
-        "_pieces",
-        "_pool",
-        "_sent_s",
-        "_size",
-        "_timer",
-        "_transport",
-        "_unfed",
-        "_waiter",
-        "_whole",
-        "answered",
-        "content_type",
-        "idle_since_s",
-        "on_body",
-        "retry_after",
-        "reused",
-        "status",
-        "url",
+        "_active", "_begun", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
+        "_feed", "_framed", "_head_bytes", "_headed", "_held", "_is_overdue", "_limit_s", "_loop", "_parser",
+        "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_timer", "_transport", "_unfed", "_waiter",
+        "_whole", "answered", "content_type", "idle_since_s", "on_body", "retry_after", "reused", "status", "url",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, timer: SilenceTimer, url: str) -> None:
@@ -171,8 +91,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._closing = False  # it takes no other request
         self._paused = False
         self._feed: Feed | None = None
-        self._passes: Passes = _pass_nothing
-        self._client: Sink = _NO_CLIENT
+        self._passes: Passes = pass_nothing
+        self._client: Sink = NO_CLIENT
         self._begin()
 
     def _begin(self) -> None:
@@ -282,7 +202,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._pieces.clear()
         self._busy = False
         # The client may disconnect before the next request.
-        self._passes, self._client = _pass_nothing, _NO_CLIENT
+        self._passes, self._client = pass_nothing, NO_CLIENT
         self._whole = None
         if self._complete and not self._closing and not self._unfed and self._transport is not None:
             self.reused = True

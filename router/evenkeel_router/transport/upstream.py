@@ -100,6 +100,21 @@ class Sink(Protocol):
         """Send; do nothing if the client disconnected."""
 
 
+class _NoClient:
+    """Stands in for a client until a stream has one."""
+
+    def write(self, data: bytes) -> None:
+        """Do nothing."""
+
+
+NO_CLIENT: Final = _NoClient()
+
+
+def pass_nothing(_: bytes) -> bool:
+    """Pass no chunk."""
+    return False
+
+
 class Reply(Protocol):
     """A replica's answer."""
 

@@ -28,6 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.router_rooms import client
 
 LIMITS = Limits("m", 4096, frozenset({"french"}))
 TEXT = "A line, and [another] one. " * 6000
@@ -47,7 +48,7 @@ async def bodies() -> AsyncIterator[LargeBodies]:
 
 async def read(bodies: LargeBodies, endpoint: Endpoint, body: bytes, tenant: str = "a") -> Any:
     return await bodies.inference(
-        endpoint, body, LIMITS, JSON, tenant=tenant, block_bytes=256, cache_salt="salt"
+        endpoint, body, LIMITS, JSON, client=client(tenant), block_bytes=256
     )
 
 
@@ -110,7 +111,9 @@ async def test_a_body_read_beside_the_loop_gives_the_same_request(
     for spaced in (body, b" \n" + body):
         there = await read(bodies, endpoint, spaced)
         assert there.body == here.body
-        blocks = text_blocks(here.text, block_bytes=256, seed=namespace_seed("salt"))
+        blocks = text_blocks(
+            here.text, block_bytes=256, seed=namespace_seed(client("a").cache_salt)
+        )
         assert there.hashed is not None
         assert list(there.hashed.hashes) == blocks
         assert (there.hashed.block_bytes, there.hashed.text_bytes) == (256, len(here.text))
@@ -133,7 +136,7 @@ async def test_a_form_read_beside_the_loop_gives_the_same_request(bodies: LargeB
     body, endpoint = part % (b"x,[{" * 9000), Endpoint.TRANSCRIPTIONS
     there = await bodies.inference(
         endpoint, body, LIMITS, "multipart/form-data; boundary=b",
-        tenant="a", block_bytes=256, cache_salt="",
+        client=client(), block_bytes=256,
     )  # fmt: skip
     here = endpoint.api.parse(body, LIMITS, "multipart/form-data; boundary=b")
     assert msgspec.structs.replace(there, hashed=None) == here

@@ -94,7 +94,7 @@ def test_a_reused_slot_inherits_nothing() -> None:
     assert index.match([500], ALL) == Match(1, replica_set([3]))
 
 
-def test_an_insert_sweeps_four_entries_per_block_and_no_more_for_a_reused_slot() -> None:
+def test_an_insert_sweeps_four_entries_per_block_for_a_reused_slot_too() -> None:
     index = PrefixIndex()
     assert index.unswept == 0
     index.insert(list(range(100)), 3)
