@@ -168,7 +168,7 @@ class PrefixIndex:
         self._hand = 0
         self._departed = 0  # entry bits of replicas that left and may still be found in entries
         self._departing: deque[tuple[int, int]] = deque()
-        """Their columns, and `_swept` when they left."""
+        """The columns of replicas that left, and `_swept` at that time."""
         self._swept = 0  # places that the broom has visited
         self._broom = 0
         self._held: defaultdict[int, int] = defaultdict(int)  # by column

@@ -46,7 +46,7 @@ class Hashed(msgspec.Struct, frozen=True, gc=False):
     """The canonical text of a long prompt, as hashes of its blocks."""
 
     hashes: Sequence[int]
-    """Of whole blocks, shortest prefix first (`text_blocks`)."""
+    """Hashes of the whole blocks, shortest prefix first (`text_blocks`)."""
     block_bytes: int
     text_bytes: int
 

@@ -24,7 +24,7 @@ class LookedUp(NamedTuple):
     """A long prompt, looked up in the index before it is matched."""
 
     hashed: Hashed | None
-    """Its text; None if it has pages."""
+    """The text; None for a prompt with pages."""
     depths: Depths | None
 
 

@@ -63,7 +63,7 @@ class ReadInference(msgspec.Struct, frozen=True, tag="inference"):
     """A request that was parsed."""
 
     inference: Inference
-    """Without its body and its text."""
+    """The request without its body and its text."""
     pieces: list[Piece]
     """What a replica receives."""
     text_bytes: int
@@ -136,7 +136,7 @@ def answer_to(question: Question, body: bytes) -> Answer:
 
 
 def marks_in(body: bytes) -> int:
-    """At most this many values beyond the first are in a body; commas and brackets within strings count, too."""
+    """A bound of the values in a body beyond the first: commas and brackets, also those within strings."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 

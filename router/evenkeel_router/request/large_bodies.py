@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 SMALL_BYTES: Final = 16 * 1024
 """Read at once whatever it is: 5,000 lists take about 4 ms at worst."""
 LARGE_BYTES: Final = 1024 * 1024
-"""Never read at once: a megabyte of text takes about 4 ms until it is matched."""
+"""A body from which on it is never read at once: a megabyte of text takes about 4 ms until it is matched."""
 MOST_MARKS: Final = 8192
 """Read at once with so many commas and brackets: values that the router reads take up to 0.7 µs each."""
 LARGE_ANSWER_BYTES: Final = 256 * 1024
