@@ -56,6 +56,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {  # name: (fleet policy, replica polic
     "least-loaded + LPM": ("LeastLoaded", "LPM"),
     "least-loaded + HRRN": ("LeastLoaded", "HRRN"),
     "cache-aware + LPM": ("CacheAware", "LPM"),
+    "SGLang's router + LPM": ("SGLangRouter", "LPM"),
+    "Preble E2 + LPM": ("PrebleE2", "LPM"),
 }
 
 

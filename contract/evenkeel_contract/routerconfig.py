@@ -259,7 +259,7 @@ class TenancyConfig:
 
     anonymous: Anonymous = Anonymous.REJECT
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
-    """Networks (CIDR) whose identity headers the router accepts."""
+    """Networks (CIDR) whose identity headers and `X-Forwarded-For` the router accepts."""
     cache_sharing: CacheSharing = CacheSharing.TENANT
     """Who shares cached prefixes. The router sends engines a salt for each tenant or client, derived from the hash of the admin
     token."""

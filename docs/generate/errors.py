@@ -29,7 +29,7 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     Outcome.TIMEOUT: "a replica took the request and sent nothing",
 }
 CAUSES: Final[Mapping[str, str]] = {
-    "body_timeout": "the body did not arrive within 60 s",
+    "body_timeout": "below 20 KiB of the body in 20 s; status 408",
     "body_too_large": "the body is too large, compressed or not",
     "client_not_reading": "the client read nothing for `limits.idleTimeoutS`; only logged",
     "output_too_long": "the replica went on beyond the bound of the output",
@@ -52,6 +52,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "invalid_utf8": "the body is not UTF-8",
     "invalid_value": "a value is out of range, such as `max_tokens`",
     "max_buffered": "request bodies of the tenant use too much memory",
+    "max_connections": "the router is full, and the tenant has most connections",
     "max_concurrent": "too many requests of the tenant or client in flight",
     "missing_api_key": "the request has no API key",
     "missing_required_parameter": "a required field is missing",

@@ -26,6 +26,8 @@ from prometheus_client.registry import Collector
 
 from evenkeel_operator.core.status import Findings
 
+HEAD_S: Final = 60.0
+"""Time for each head, idle time before it included."""
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
@@ -127,7 +129,7 @@ async def serving(host: str, port: int) -> AsyncIterator[int]:
     app.add_routes(
         [web.get("/livez", _fine), web.get("/readyz", _fine), web.get("/metrics", _metrics)]
     )
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=HEAD_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from aiohttp import ClientSession, web
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
+from evenkeel_router.api.identity import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
@@ -34,6 +35,7 @@ from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.request.connection_holders import of_new, report
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.large_bodies import LargeBodies
@@ -41,16 +43,18 @@ from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_state import RequestLog, RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
-from evenkeel_router.settings import Settings, Timing
+from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
+from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.peer_watch import watch_peer
-from evenkeel_router.transport.server import TrafficServer, connections_for
+from evenkeel_router.transport.server import SIDE_CONNECTIONS, TrafficServer
+from evenkeel_router.transport.side_port import SidePort
 from evenkeel_router.transport.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -60,6 +64,10 @@ _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096  # Linux's own bound (`net.core.somaxconn`)
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
+SIDE_HEAD_S: Final = 60.0
+"""Time for each head at the admin port and the probe port, idle time before it included."""
+SIDE_LINGER_S: Final = 2.0
+"""How long these ports read and drop the rest of a body whose request was answered."""
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
 
 
@@ -302,7 +310,7 @@ async def _open_ports(
         )
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
-    router.traffic, router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
+    router.traffic, router.traffic_port = await _serve_traffic(stack, pipeline, rooms)
     ports = {
         "traffic": router.traffic_port,
         "probe": router.probe_port,
@@ -313,15 +321,18 @@ async def _open_ports(
 
 
 async def _serve_traffic(
-    stack: AsyncExitStack, pipeline: Pipeline, settings: Settings
+    stack: AsyncExitStack, pipeline: Pipeline, rooms: Rooms
 ) -> tuple[TrafficServer, int]:
+    settings, intake = rooms.settings, rooms.intake
     listen = settings.config.listen
     server = TrafficServer(
         pipeline.handle,
         pipeline.refuse,
         keep_alive_s=lambda: settings.config.limits.keep_alive_timeout_s,
+        unread_s=lambda: settings.config.limits.idle_timeout_s,
         head_timeout_s=settings.timing.head_timeout_s,
-        max_connections=lambda: connections_for(settings.config.limits.max_concurrent),
+        shares=rooms.connections,
+        holder_of=lambda peer: of_new(intake.directory, peer),
     )
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG
@@ -336,11 +347,20 @@ async def _serve_traffic(
 
 
 async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: int) -> int:
-    runner = web.AppRunner(app, access_log=None)
+    """Serve the admin port or the probe port."""
+    runner = web.AppRunner(
+        app, access_log=None, keepalive_timeout=SIDE_HEAD_S, lingering_time=SIDE_LINGER_S
+    )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, host, port).start()
-    chosen: int = runner.addresses[0][1]
+    assert runner.server is not None
+    shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
+    bounded = SidePort(runner.server, shares, network_of=network_of)
+    sockets = await asyncio.get_running_loop().create_server(bounded, host, port)
+    stack.callback(sockets.close)
+    for listening in sockets.sockets:
+        watch_peer(listening.fileno())
+    chosen: int = sockets.sockets[0].getsockname()[1]
     return chosen
 
 

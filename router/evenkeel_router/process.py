@@ -16,12 +16,11 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.telemetry.logs import start_logging
-from evenkeel_router.transport.server import connections_for
+from evenkeel_router.transport.server import files_for
 
 _log = logging.getLogger(__name__)
 _YOUNG_OBJECTS: Final = 2_000
 _YOUNG_COLLECTIONS: Final = 1_000
-_OTHER_FILES: Final = 100  # ports, logs, probes, reports
 
 
 def run(serving: Coroutine[Any, Any, int], *, log_level: str = "info") -> int:
@@ -79,7 +78,7 @@ async def until_signalled(router: Router, arriving: asyncio.Queue[signal.Signals
     await router.large_bodies.start()
     _relax_garbage_collection()
     max_concurrent = router.rooms.settings.config.limits.max_concurrent
-    _allow_files(max_concurrent + connections_for(max_concurrent) + _OTHER_FILES)
+    _allow_files(files_for(max_concurrent))
     await arriving.get()
     await first_of(router.drain(), arriving.get())
 
@@ -90,7 +89,9 @@ def _allow_files(needed: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most != resource.RLIM_INFINITY and most < needed:
         _log.warning(
-            "only %d files may be open; limits.maxConcurrent needs %d of them", most, needed
+            "only %d files may be open, so that fewer connections are; limits.maxConcurrent needs %d files",
+            most,
+            needed,
         )
 
 

@@ -29,7 +29,8 @@ class Timing:
     compact_interval_s: float = 10.0
     console_tick_s: float = 2.0
     """Time between two readings for the console; five of them are the window of its figures."""
-    body_timeout_s: float = 60.0
+    body_timeout_s: float = 20.0
+    """Time for the next 20 KiB of a body, or for its end (`transport.client_request.BODY_STEP_BYTES`)."""
     head_timeout_s: float = 60.0  # as in nginx (`client_header_timeout`)
     """Time for the first head of a connection, and for each head that has begun."""
     kv_check_interval_s: float = 2.0

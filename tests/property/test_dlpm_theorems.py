@@ -20,7 +20,7 @@ from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, Order
 from evenkeel_laboratory.policies.registry import PrintedDlpm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import theorems as bounds
@@ -33,6 +33,7 @@ from tests.support.loads import (
     Run,
     largest_rise,
     loads,
+    newcomer,
     run,
 )
 from tests.support.replica import SHORTEST_FIRST
@@ -144,6 +145,7 @@ def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants, way):
     seen: Counter[str] = Counter()
 
     @given(load=loads(tenants=tenants, weighted=True), quantum=QUANTA)
+    @example(load=newcomer(tenants), quantum=60)
     def check(load: Load, quantum: float) -> None:
         played = play(load, quantum)
         weight = weights(load)

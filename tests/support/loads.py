@@ -98,6 +98,14 @@ def loads(
     return Load(memory_tokens, tuple(sorted(sendings, key=lambda s: s.step)))
 
 
+def newcomer(tenants: int) -> Load:
+    """Two clients that wait all the time, and one of the last tenant that comes while they do: its first turn (R17)."""
+    senders = [Client("ns/t0", "c0"), Client("ns/t0", "c1")]
+    late = Client(f"ns/t{tenants - 1}", "late")
+    waiting = [Sending(0, client, 30, 20, 20) for client in senders for _ in range(8)]
+    return Load(120, (*waiting, *(Sending(28, late, 30, 20, 20) for _ in range(4))))
+
+
 @dataclass
 class Trace:
     """One party's trajectory, one value per event of the run."""

@@ -150,7 +150,7 @@ class Tenancy:
     trusted_proxies: Annotated[
         tuple[Annotated[str, Cidr(), Length(1, 64)], ...], Length(0, 64)
     ] = ()
-    """Networks (CIDR) of trusted proxies. The router accepts identity headers from these networks only."""
+    """Networks (CIDR) of trusted proxies. The router accepts identity headers and `X-Forwarded-For` from these networks only."""
     cache_sharing: CacheSharing = CacheSharing.TENANT
     """Who shares cached prefixes. A request with a cached prefix is answered sooner, so response times can show whether
     another client sent the same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all

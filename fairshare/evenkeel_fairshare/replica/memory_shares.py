@@ -1,9 +1,9 @@
 """The KV pool of one engine, shared among the clients (design R16; docs/design/0010).
 
 A client that holds most of the pool keeps all others out until its requests end, whatever the order of the queue is. Idle memory may
-be borrowed by anybody. But a client below its share of the pool that finds no room for `CLAIM_S` when it is its turn has a claim:
-requests of clients above their shares go back to the queue, the smallest loss first, until it finds room. `CALM_S` beyond the last
-claim no client above its share gets more memory, so it does not borrow at once what it has just given back.
+be borrowed by anybody. But a client below its share of the pool that finds no room when it is its turn has a claim, after `CLAIM_S`
+if half of its share is enough, else after `WHOLE_CLAIM_S`: requests of clients above their shares go back to the queue, the smallest
+loss first, until it finds room.
 
 The share of a client is a part of the pool, by weight among those with an open request: of tenants, and then of the clients of the
 tenant (R9). What a client holds is what its running requests computed: a prefix that others computed costs nothing to hold (R10).
@@ -18,7 +18,10 @@ from typing import Final
 from evenkeel_fairshare.replica.contract import Request
 
 CLAIM_S: Final = 0.5
-"""Time without room after which a client below its share gets memory back."""
+"""Time without room after which a client gets memory back, if its request stays within half of its share."""
+WHOLE_CLAIM_S: Final = 5.0
+"""Time without room after which a client gets memory back that needs more of its share. Many clients of a busy engine are a little below their shares at any time, and
+what is given back is computed again."""
 LOOK_S: Final = 0.1
 """Time between two looks at those who wait while the pool is full."""
 
@@ -69,7 +72,7 @@ class _Member:
         self.running: dict[Request, int] = {}
         """Running requests, and the part of each in `base_tokens`."""
         self.since_s = inf
-        """Time since when it finds no room when it is its turn, although it is below its share."""
+        """Time since when it finds no room when it is its turn, although it stays within its share."""
 
     @property
     def share(self) -> float:
@@ -91,8 +94,8 @@ class MemoryShares:
         self._is_short = False
         """Whether a request found no room, and none has left the batch since. A batch may be full of requests too."""
         self._looked_s = -inf
-        self._is_claiming = False
-        """Whether clients above their shares wait in the next pass, or in this one."""
+        self._claimants: dict[_Member, None] = {}
+        """Clients with a claim. If there are any, clients above their shares wait in the next pass, or in this one."""
         self._due: tuple[_Member, int] | None = None
         """A client whose claim has to be met now, and the tokens that it lacks."""
 
@@ -155,38 +158,39 @@ class MemoryShares:
 
     def wants_pass(self, now_s: float) -> bool:
         """Asked while the pool is full: whether a pass has to follow in which clients above their shares wait, since another one has
-        waited for `CLAIM_S`."""
+        a claim."""
         if not self._is_short or now_s < self._looked_s + LOOK_S:
             return False
         was_full, self._looked_s = now_s < self._looked_s + 3 * LOOK_S, now_s
         for tenant in self._tenants.members.values():
             for client in tenant.clients.members.values():
-                if not client.waiting or not self._fits(client, next(iter(client.waiting))):
+                claim_s = self._claim_s(client)
+                if claim_s is None:
                     client.since_s = inf
                     continue
                 client.since_s = min(client.since_s, now_s) if was_full else now_s
-                if client.since_s + CLAIM_S <= now_s:
+                if client.since_s + claim_s <= now_s:
                     client.since_s = now_s
-                    self._is_claiming = True
-        return self._is_claiming
+                    self._claimants[client] = None
+        return bool(self._claimants)
 
     def must_wait(self, request: Request) -> bool:
         """Whether a request has to wait in this pass, since its client has its share of the memory and others have a claim."""
-        if not self._is_claiming:
+        if not self._claimants:
             return False
         client = self._clients[request]
-        return bool(client.running) and not self._fits(client, request)
+        return bool(client.running) and self._part(client, request) > 1
 
     def lacks(self, request: Request, missing_tokens: int) -> None:
         """A request found no room, since the free memory is too small by `missing_tokens`."""
         client = self._clients[request]
         self._is_short = True
-        if self._is_claiming and self._fits(client, request):
+        if client in self._claimants and self._part(client, request) <= 1:
             self._due = (client, missing_tokens)
 
     def end_pass(self) -> None:
         """The pass ended."""
-        self._is_claiming = False
+        self._claimants.clear()
 
     def given_back(self) -> list[Request]:
         """Running requests that have to go back to the queue now, so that a claim is met."""
@@ -232,11 +236,16 @@ class MemoryShares:
     def _held(self, member: _Member) -> int:
         return member.base_tokens + member.decoding * self._steps
 
-    def _fits(self, client: _Member, request: Request) -> bool:
-        """Whether it stays within its share with one more request."""
+    def _claim_s(self, client: _Member) -> float | None:
+        """Time without room after which its oldest request has a claim; None: it has none."""
+        part = self._part(client, next(iter(client.waiting))) if client.waiting else inf
+        return None if part > 1 else CLAIM_S if part <= 0.5 else WHOLE_CLAIM_S
+
+    def _part(self, client: _Member, request: Request) -> float:
+        """The part of its share that it holds with one more request."""
         # With its output so far: a request that was retracted computes that again.
         needed = max(1, request.input_tokens + request.output_tokens - request.matched_tokens)
-        return self._held(client) + needed <= client.share * self._pool_tokens
+        return (self._held(client) + needed) / (client.share * self._pool_tokens)
 
     def _is_above(self, member: _Member) -> bool:
         return self._held(member) > member.share * self._pool_tokens

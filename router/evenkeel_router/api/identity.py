@@ -61,6 +61,8 @@ ANONYMOUS: Final = "anonymous"
 DEFAULT_CLIENT: Final = "default"
 """The client where a header names only a tenant."""
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
+MAX_ADDRESS: Final = 64
+"""Most characters of an address in `X-Forwarded-For`."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
@@ -139,7 +141,8 @@ class Directory:
             for tenant in tenancy.tenants
             for key in tenant.api_keys
         }
-        self._anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
+        self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
+        """The client of all requests without an identity; None if they are refused."""
         self._proxies = Proxies(tenancy.trusted_proxies)
         self._by_name: OrderedDict[str, Client] = OrderedDict()
 
@@ -153,14 +156,32 @@ class Directory:
             return self._by_api_key(claims)
         if claims.named and self._proxies.trusts(claims.peer):
             return self._by_header(*claims.named[0])
-        if self._anonymous is not None:
-            return self._anonymous
+        if self.anonymous is not None:
+            return self.anonymous
         raise _missing_key()
+
+    def trusts(self, peer: str) -> bool:
+        """Whether the address is a trusted proxy's."""
+        return self._proxies.trusts(peer)
+
+    def sender_of(self, peer: str, forwarded: Sequence[str]) -> str:
+        """The address that a request was sent from; of an IPv6 address, its /64 network.
+
+        It is the peer's. Behind trusted proxies it is the last address in `forwarded` (the values of `X-Forwarded-For`) that is no
+        trusted proxy's: all addresses before it are the sender's own words.
+        """
+        address = peer
+        if forwarded and self._proxies.trusts(peer):
+            for named in reversed(",".join(forwarded).split(",")):
+                address = _without_port(named.strip()[:MAX_ADDRESS]) or address
+                if not self._proxies.trusts(address):
+                    break
+        return network_of(address)
 
     def identify_named(self, claims: Claims) -> Client:
         """The client, like `identify`; refuses a request that would be anonymous."""
         client = self.identify(claims)
-        if client is self._anonymous:
+        if client is self.anonymous:
             raise _missing_key()
         return client
 
@@ -256,6 +277,27 @@ class Proxies:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped  # an IPv4 address on a dual-stack socket
         return any(address in network for network in self._networks)
+
+
+def _without_port(address: str) -> str:
+    """The address of `1.2.3.4:56` or `[2001:db8::1]:56`, as some proxies write them."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+@lru_cache(4096)
+def network_of(address: str) -> str:
+    """The address itself, or the first 64 bits of an IPv6 address: one host may use all addresses that begin so. Without a slash."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address.replace("/", "")
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ip_network((found, 64), strict=False).network_address)
+    return str(found)
 
 
 def client_of(tenant: TenantConfig, name: str) -> Client:

@@ -36,6 +36,7 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
+from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
@@ -60,6 +61,7 @@ from evenkeel_router.transport.client_request import (
     read_body,
     whole_body,
 )
+from evenkeel_router.transport.downstream import yielding
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
@@ -187,7 +189,7 @@ class Pipeline:
         claims = claims_of(request.headers, request.connection.peer)
         if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        client = self._intake.directory.identify(claims)
+        client = identified(self._intake.directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
@@ -236,10 +238,11 @@ class Pipeline:
             try:
                 intake.admission.enter(client, tokens, now_s, sequences)
             except PartUsedUp as refusal:
-                await topped_up(
-                    intake.admission, self._top_up, client, tokens, self._now,
-                    refusal=refusal, sequences=sequences,
-                )  # fmt: skip
+                with yielding(request.connection):
+                    await topped_up(
+                        intake.admission, self._top_up, client, tokens, self._now,
+                        refusal=refusal, sequences=sequences,
+                    )  # fmt: skip
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 
@@ -304,10 +307,9 @@ class Pipeline:
                     fleet, inference, pages, client.cache_salt
                 )
             match = fleet.match(
-                client.identity, weight=client.weight, text=inference.text,
+                client.identity, weight=client.weight, text=inference.text, looked_up=looked_up,
                 input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
-                pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt,
-                sequences=sequences, looked_up=looked_up,
+                pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt, sequences=sequences,
             )  # fmt: skip
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)

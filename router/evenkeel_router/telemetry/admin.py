@@ -56,6 +56,7 @@ from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 ROOMS = web.AppKey("rooms", Rooms)
 RECORDER = web.AppKey("recorder", Recorder)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
+BODY_TIMEOUT_S: Final = 60.0
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
 CONSOLE = web.AppKey("console", Console)
@@ -176,10 +177,21 @@ async def _answer_all(app: web.Application) -> None:
     app[ROOMS].replicas.activation.end()
 
 
+async def _body(request: web.Request) -> bytes:
+    """The whole body of a request with the admin token."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(
+            text=f"The body did not arrive within {BODY_TIMEOUT_S:g} s.\n"
+        ) from None
+
+
 async def _ledger(request: web.Request) -> web.StreamResponse:
     """The parts of the ledger that the other router lacks; requests are served between two parts."""
     try:
-        has = decode_digest(await request.read())
+        has = decode_digest(await _body(request))
     except LedgerMessageError as error:
         return _refused(
             invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
@@ -197,7 +209,7 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
 async def _limits(request: web.Request) -> web.Response:
     """Gives another router parts of tenants' limits."""
     try:
-        ask = limitswire.decode_ask(await request.read())
+        ask = limitswire.decode_ask(await _body(request))
     except limitswire.LimitsMessageError as error:
         return _refused(invalid(f"The body is invalid: {error}.", code="invalid_limits"))
     parts = request.app[ROOMS].intake.limit_parts
@@ -211,7 +223,7 @@ async def _recording(request: web.Request) -> web.Response:
 
 async def _start_recording(request: web.Request) -> web.Response:
     try:
-        salt = decode_start(await request.read())
+        salt = decode_start(await _body(request))
     except RecordingError as error:
         return _refused(invalid(f"The body is invalid: {error}.", code="invalid_recording"))
     if not request.app[RECORDER].start(salt):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -130,6 +131,8 @@ _ROUTER: Final[_Rows] = (
     (gauge, "requests_held", lambda rooms: len(rooms.replicas.wait_queue), "Requests that wait until a replica is routable."),
     (gauge, "activation_wanted", "replicas.activation.wanted", "1 if a request waits for the first replica of a service with zero replicas."),
     (gauge, "prefix_index_entries", lambda rooms: len(rooms.replicas.fleet.index), "Prefixes in memory. The limit is prefix.maxBlocks."),
+    (gauge, "connections", lambda rooms: len(rooms.connections.open), "Open connections of clients."),
+    (gauge, "connections_limit", "connections.bound", "Most open connections of clients. Beyond it the tenant with most of them loses one."),
     (gauge, "buffered_bytes", "intake.body_memory.used_bytes", "Bytes of request bodies in memory."),
     (gauge, "requests_in_flight_limit", "settings.config.limits.max_concurrent", "Value of limits.maxConcurrent, which counts sequences."),
     (gauge, "draining", "intake.draining", "1 if the router is shutting down."),
@@ -171,6 +174,16 @@ def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lin
     stripped = [(labels(field=field, model_name=model), n) for field, n in totals.stripped.items()]
     help_text = "Fields and headers removed from requests, because clients may not send them."
     yield from counter("stripped", help_text, stripped)
+    by_tenant: Counter[tuple[str, str]] = Counter()
+    for (party, why), n in rooms.connections.closed.items():
+        tenant = names_of(other_clients(party))[0] if "/" in party else ""
+        by_tenant[why.value, tenant] += n
+    closed = [
+        (labels(model_name=model, reason=why, tenant=tenant), n)
+        for (why, tenant), n in by_tenant.items()
+    ]
+    help_text = "Connections of clients that the router closed, by reason. The tenant is empty without a valid key."
+    yield from counter("connections_closed", help_text, closed)
     untokenised = rooms.prefixes.untokenised.counts.items()
     reasons = [(labels(model_name=model, reason=reason.value), n) for reason, n in untokenised]
     help_text = "Requests in tokens mode that were matched by their text."

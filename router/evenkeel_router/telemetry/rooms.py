@@ -17,8 +17,10 @@ from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import RequestTotals, ttft_histogram
 from evenkeel_router.prefix.kv_follower import Prefixes
+from evenkeel_router.request.connection_holders import shares_of
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.settings import Settings, Timing
+from evenkeel_router.transport.connection_shares import ConnectionShares
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Rooms:
     prefixes: Prefixes
     totals: RequestTotals
     intake: Intake
+    connections: ConnectionShares
+    """The connections of the traffic port."""
 
     @classmethod
     def make(
@@ -49,7 +53,10 @@ class Rooms:
         intake = Intake(config, LimitParts(service_ledger.ledger.router))
         replicas = Replicas(settings)
         gates = Gates(settings, replicas, service_ledger)
-        return cls(settings, service_ledger, replicas, gates, Prefixes(), totals, intake)
+        connections = shares_of(settings)
+        return cls(
+            settings, service_ledger, replicas, gates, Prefixes(), totals, intake, connections
+        )
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""

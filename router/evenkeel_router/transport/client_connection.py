@@ -6,29 +6,33 @@ aiohttp's server is not used: between the socket and the handler it needs as muc
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from os import write
 from typing import Final, Protocol, cast
 
-import httptools
-from multidict import CIMultiDict, istr
+from multidict import CIMultiDict
 
 from evenkeel_router.transport import lingering
 from evenkeel_router.transport.client_request import (
     Answer,
     Body,
+    CrowdedOutError,
     HttpSyntaxError,
     Request,
     check_head,
 )
+from evenkeel_router.transport.connection_shares import (
+    NO_KEY,
+    Closing,
+    ConnectionShares,
+    Yields,
+    party_of,
+)
+from evenkeel_router.transport.request_parser import MAX_HEADERS, RequestParser
 
-MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
-MAX_HEADERS: Final = 128
-MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
-_MAX_NAMES: Final = 1024
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 
 
@@ -38,8 +42,9 @@ class Owner(Protocol):
     handle: Callable[[Request], Awaitable[Answer]]
     refuse: Callable[[Request, BaseException], Answer]
     keep_alive_s: Callable[[], float]
+    unread_s: Callable[[], float]
     head_timeout_s: float
-    connections: OrderedDict[ClientConnection, None]
+    shares: ConnectionShares
 
     def connected(self, connection: ClientConnection) -> None:
         """A client connected."""
@@ -48,34 +53,27 @@ class Owner(Protocol):
         """A connection closed."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(RequestParser):
     """Parses requests, runs one handler at a time, and writes answers."""
 
     __slots__ = (
-        "_arriving", "_closing", "_current", "_drained", "_fd", "_head_bytes", "_headers",
-        "_idle_since_s", "_idle_timer", "_in_head", "_is_long", "_loop", "_owner", "_parser", "_paused_for_body",
-        "_pipelined", "_reading_ended", "_resumes_body", "_slow_head_s", "_target", "_unparsed", "on_full", "opened_s",
+        "_closing", "_crowded_out", "_current", "_drained", "_fd", "_idle_since_s", "_idle_timer", "_loop", "_owner",
+        "_paused_for_body", "_pipelined", "_slow_head_s", "_unparsed", "_yields_since_s", "holder", "on_full", "opened_s",
         "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
+        super().__init__()
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.peer = ""
         """The client's address; empty if its socket has none."""
         self.opened_s = self._loop.time()
-        self._parser = httptools.HttpRequestParser(self)
-        self._in_head = False
-        self._resumes_body = False
-        self._head_bytes = 0
-        self._is_long = False
-        """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
-        counted, at its end."""
-        self._target = b""
-        self._headers: list[tuple[istr, str]] = []
-        self._arriving: Request | None = None
-        """The request whose body is being received."""
+        self.holder = ""
+        self._yields_since_s: float | None = None
+        """Since when the connection may be closed for others although it has a request; None: it may not."""
+        self._crowded_out = False
         self._current: Request | None = None
         """The request that is being answered."""
         self.task: asyncio.Task[None] | None = None
@@ -84,8 +82,6 @@ class ClientConnection(asyncio.Protocol):
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
         self._paused_for_body = False
-        self._reading_ended = False
-        """Whether the last request has come: garbage, or one that closes the connection."""
         self._closing = False
         """Whether the connection closes after the current answer."""
         self._idle_since_s = 0.0
@@ -129,8 +125,6 @@ class ClientConnection(asyncio.Protocol):
         self._owner.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
-        if self in self._owner.connections:  # it is missing once it had to make room
-            self._owner.connections.move_to_end(self)
         if self._unparsed:
             self._unparsed += data
         elif len(data) <= _SLICE_BYTES and len(self._pipelined) < MAX_PIPELINED:  # the usual case
@@ -189,11 +183,44 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def close(self) -> None:
-        """Close once everything written has been sent."""
+        """Close once everything written has been sent, or after the time for a client to read it."""
         self._fd = None
         self._reading_ended = True
         if self.transport is not None:
+            if self.transport.get_write_buffer_size():
+                if self._crowded_out:
+                    self.transport.abort()
+                    return
+                if self._idle_timer is not None:
+                    self._idle_timer.cancel()
+                self._idle_timer = self._loop.call_later(self._owner.unread_s(), self.abort)
             self.transport.close()
+
+    @property
+    def known(self) -> bool:
+        """Whether the last request had a valid identity."""
+        return party_of(self.holder) != NO_KEY
+
+    def may_yield(self, yields: bool) -> None:
+        """Whether the connection may be closed for others from now on, although it has a request: it waits for its sender, or is not admitted."""
+        self._yields_since_s = self._loop.time() if yields else None
+
+    @property
+    def yields(self) -> Yields | None:
+        """Since when the connection may be closed for others (`connection_shares`)."""
+        if self._current is None:
+            return False, self._idle_since_s
+        return None if self._yields_since_s is None else (True, self._yields_since_s)
+
+    def make_room(self) -> None:
+        """Close for others: this one's holder has most. A body that arrives is refused."""
+        self._crowded_out = self._closing = True
+        if self._current is None:
+            self.close()
+        elif self._current.body.complete:  # the client does not read
+            self.abort()
+        else:
+            self._current.body.fail(CrowdedOutError())
 
     @property
     def idle(self) -> bool:
@@ -223,6 +250,8 @@ class ClientConnection(asyncio.Protocol):
         due_s = self._idle_since_s + limit_s if self.idle else now_s + head_s
         is_slow = self.idle and self._in_head and self._slow_head_s == self._idle_since_s
         if due_s <= now_s or is_slow:
+            if self._in_head:
+                self._owner.shares.closing(self, Closing.SLOW_HEAD)
             self.close()
             return
         self._slow_head_s = self._idle_since_s if self.idle and self._in_head else -1.0
@@ -256,77 +285,6 @@ class ClientConnection(asyncio.Protocol):
                 return
             self._feed(data[start : start + _SLICE_BYTES])
 
-    def _feed(self, data: bytes) -> None:
-        if self._reading_ended:
-            return
-        self._is_long = self._head_bytes + len(data) > MAX_LINE_BYTES
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            own = error.__context__
-            self._fail(own if isinstance(own, HttpSyntaxError) else HttpSyntaxError(str(error)))
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(HttpSyntaxError("the head is too large"))
-
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
-
-        llhttp stops behind the head of such a request, so another parser reads the body, behind a head of ours.
-        """
-        request = self._arriving
-        if request is not None:
-            self._parser = httptools.HttpRequestParser(self)
-            self._resumes_body = True
-            length = request.content_length
-            framing = (
-                "transfer-encoding: chunked" if length is None else f"content-length: {length}"
-            )
-            self._parser.feed_data(f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode())
-            self._resumes_body = False
-        if rest:
-            self._feed(rest)
-
-    def _fail(self, error: HttpSyntaxError) -> None:
-        """What follows cannot be read: it is the body of a request, or not a request at all."""
-        if self._reading_ended:
-            return
-        self._reading_ended = True
-        if self._arriving is not None:
-            self._arriving.body.fail(error)
-        else:
-            self._accept(Request.unreadable(self, error))
-
-    # httptools callbacks
-
-    def on_message_begin(self) -> None:
-        if not self._resumes_body:
-            self._in_head = True
-            self._target = b""
-            self._headers = []
-
-    def on_url(self, part: bytes) -> None:
-        self._target += part
-        if len(self._target) > MAX_LINE_BYTES:
-            raise HttpSyntaxError("the request line is too long")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer
-            return
-        if self._is_long and (
-            len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
-        ):
-            raise HttpSyntaxError("a header is too long, or there are too many")
-        self._headers.append(
-            (
-                _NAMES.get(name) or _name(name),
-                value.rstrip(b" \t").decode("utf-8", "surrogateescape"),
-            )
-        )
-
     def on_headers_complete(self) -> None:
         if self._resumes_body:
             return
@@ -348,20 +306,10 @@ class ClientConnection(asyncio.Protocol):
         )
         self._accept(request)
 
-    def on_body(self, data: bytes) -> None:
-        if self._arriving is not None:
-            self._arriving.body.add(data)
-
-    def on_message_complete(self) -> None:
-        request = self._arriving
-        if request is None or (self._parser.should_upgrade() and request.has_body):
-            return
-        self._arriving = None
-        request.body.end()
-        if not request.keep_alive:
-            self._reading_ended = True
-
     # Answering.
+
+    def _accept_unreadable(self, error: HttpSyntaxError) -> None:
+        self._accept(Request.unreadable(self, error))
 
     def _accept(self, request: Request) -> None:
         if self._closing:
@@ -389,13 +337,39 @@ class ClientConnection(asyncio.Protocol):
             answer.finish()
             keep_alive = answer.keep_alive
             if not request.body.complete:
-                unread = request.error is not None or not await lingering.read_rest(request)
+                unread = request.error is not None or not await self._read_rest(request)
+            if self.writing_paused:
+                await self._until_read()
         finally:
             self.task = self._current = None
-            if unread:
+            if unread and not self._crowded_out:
                 self._close_slowly()
             else:
                 self._go_on(keep_alive)
+
+    async def _read_rest(self, request: Request) -> bool:
+        """Whether the rest of the body of an answered request arrived. It is not awaited without a valid identity."""
+        if not self.known or request.body.failed:
+            return False
+        self.may_yield(True)
+        arrived = await lingering.read_rest(request)
+        self.may_yield(False)
+        return arrived
+
+    async def _until_read(self) -> None:
+        """Wait until the client has read most of its answer. It is disconnected if it reads nothing for too long."""
+        self.may_yield(True)
+        while self.writing_paused and (transport := self.transport) is not None:
+            unread_bytes = transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(self._owner.unread_s()):
+                    await self.drain()
+            except TimeoutError:
+                if transport.get_write_buffer_size() >= unread_bytes:
+                    self._owner.shares.closing(self, Closing.NOT_READING)
+                    self.abort()
+                    return
+        self.may_yield(False)
 
     def _close_slowly(self) -> None:
         """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close."""
@@ -425,15 +399,3 @@ class ClientConnection(asyncio.Protocol):
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
             self._update_reading()
-
-
-_NAMES: Final[dict[bytes, istr]] = {}
-"""Names of headers. Clients send the same few names again and again."""
-
-
-def _name(name: bytes) -> istr:
-    """A name that is not in `_NAMES`, or was not."""
-    if len(_NAMES) >= _MAX_NAMES:
-        _NAMES.clear()  # clients choose the names: the table must not grow without end
-    known = _NAMES[name] = istr(name.decode("latin-1"))
-    return known

@@ -23,8 +23,9 @@ from msgspec import Struct
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.transport.body_rate import STEP_BYTES, InSteps
 from evenkeel_router.transport.compression import is_packed, unpacked
-from evenkeel_router.transport.downstream import Downstream
+from evenkeel_router.transport.downstream import Downstream, yielding
 from evenkeel_router.transport.upstream import APART_BYTES, Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
@@ -48,6 +49,10 @@ class TransferCodingError(HttpSyntaxError):
     """The request uses a transfer coding other than `chunked`."""
 
 
+class CrowdedOutError(HttpSyntaxError):
+    """The connection closes for others while the body arrives."""
+
+
 class Body(Struct, eq=False):
     """The body of one request. The connection adds bytes, the handler reads them."""
 
@@ -58,6 +63,11 @@ class Body(Struct, eq=False):
     _error: HttpSyntaxError | None = None
     complete: bool = False
     """Whether all of it has arrived."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rest cannot be read, or takes too long."""
+        return self._error is not None
 
     def read_nowait(self) -> bytes:
         """Everything that has arrived since the last read; raises `HttpSyntaxError`."""
@@ -188,7 +198,10 @@ def whole_body(request: Request, memory: Memory, limit_bytes: int) -> bytes | No
 async def read_body(
     request: Request, memory: Memory, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
-    """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`."""
+    """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`.
+
+    `timeout_s`: time for the next `STEP_BYTES` of a body, or for its end.
+    """
     headers = request.headers
     packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
     if request.body.complete:
@@ -219,11 +232,26 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
         # The client waits with its body for this, as curl does above 1 MiB.
         request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _collect(request.body, memory, limit_bytes)
+        with yielding(request.connection):
+            async with asyncio.timeout(timeout_s) as clock:
+                return await _collect(InSteps(request.body, clock, timeout_s), memory, limit_bytes)
     except TimeoutError as error:
-        message = f"The body did not arrive within {timeout_s:g} s."
-        raise invalid(message, code="body_timeout") from error
+        message = f"Fewer than {STEP_BYTES} bytes of the body arrived within {timeout_s:g} s."
+        request.body.fail(HttpSyntaxError("too slow"))  # the rest is not awaited
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            message,
+            code="body_timeout",
+            status=HTTPStatus.REQUEST_TIMEOUT,
+        ) from error
+    except CrowdedOutError as error:
+        message = (
+            "The router is full, and of all tenants this one has most open connections. "
+            "This one closed while its body arrived: use fewer connections."
+        )
+        raise Refusal(
+            Outcome.RATE_LIMITED, message, code="max_connections", retry_after_s=1
+        ) from error
     except HttpSyntaxError as error:
         raise invalid(
             "The body does not match the request's headers; check Content-Length or the chunks.",
@@ -321,7 +349,8 @@ class CompleteReply(Struct, eq=False):
     def finish(self) -> None:
         """Write it."""
         request, body = self._request, self.body
-        self.keep_alive = keep_alive = request.keep_alive and not self.close
+        awaited = request.body.complete or (request.connection.known and not request.body.failed)
+        self.keep_alive = keep_alive = request.keep_alive and awaited and not self.close
         fixed = f"content-type: {self.content_type}\r\ncontent-length: {len(body)}\r\n"
         head = _head(self.status, fixed, self.headers, keep_alive=keep_alive)
         if request.method == "HEAD":

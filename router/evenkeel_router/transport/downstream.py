@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from evenkeel_router.transport.upstream import Sink
@@ -15,6 +16,8 @@ class Downstream(Sink, Protocol):
     peer: str
     """The client's address; empty if its socket has none."""
     opened_s: float
+    holder: str
+    """Who holds the connection: the client of its last request, or an address (`connection_shares`)."""
     task: asyncio.Task[None] | None
     """Task that answers the current request."""
     on_full: Callable[[], None] | None
@@ -29,6 +32,13 @@ class Downstream(Sink, Protocol):
     async def drain(self) -> None:
         """Wait until the client has read enough."""
 
+    @property
+    def known(self) -> bool:
+        """Whether the last request had a valid identity."""
+
+    def may_yield(self, yields: bool) -> None:
+        """Whether the connection may be closed for others from now on, although it has a request: it waits for its sender, or is not admitted."""
+
     def abort(self) -> None:
         """Close at once and drop what the client has not read."""
 
@@ -37,3 +47,13 @@ class Downstream(Sink, Protocol):
 
     def resume_body(self) -> None:
         """The handler has read the body."""
+
+
+@contextmanager
+def yielding(connection: Downstream) -> Iterator[None]:
+    """While the block runs, the connection may be closed for others, although it has a request."""
+    connection.may_yield(True)
+    try:
+        yield
+    finally:
+        connection.may_yield(False)

@@ -15,7 +15,7 @@ INTERVAL_S: Final = 10
 QUESTIONS: Final = 3
 """Unanswered questions after which the connection is closed."""
 UNSENT_S: Final = IDLE_S + INTERVAL_S * QUESTIONS
-"""Time in which data must be acknowledged. A peer that does not read, but lives, acknowledges questions about its window."""
+"""Time in which data must be acknowledged. From Linux 5.11 on it is also the longest time that a peer may leave its window closed."""
 
 
 def watch_peer(file: int) -> None:

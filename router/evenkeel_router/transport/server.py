@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import resource
 from collections.abc import Awaitable, Callable
+from typing import Final, cast
 
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, Request
+from evenkeel_router.transport.connection_shares import NO_KEY, ConnectionShares
+
+OTHER_FILES: Final = 100  # ports, logs, probes, reports
+SIDE_CONNECTIONS: Final = 128
+"""The most connections to the admin port, and to the probe port."""
 
 
 def connections_for(max_concurrent: int) -> int:
@@ -15,11 +21,21 @@ def connections_for(max_concurrent: int) -> int:
     return 2 * max_concurrent + 16
 
 
-class TrafficServer:
-    """Makes a `ClientConnection` for each connection.
+def files_for(max_concurrent: int) -> int:
+    """Open files of a router that serves so many requests at once."""
+    return max_concurrent + connections_for(max_concurrent) + 2 * SIDE_CONNECTIONS + OTHER_FILES
 
-    Beyond `max_connections`, it closes the connection that was silent for longest among those without a request.
-    """
+
+def within_files(wanted: int) -> int:
+    """`wanted` connections of clients, or fewer: at most two thirds of the files that this process may open for requests."""
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, max(16, (allowed - 2 * SIDE_CONNECTIONS - OTHER_FILES) * 2 // 3))
+
+
+class TrafficServer:
+    """Makes a `ClientConnection` for each connection. `shares` closes connections beyond its bound."""
 
     def __init__(
         self,
@@ -27,43 +43,44 @@ class TrafficServer:
         refuse: Callable[[Request, BaseException], Answer],
         *,
         keep_alive_s: Callable[[], float],
+        unread_s: Callable[[], float],
         head_timeout_s: float,
-        max_connections: Callable[[], int],
+        shares: ConnectionShares,
+        holder_of: Callable[[str], str] = f"{NO_KEY}/{{}}".format,
     ) -> None:
-        """`keep_alive_s`: how long a connection may stay open between two requests; `head_timeout_s`: the same before the first one,
-        and the time for a head that has begun. `refuse` answers requests that are not HTTP, and requests whose handler raised an exception."""
+        """`keep_alive_s`: how long a connection may stay open between two requests; `unread_s`: how long a client may read nothing
+        of its answer; `head_timeout_s`: time before the first request, and for a head that has begun. `refuse` answers requests that
+        are not HTTP, and requests whose handler raised an exception. `holder_of` names the holder of a new connection, by the address of its peer."""
         self.handle = handle
         self.refuse = refuse
         self.keep_alive_s = keep_alive_s
+        self.unread_s = unread_s
         self.head_timeout_s = head_timeout_s
-        self._max_connections = max_connections
-        self.connections: OrderedDict[ClientConnection, None] = OrderedDict()
-        """All open connections, by the last bytes received, oldest first."""
+        self.shares = shares
+        self._holder_of = holder_of
+
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """All open connections; one that had to make room is not among them."""
+        return [cast(ClientConnection, one) for one in self.shares.open]
 
     def __call__(self) -> ClientConnection:
         return ClientConnection(self)
 
     def connected(self, connection: ClientConnection) -> None:
         """A client connected."""
-        self.connections[connection] = None
-        if len(self.connections) > self._max_connections():
-            self._make_room()
+        connection.holder = self._holder_of(connection.peer)
+        self.shares.add(connection)
 
     def disconnected(self, connection: ClientConnection) -> None:
         """A connection closed."""
-        self.connections.pop(connection, None)
+        self.shares.remove(connection)
 
     def pre_shutdown(self) -> None:
         """Close idle connections now, the others after their current answer."""
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.close_when_idle()
 
     async def shutdown(self, timeout_s: float) -> None:
         """Give running requests some time, then cancel them."""
-        await asyncio.gather(*(one.end(timeout_s) for one in list(self.connections)))
-
-    def _make_room(self) -> None:
-        closing = next((one for one in self.connections if one.idle), None)
-        if closing is not None:
-            del self.connections[closing]
-            closing.close()
+        await asyncio.gather(*(one.end(timeout_s) for one in self.connections))

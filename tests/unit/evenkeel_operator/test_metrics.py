@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+from evenkeel_operator import metrics
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.scaling import Scaling
 from evenkeel_operator.core.status import Findings
@@ -39,3 +43,13 @@ def test_a_service_has_one_set_of_series_and_none_once_it_is_gone() -> None:
     ]
     collector.gone("ns", "a")
     assert exposed(collector) == []
+
+
+async def test_a_head_that_comes_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "HEAD_S", 0.2)
+    async with metrics.serving("127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost:")
+        async with asyncio.timeout(20.0):
+            assert await reader.read() == b""
+        writer.close()

@@ -16,6 +16,7 @@ import pytest
 from evenkeel_router.transport import lingering
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
+from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.server import TrafficServer
 
 from tests.support.routers import until
@@ -39,7 +40,12 @@ async def connected() -> AsyncIterator[
 ]:
     """A router's end of a connection, and a client's."""
     server = TrafficServer(
-        _handle, _refuse, keep_alive_s=lambda: 620, head_timeout_s=60, max_connections=lambda: 16
+        _handle,
+        _refuse,
+        keep_alive_s=lambda: 620,
+        unread_s=lambda: 300,
+        head_timeout_s=60,
+        shares=ConnectionShares(lambda: 16),
     )
     loop = asyncio.get_running_loop()
     sockets = await loop.create_server(server, "127.0.0.1", 0)
@@ -98,10 +104,16 @@ async def served(
 
     given: dict[str, Any] = {
         "keep_alive_s": lambda: 620,
+        "unread_s": lambda: 300,
         "head_timeout_s": 60,
-        "max_connections": lambda: 16,
+        "shares": ConnectionShares(lambda: 16),
     }
-    server = TrafficServer(handle or echo, refuse, **(given | limits))
+
+    async def identified(request: Request) -> Answer:
+        request.connection.holder = "ns/tenant/client"
+        return await (handle or echo)(request)
+
+    server = TrafficServer(identified, refuse, **(given | limits))
     sockets = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*sockets.sockets[0].getsockname())
     try:
@@ -162,6 +174,7 @@ async def test_few_requests_wait_however_many_are_sent() -> None:
 
     async def handle(request: Request) -> Answer:
         nonlocal waiting
+        assert isinstance(request.connection, ClientConnection)
         waiting = max(waiting, len(request.connection._pipelined))
         await gate.wait()
         return CompleteReply(request, status=200, body=request.target.encode())

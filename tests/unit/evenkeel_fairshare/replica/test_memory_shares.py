@@ -6,7 +6,12 @@ import random
 
 import pytest
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.memory_shares import CLAIM_S, LOOK_S, MemoryShares
+from evenkeel_fairshare.replica.memory_shares import (
+    CLAIM_S,
+    LOOK_S,
+    WHOLE_CLAIM_S,
+    MemoryShares,
+)
 
 POOL = 1000
 
@@ -32,11 +37,13 @@ def running(shares: MemoryShares, *requests: Request) -> None:
         shares.decodes(one)
 
 
-def claimed(shares: MemoryShares, claimant: Request, missing_tokens: int) -> list[str]:
-    """What goes back once `claimant` has waited for long enough."""
+def claimed(
+    shares: MemoryShares, claimant: Request, missing_tokens: int, *, waits_s: float = 2 * CLAIM_S
+) -> list[str]:
+    """What goes back while `claimant` waits."""
     shares.lacks(claimant, missing_tokens)
     now_s = 10.0
-    while now_s < 10.0 + 2 * CLAIM_S:
+    while now_s < 10.0 + waits_s:
         if shares.wants_pass(now_s):
             shares.lacks(claimant, missing_tokens)
             given = [one.id for one in shares.given_back()]
@@ -92,7 +99,39 @@ def test_a_claim_counts_the_output_that_is_computed_again(output_tokens, given):
     retracted = request("long", "b", 40)
     retracted.output_tokens = output_tokens
     shares.opens(retracted)
-    assert claimed(shares, retracted, 100) == given
+    assert claimed(shares, retracted, 100, waits_s=2 * WHOLE_CLAIM_S) == given
+
+
+@pytest.mark.parametrize(
+    ("tokens", "waits_s", "given"),
+    [
+        (250, CLAIM_S + LOOK_S, ["large"]),
+        (251, WHOLE_CLAIM_S - 2 * LOOK_S, []),
+        (251, WHOLE_CLAIM_S + 2 * LOOK_S, ["large"]),
+        (500, WHOLE_CLAIM_S + 2 * LOOK_S, ["large"]),
+        (501, 2 * WHOLE_CLAIM_S, []),
+    ],
+)
+def test_beyond_half_of_its_share_a_client_waits_for_longer(tokens, waits_s, given):
+    shares = MemoryShares(POOL)
+    running(shares, request("large", "a", 900))
+    other = request("other", "b", tokens)
+    shares.opens(other)
+    assert claimed(shares, other, 100, waits_s=waits_s) == given
+
+
+def test_only_who_has_a_claim_gets_memory_back():
+    shares = MemoryShares(POOL)
+    running(shares, request("large", "a", 900))
+    chat, other = request("chat", "b", 40), request("other", "c", 300)
+    for one in (chat, other):
+        shares.opens(one)
+    shares.lacks(other, 100)
+    assert any(shares.wants_pass(1.0 + LOOK_S * step) for step in range(20))
+    shares.lacks(other, 100)
+    assert shares.given_back() == []
+    shares.lacks(chat, 100)
+    assert [one.id for one in shares.given_back()] == ["large"]
 
 
 def test_while_there_is_a_claim_clients_above_their_shares_wait():
