@@ -216,7 +216,7 @@ class Pipeline:
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
-            if is_large(body):
+            if held_bytes > SMALL_BYTES and is_large(body):
                 inference = await self._large_bodies.inference(
                     endpoint, body, intake.limits, content_type, client=client,
                     block_bytes=self._replicas.fleet.block_bytes,
