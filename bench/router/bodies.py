@@ -3,6 +3,9 @@
 A real router between a fake engine and two clients: one reads a stream of an event each 5 ms, the other sends one request of each
 shape. The figure is the stream's longest gap until a second after that request has ended, less its longest gap without one; the
 median of five. Engine and reader share a core and read bodies without a look inside, the router has the other core.
+
+With `--turns` the router runs in this process, and the figure is the CPU time of the longest turn of its event loop: what a busy
+machine does to gaps, it does not do to that.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from statistics import median
 from typing import Final
 
 import uvloop
+from evenkeel_router.app import running as running_here
+from evenkeel_router.cluster.config_watch import load
 
 from bench.router.contenders import KEYS, Evenkeel, Place
 from bench.router.run import ROOT, environment, free_ports, process
@@ -265,11 +270,57 @@ def longest_gap_s(reader: subprocess.Popen[str]) -> float:
     return float(reader.stdout.readline())
 
 
+async def longest_turns(folder: Path, only: str, times: int) -> None:
+    """Print the longest turn of the loop for each shape, in milliseconds of CPU."""
+    ports = free_ports(5)
+    urls = tuple(f"http://127.0.0.1:{port}" for port in ports[3:])
+    command = Evenkeel(sys.executable).command(Place(*ports[:3], urls, folder))
+    config, faults, _ = load(Path(command[-1]))
+    assert config is not None, faults
+    loop, longest, before = asyncio.get_running_loop(), 0.0, time.thread_time()
+
+    def turn() -> None:
+        nonlocal longest, before
+        longest, before = max(longest, time.thread_time() - before), time.thread_time()
+        loop.call_soon(turn)
+
+    with contextlib.ExitStack() as stack:
+        for port in ports[3:]:
+            engine = [sys.executable, "-m", "bench.router.bodies", f"--engine={port}"]
+            stack.enter_context(process(engine, cpu=1, log=folder / f"engine-{port}.log"))
+        log = stack.enter_context((folder / "requests.log").open("w"))
+        async with running_here(config, log_output=log) as router:
+            while not router.rooms.replicas.fleet.routable:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.05)
+            await router.large_bodies.start()
+            loop.call_soon(turn)
+            for name, (path, make) in SHAPES.items():
+                if only not in name:
+                    continue
+                body, turns_ms = make(), list[float]()
+                (folder / "body").write_bytes(body)
+                sending = [sys.executable, "-m", "bench.router.bodies", f"--port={router.traffic_port}", f"--send={path}", f"--body={folder / 'body'}"]  # fmt: skip
+                for _ in range(times):
+                    sender = await asyncio.create_subprocess_exec(
+                        *sending, cwd=ROOT, env=environment()
+                    )
+                    longest = 0.0
+                    await sender.wait()
+                    turns_ms.append(1e3 * longest)
+                print(
+                    f"{name:36} {median(turns_ms):8.1f} ms  {[round(one, 1) for one in turns_ms]}"
+                )
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--send", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--body", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--turns", action="store_true", help="measure turns of the event loop")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", default="", help="shapes whose names contain this")
     arguments = parser.parse_args()
@@ -277,6 +328,13 @@ def main() -> None:
         uvloop.run(_serve(arguments.engine))
     if arguments.watch is not None:
         watch(arguments.watch)
+    if arguments.send is not None:
+        send(arguments.port, arguments.send, arguments.body.read_bytes())
+        return
+    if arguments.turns:
+        with tempfile.TemporaryDirectory() as folder:
+            uvloop.run(longest_turns(Path(folder), arguments.only, arguments.times))
+        return
     os.sched_setaffinity(0, {1})
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as (port, reader, _):
