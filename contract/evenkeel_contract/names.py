@@ -26,6 +26,8 @@ CLIENT_HEADERS: Final = (
     "x-gateway-inference-fairness-id",
 )
 REQUEST_ID_HEADER: Final = "x-request-id"
+REMOVED_HEADER: Final = "x-evenkeel-removed-fields"
+"""Header of answers: the fields that the router took out of the request's body."""
 
 # The client key's way into SGLang: a header on OpenAI endpoints, a body field on `/generate`.
 CLIENT_KEY_HEADER: Final = "x-smg-routing-key"
@@ -33,26 +35,15 @@ CLIENT_KEY_FIELD: Final = "routing_key"
 # And into vLLM. A field `session_id` of the body would win over the header.
 SESSION_HEADER: Final = "x-session-id"
 
-# Fields and headers that clients may not send to an engine: they control its scheduler or split its cache.
-GUARDED_FIELDS: Final = (
-    "routing_key",
-    "rid",
-    "request_id",
-    "priority",
-    "extra_key",
-    "custom_params",
-    "cache_salt",
-    "session_id",
-    "vllm_xargs",
-    "kv_transfer_params",
-    "ec_transfer_params",
-)
 ADAPTER_HEADER: Final = "x-evenkeel-adapter"
 """The LoRA adapter of a request to `/v1/responses`, where SGLang reads none of the body: the plug-in reads it."""
 CACHE_SALT_FIELD: Final = "cache_salt"
 """Field of bodies of SGLang and vLLM: requests with different salts share no cached prefix."""
 CACHE_SALT_HEADER: Final = "x-evenkeel-cache-salt"
 """Header with the salt for requests whose body has no such field: the plug-in reads it."""
+ROUTER_FIELDS: Final = (CLIENT_KEY_FIELD, "session_id", CACHE_SALT_FIELD)
+"""Fields of bodies that say who a client is and whose cache it uses: routers set them, and no configuration opens them."""
+# Headers that clients may not send to an engine.
 GUARDED_HEADERS: Final = (
     CLIENT_KEY_HEADER,
     SESSION_HEADER,

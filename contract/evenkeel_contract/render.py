@@ -75,6 +75,7 @@ def router_config(
         model=spec.model.name,
         adapters=tuple(sorted(adapter.name for adapter in spec.model.adapters)),
         adapters_per_batch=spec.model.adapters_per_batch,
+        allow_fields=spec.router.allow_fields,
         listen=listen,
         scheduling=_scheduling(spec.scheduling),
         prefix=PrefixConfig(

@@ -19,6 +19,7 @@ from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
 from evenkeel_contract.values import (
     DNS_NAME,
+    FIELD_NAME,
     ORIGIN,
     PORT,
     PRINTABLE,
@@ -373,6 +374,8 @@ class RouterConfig:
     """Other names of the model. Replicas get a request with the name that the client sent."""
     adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
     """Names of the LoRA adapters that replicas serve besides the model."""
+    allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
+    """Fields of bodies that pass without being listed."""
     adapters_per_batch: Positive = 8
     """How many adapters a replica has loaded at a time."""
     listen: ListenConfig = field(default_factory=ListenConfig)

@@ -10,6 +10,7 @@ import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
 from evenkeel_contract.messages import UNREADABLE
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     ListenConfig,
@@ -21,6 +22,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
+THE_ROUTERS: Final = "names a field that routers set themselves; remove it"
 MAX_CONFIG_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -48,6 +50,9 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _open_admin(config)
     if config.cluster is not None and config.replicas:
         yield Fault("replicas", "is set together with cluster; remove one of the two")
+    for index, name in enumerate(config.allow_fields):
+        if name in ROUTER_FIELDS:
+            yield Fault(f"allowFields[{index}]", THE_ROUTERS)
     yield from _store(config.state)
     yield from _events(config.replicas)
     yield from _tokenizer(config.prefix)

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, OWNED_FLAGS, canonical, one_of
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
@@ -317,6 +318,13 @@ def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
             yield Fault(f"spec.router.{name}", f"must be at most 168h, not {time.text}")
 
 
+def routers_field_is_allowed(service: FairInferenceService) -> Iterator[Fault]:
+    if any(name in ROUTER_FIELDS for name in service.spec.router.allow_fields):
+        yield Fault(
+            "spec.router.allowFields", "names a field that routers set themselves; remove it"
+        )
+
+
 def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:
     for index, term in enumerate(service.spec.tenancy.selector.match_expressions):
         path = f"spec.tenancy.selector.matchExpressions[{index}].values"
@@ -356,6 +364,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     file_store_has_several_routers,
     store_and_its_settings_differ,
     limits_are_beyond_reason,
+    routers_field_is_allowed,
     scaling_bounds_are_crossed,
     cap_per_client_is_out_of_range,
     exposed_twice,

@@ -392,6 +392,7 @@ ORIGIN: Final = Pattern(  # of a web page (RFC 6454), as browsers write it
     r"\*|[a-z][a-z0-9+.-]{0,31}://[a-z0-9.-]{1,253}(:[0-9]{1,5})?",
     "an origin such as https://app.example.com in lower case and without a path, or '*'",
 )
+FIELD_NAME: Final = Pattern(r"[A-Za-z0-9_.\[\]-]{1,64}", "the name of a field such as priority")
 PRINTABLE: Final = Pattern(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "text without control characters")
 SHA256: Final = Pattern(r"[0-9a-f]{64}", "a SHA-256 in 64 lower-case hexadecimal digits")
 PORT: Final = Range(0, 65535)

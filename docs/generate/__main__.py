@@ -12,6 +12,7 @@ from docs.generate import (
     errors,
     exampletrace,
     failuremodes,
+    fields,
     metrics,
     openapi,
     pictures,
@@ -31,6 +32,7 @@ _SOURCES: Final = (
     conditions,
     alerts,
     failuremodes,
+    fields,
     exampletrace,
 )
 

@@ -64,7 +64,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"replica_.*|ledger_report_age_seconds", REPLICA),
     (r"ledger_peer_age_seconds", Labels("Other routers", ("model_name", "peer"), "one for each other router")),
     (r"ledger_store_age_seconds", Labels("Store", ("model_name", "operation"), "two: `load` and `save`")),
-    (r"stripped_total", Labels("Removed fields", ("model_name", "field"), "one for each guarded field or header")),
+    (r"stripped_total", Labels("Removed fields", ("model_name", "field"), "one for each field and header that is known, and `other`")),
     (r"prefix_(predicted|reported|error)_.*", Labels("Predictions", ("model_name", "mode"), "three: `text`, `estimated`, `exact`")),
     (r"untokenised_total", Labels("Prompts without tokens", ("model_name", "reason"), "one for each of nine reasons")),
     (r".*", MODEL),

@@ -35,9 +35,15 @@ _FIELDS: Final[Mapping[Endpoint, tuple[str, ...]]] = {
     Endpoint.COUNT_TOKENS: ("model", "messages"),
     Endpoint.EMBEDDINGS: ("model", "input"),
     Endpoint.RERANK: ("model", "query", "documents"),
+    Endpoint.BARE_RERANK: ("model", "query", "documents"),
+    Endpoint.V2_RERANK: ("model", "query", "documents"),
     Endpoint.SCORE: ("model",),
+    Endpoint.BARE_SCORE: ("model",),
     Endpoint.CLASSIFY: ("model", "input"),
+    Endpoint.BARE_CLASSIFY: ("model", "input", "text"),
+    Endpoint.POOLING: ("model", "input"),
     Endpoint.TRANSCRIPTIONS: ("model", "file", "stream"),
+    Endpoint.TRANSLATIONS: ("model", "file", "stream"),
     Endpoint.TOKENIZE: ("model", "prompt"),
     Endpoint.V1_TOKENIZE: ("model", "prompt"),
     Endpoint.DETOKENIZE: ("model", "tokens"),
@@ -56,7 +62,7 @@ _KINDS: Final[Mapping[str, dict[str, Any]]] = {
     "lora_path": _TEXT,
     "sampling_params": {"type": "object"},
 }
-_ENGINES: Final = "The router passes all other fields on; the engine defines them."
+_ENGINES: Final = "The router passes other fields on if they are listed in reference/fields.md; the engine defines them."
 
 
 def document() -> dict[str, Any]:
@@ -107,7 +113,7 @@ def pages() -> Iterator[tuple[str, str]]:
     rows = [
         (
             code(path),
-            ", ".join(m.upper() for m in item if m in ("get", "post")),
+            ", ".join(m.upper() for m in item if m in ("get", "post", "put")),
             _port(item),
             summary,
         )
@@ -131,7 +137,9 @@ def _server(port: int, what: str) -> dict[str, str]:
 
 def _paths() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for endpoint in Endpoint:
-        yield endpoint.value, _summary(endpoint), {"post": _inference(endpoint)}
+        operation = _inference(endpoint)
+        methods = {method.lower(): operation for method in endpoint.api.methods}
+        yield endpoint.value, _summary(endpoint), methods
     models = {"200": _json({"type": "object"}, "The model and its adapters.")}
     yield MODELS, "The model and its adapters.", _get(models, keyed=True)
     named = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
@@ -185,10 +193,8 @@ def _summary(endpoint: Endpoint) -> str:
     owner = {Dialect.ANTHROPIC: "Anthropic's", Dialect.SGLANG: "SGLang's"}.get(
         endpoint.api.dialect, "OpenAI's"
     )
-    if (
-        endpoint in (Endpoint.RERANK, Endpoint.SCORE, Endpoint.CLASSIFY)
-        or "tokenize" in endpoint.value
-    ):
+    own = ("rerank", "score", "classify", "pooling", "tokenize")
+    if endpoint.value.endswith(own):
         owner = "The engines'"
     return f"{owner} `{endpoint.value.removeprefix('/v1').strip('/')}`."
 

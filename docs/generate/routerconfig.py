@@ -21,8 +21,11 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     fields = list(_fields(RouterConfig, ""))
     tenancy = [field for field in fields if field.startswith("## `tenancy.")]
-    rest = [field for field in fields if field not in tenancy]
+    fleet = [field for field in fields if field.startswith(("## `replicas", "## `cluster"))]
+    rest = [field for field in fields if field not in (*tenancy, *fleet)]
     yield "reference/router-config.md", page("RouterConfig", intro, *rest)
+    intro = "After this page you can read the replicas in the [configuration of a router](router-config.md)."
+    yield "reference/router-config-fleet.md", page("RouterConfig: replicas", intro, *fleet)
     intro = "After this page you can read the tenants in the [configuration of a router](router-config.md)."
     yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
 

@@ -203,7 +203,7 @@ async def test_health_says_whether_requests_are_accepted() -> None:
         healthy = await client.get("/health")
         assert (healthy.status_code, healthy.json()) == (200, {"status": "ok"})
         assert (await client.head("/health")).status_code == 200
-        assert (await client.post("/health")).status_code == 404
+        assert (await client.post("/health")).status_code == 405
         router.rooms.replicas.in_sync = False
         starting = await client.get("/health")
         assert (starting.status_code, starting.json()["status"]) == (503, "starting")
@@ -226,8 +226,8 @@ async def test_models_are_listed_for_known_clients() -> None:
         assert (missing.status_code, error_of(missing.content)["code"]) == (404, "model_not_found")
         head = await client.head("/v1/models")
         assert (head.status_code, head.content) == (200, b"")
-        assert (await client.delete("/v1/models")).status_code == 404
-        assert (await client.get("/v1/completions")).status_code == 404
+        assert (await client.delete("/v1/models")).status_code == 405
+        assert (await client.get("/v1/completions")).status_code == 405
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ async def test_a_conversation_hits_as_much_over_every_chat_api(
 async def test_a_prompt_that_cannot_be_tokenised_is_matched_by_its_text() -> None:
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(2):
-            await usage(client, "/v1/completions", prompt=STORY, session_params={"id": "s"})
+            await usage(client, "/v1/completions", prompt=STORY, suffix="the end")
         assert {r.value: n for r, n in router.rooms.prefixes.untokenised.counts.items()} == {
             "options": 2
         }

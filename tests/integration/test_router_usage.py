@@ -53,6 +53,16 @@ from tests.support.routers import MODEL, until
          {"results": [], "usage": {"prompt_tokens": 9, "total_tokens": 9}}, (9, 0, 0)),
         ("/v1/score", {"query": "q", "items": ["a"]}, {"scores": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
         ("/v1/classify", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/rerank", {"query": "q", "documents": ["a"]}, {"results": [], "usage": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/v2/rerank", {"query": "q", "documents": "a"}, {"results": [], "usage": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/score", {"queries": "q", "documents": ["a"]}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/pooling", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/pooling", {"data": {"x": 1}, "task": "plugin"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/classify", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
+        ("/classify", {"text": "Hi"}, {"embedding": [1], "meta_info": {"prompt_tokens": 9}}, (9, 0, 0)),
+        ("/classify", {"text": ["Hi", "Ho"]},
+         [{"embedding": [1], "meta_info": {"prompt_tokens": 5}}, {"embedding": [1], "meta_info": {"prompt_tokens": 4}}], (9, 0, 0)),
+        ("/v1/embeddings", {"messages": [{"role": "user", "content": "Hi"}]}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
     ],
 )  # fmt: skip
 async def test_an_answer_passes_and_the_ledger_has_its_tokens(
@@ -158,3 +168,61 @@ async def test_a_client_that_leaves_before_an_answer_pays_for_no_output(path: st
         given, cached, output = tokens_of(router)
         assert output == 0
         assert served(router) == given - cached
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling"])
+async def test_an_answer_of_bytes_passes_with_what_describes_it(path: str) -> None:
+    numbers = bytes(range(256))
+    metadata = json.dumps({"data": [{"shape": [64]}], "usage": {"prompt_tokens": 9}})
+    kind = f"application/octet-stream\r\nmetadata: {metadata}"
+    async with behind(answering(numbers, kind=kind)) as (router, _, client):
+        body = {"input": "Hi", "encoding_format": "bytes"}
+        response = await client.post(path, json=body)
+        assert (response.status_code, response.content) == (200, numbers)
+        assert response.headers["metadata"] == metadata
+        assert tokens_of(router) == (9, 0, 0)
+        refused = await client.post(path, json={"input": "Hi"})
+        assert refused.status_code == 502, "who asked for JSON gets no bytes"
+
+
+async def test_a_prompt_may_be_scored_without_an_output() -> None:
+    """As lm-eval asks for loglikelihoods of vLLM."""
+    reply = {
+        "choices": [{"text": "Hi", "logprobs": {}}],
+        "usage": OPENAI_USAGE | {"completion_tokens": 0},
+    }
+    async with behind(answering(reply)) as (router, replica, client):
+        body = {"prompt": "Hi", "echo": True, "max_tokens": 0, "logprobs": 1}
+        response = await client.post("/v1/completions", json=body)
+        assert (response.status_code, response.json()) == (200, reply)
+        assert json.loads(replica.asked[0].body).items() >= body.items()
+        assert tokens_of(router) == (9, 4, 0)
+        assert served(router) == 5
+
+
+OVERFLOWS = [
+    "This model's maximum context length is 32 tokens. However, your prompt contains 90 input tokens, which exceeds this limit.",
+    "The decoder prompt (length 90) is longer than the maximum model length of 32. Make sure that it is no smaller.",
+    "The decoder prompt (length 32) plus the number of requested output tokens (at least 1) is longer than the maximum model length of 32.",
+    "Input length (90) exceeds model's maximum context length (32).",
+]
+
+
+@pytest.mark.parametrize("message", OVERFLOWS)
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_overflow_of_vllms_context_has_its_code_in_each_dialect(
+    path: str, message: str
+) -> None:
+    error = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
+
+    async def refuses(asked: Asked) -> None:
+        await asked.answer(json.dumps({"error": error}).encode(), status="400 Bad Request")
+
+    async with behind(refuses) as (router, _, client):
+        for stream in (False, True):
+            response = await client.post(path, json=BODIES[path] | {"stream": stream})
+            given = response.json()["error"]
+            assert (response.status_code, given["code"]) == (400, "context_length_exceeded")
+            anthropic = path == "/v1/messages"
+            assert given["message"] == ("prompt is too long: " if anthropic else "") + message
+        assert served(router) == 0

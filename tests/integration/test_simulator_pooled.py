@@ -41,6 +41,20 @@ async def test_rerank_puts_the_document_that_shares_words_first(client: httpx.As
     assert (best["index"], "document" in best) == (1, False)
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank"])
+async def test_a_ranking_has_the_shape_that_coheres_client_reads(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    documents = ["a dog sat", "a red cat", "the red sea"]
+    found = await post(client, path, query=" red cat", documents=documents, top_n=2)
+    assert [(one["index"], one["relevance_score"]) for one in found["results"]] == [
+        (1, 1.0),
+        (2, 0.5),
+    ]
+    assert found["results"][0]["document"] == {"text": "a red cat"}
+    assert found["usage"]["prompt_tokens"] > 0
+
+
 async def test_scores_and_classes_are_probabilities(client: httpx.AsyncClient) -> None:
     options = {"query": "is it", "items": ["red", "blue"], "label_token_ids": [5, 6, 7]}
     plain = await post(client, "/v1/score", **options)

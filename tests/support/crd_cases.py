@@ -208,6 +208,13 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
         bad={"spec.router.state": {"store": "Redis"}},
     ),
+    "a field that routers set": Pair(
+        path="spec.router.allowFields",
+        message="allowFields names a field that routers set themselves",
+        base=SERVICE,
+        good={"spec.router.allowFields": ["priority"]},
+        bad={"spec.router.allowFields": ["priority", "cache_salt"]},
+    ),
     "a body beyond memory": Pair(
         path="spec.router.limits.maxBodySize",
         message="maxBodySize must be at most 1Gi",

@@ -70,6 +70,7 @@ SERVICE: Final[Document] = {
                 "keepAliveTimeout": "620s",
                 "maxConcurrentPerClient": 0,
             },
+            "allowFields": ["priority"],
             "tracing": {
                 "endpoint": "http://otel-collector:4318",
                 "samplingRatePerMillion": 10000,

@@ -93,6 +93,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "router.limits.keepAliveTimeout": "60s",
     "router.limits.activationTimeout": "900s",
     "router.limits.maxConcurrentPerClient": 3,
+    "router.allowFields": ["rid"],
     "router.tracing.endpoint": "http://other:4318",
     "router.tracing.samplingRatePerMillion": 5,
     "router.tracing.clientNames": "Plain",

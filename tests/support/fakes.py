@@ -54,6 +54,7 @@ class FakeReply:
     status: int = 200
     content_type: str = "application/json"
     retry_after: str = ""
+    metadata: str = ""
     _position: int = 0
     _held: bool = False
 

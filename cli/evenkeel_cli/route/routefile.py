@@ -35,7 +35,16 @@ from evenkeel_contract.routerconfig import (
     Weight,
 )
 from evenkeel_contract.routerdocument import check_router_config
-from evenkeel_contract.values import PRINTABLE, Cidr, Fault, Length, UniqueBy, Url, without_echoes
+from evenkeel_contract.values import (
+    FIELD_NAME,
+    PRINTABLE,
+    Cidr,
+    Fault,
+    Length,
+    UniqueBy,
+    Url,
+    without_echoes,
+)
 
 from evenkeel_cli.route.models import ModelNames
 from evenkeel_cli.yamlfile import YamlFault, given_twice, parse_documents
@@ -113,6 +122,8 @@ class RouteFile:
     scheduling: RouteScheduling = field(default_factory=RouteScheduling)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
+    """Fields of bodies that engines get although they are not listed, such as `priority`."""
     state: StateConfig = field(default_factory=StateConfig)
     tracing: TracingConfig | None = None
     """Traces of requests. If not set, there are none."""
@@ -173,6 +184,7 @@ def router_config_of(
         scheduling=route.scheduling,
         prefix=route.prefix,
         limits=route.limits,
+        allow_fields=route.allow_fields,
         tenancy=TenancyConfig(
             anonymous=route.anonymous,
             trusted_proxies=route.trusted_proxies,

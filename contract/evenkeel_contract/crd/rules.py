@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
@@ -306,6 +307,12 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "must be 1 with state.store File; use Peers or Redis for more routers",
             mirrors="file_store_has_several_routers",
             rule="self.state.store != 'File' || !has(self.replicas) || self.replicas == 1",
+        ),
+        _on_field(
+            "allowFields",
+            "names a field that routers set themselves; remove it",
+            mirrors="routers_field_is_allowed",
+            rule=f"!self.allowFields.exists(name, name in {list(ROUTER_FIELDS)})",
         ),
     ),
     State: (

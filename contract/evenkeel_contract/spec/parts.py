@@ -19,6 +19,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
+    FIELD_NAME,
     PRINTABLE,
     CountOrPercent,
     Duration,
@@ -352,6 +353,8 @@ class Router:
     """Where the ledger, the record of what each client received, is kept when a router restarts."""
     limits: RouterLimits = field(default_factory=RouterLimits)
     """Limits of one request and of one client."""
+    allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
+    """Fields of request bodies that routers pass to engines although they are not on their list, such as priority. Other fields that are not on the list are removed."""
     tracing: TracingConfig | None = None
     """Traces of requests, sent to an OpenTelemetry collector. If not set, there are none."""
     recording: Recording | None = None

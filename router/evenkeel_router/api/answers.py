@@ -56,6 +56,12 @@ class Generated(msgspec.Struct):
     meta_info: _Meta | None = None
 
 
+class _Ranking(OpenAIReply):
+    """vLLM's answer has `usage`; SGLang's to one prompt has `meta_info`."""
+
+    meta_info: _Meta | None = None
+
+
 class _ResponsesUsage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -90,12 +96,20 @@ class _Transcript(msgspec.Struct):
 
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
 GENERATED_ONE: Final = msgspec.json.Decoder(Generated)
-_RANKING: Final = msgspec.json.Decoder(OpenAIReply | list[Generated])
+_RANKING: Final = msgspec.json.Decoder(_Ranking | list[Generated])
 _RESPONSE: Final = msgspec.json.Decoder(Response)
 _ANSWERED: Final = msgspec.json.Decoder(_Answered)
 _ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _MESSAGE: Final = msgspec.json.Decoder(MessageReply)
 _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
+
+
+def of_bytes(metadata: str) -> Usage | None:
+    """The usage in the header that describes an answer of bytes; None if it has none that can be read."""
+    try:
+        return of_openai(OPENAI.decode(metadata.encode()).usage)
+    except UNREADABLE:
+        return None
 
 
 def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage | None:
@@ -150,7 +164,11 @@ def end_of(body: bytes) -> object:
 
 def _of_ranking(body: bytes) -> Usage | None:
     ranking = _RANKING.decode(body)
-    return of_generated(ranking) if isinstance(ranking, list) else of_openai(ranking.usage)
+    if isinstance(ranking, list):
+        return of_generated(ranking)
+    if ranking.meta_info is not None:
+        return of_generated(Generated(ranking.meta_info))
+    return of_openai(ranking.usage)
 
 
 def of_response(usage: _ResponsesUsage | None) -> Usage | None:

@@ -1,4 +1,6 @@
-"""OpenAI's audio transcriptions: a form (multipart/form-data, RFC 7578) with a file, passed on as bytes.
+"""OpenAI's audio transcriptions and translations: a form (multipart/form-data, RFC 7578) with a file, passed on as bytes.
+
+Fields that are not listed (`fields`) are cut out.
 
 A model hears audio as tokens of a fixed duration. The input is charged by the duration that the engine reports, else by
 the bytes of the body: compressed speech of usual quality has about 16 kB/s.
@@ -8,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from evenkeel_contract.names import GUARDED_FIELDS
-
-from evenkeel_router.api.errors import invalid
-from evenkeel_router.api.inference import Inference, Limits, check_model
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.fields import TRANSCRIPTIONS, TRANSLATIONS
+from evenkeel_router.api.inference import Inference, Limits, check_choices, check_model
 
 TOKENS_PER_S: Final = 50
 """Positions per second of audio, as Whisper's encoder has them (Radford et al., 2022, section 2.2)."""
@@ -34,48 +35,96 @@ _FILE: Final = re.compile(rb"^content-disposition:[^\r\n]*?\bfilename\*?=", _LIN
 _TRUE: Final = frozenset({b"true", b"1", b"on", b"yes", b"t", b"y"})  # as FastAPI reads a form
 
 
+class _Part(NamedTuple):
+    """One field of a form."""
+
+    name: str
+    value: bytes | None
+    """The value as bytes; None: it is a file."""
+    start: int
+    """Where the field begins in the body, behind its boundary."""
+    end: int
+    """Where the next one begins."""
+
+
 def transcription(body: bytes, limits: Limits, content_type: str) -> Inference:
     """`/v1/audio/transcriptions`; raises `Refusal`."""
+    return _heard(body, limits, content_type, TRANSCRIPTIONS)
+
+
+def translation(body: bytes, limits: Limits, content_type: str) -> Inference:
+    """`/v1/audio/translations`; raises `Refusal`."""
+    return _heard(body, limits, content_type, TRANSLATIONS)
+
+
+def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str]) -> Inference:
     found = _BOUNDARY.match(content_type)
     if found is None:
         message = (
             "The body must be a form (multipart/form-data) with a boundary in its content type."
         )
-        raise invalid(message, code="invalid_content_type", param="content-type")
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            message,
+            code="invalid_content_type",
+            param="content-type",
+            status=415,
+            more=[("accept", "multipart/form-data")],
+        )
     boundary = (found[1] or found[2]).encode("ascii")
-    fields: dict[bytes, bytes | None] = {}
-    for name, value in _parts(body, boundary):
-        fields[name] = value
-        if len(fields) > MAX_FIELDS:
+    parts: list[_Part] = []
+    for part in _parts(body, boundary):
+        parts.append(part)
+        if len(parts) > MAX_FIELDS:
             message = f"The form has more than {MAX_FIELDS} fields."
             raise invalid(message, code="invalid_value")
+    fields = {part.name: part.value for part in parts}
     _check(fields, limits)
+    unlisted = [
+        part for part in parts if part.name not in listed and part.name not in limits.allowed_fields
+    ]
+    beams = _beams(fields)
     return Inference(
-        body=body,
+        body=_without(body, unlisted) if unlisted else body,
         text=b"",
         prompt_bytes=0,
         prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
         max_output_tokens=None,
-        most_output_tokens=limits.max_output_tokens,
-        stream=(fields.get(b"stream") or b"").strip().lower() in _TRUE,
+        most_output_tokens=limits.max_output_tokens * beams,
+        sequences=beams,
+        stream=(fields.get("stream") or b"").strip().lower() in _TRUE,
+        stripped=tuple(dict.fromkeys(part.name for part in unlisted)),
         content_type=b'multipart/form-data; boundary="%b"' % boundary,
     )
 
 
-def _check(fields: dict[bytes, bytes | None], limits: Limits) -> None:
-    if b"file" not in fields:
+def _without(body: bytes, unlisted: list[_Part]) -> bytes:
+    pieces, at = [], 0
+    for part in unlisted:
+        pieces.append(body[at : part.start])
+        at = part.end
+    return b"".join((*pieces, body[at:]))
+
+
+def _beams(fields: dict[str, bytes | None]) -> int:
+    """Sequences that the engine computes (vLLM's search over beams); raises `Refusal`."""
+    given = (fields.get("n") or b"1").strip()
+    if not given.isdigit():
+        return 1  # the engine says what is wrong with it
+    beams = int(given[:9])
+    check_choices("n", beams)
+    return beams
+
+
+def _check(fields: dict[str, bytes | None], limits: Limits) -> None:
+    if "file" not in fields:
         raise invalid("file is required.", code="missing_required_parameter", param="file")
-    model = fields.get(b"model")
+    model = fields.get("model")
     check_model(None if model is None else model.decode("utf-8", "replace"), limits)
-    for field in fields:
-        name = field.decode("utf-8", "replace")
-        if name in GUARDED_FIELDS:
-            message = f"{name[:40]} may not be set by a client; leave it out."
-            raise invalid(message, code="invalid_value", param=name[:40])
 
 
-def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    """Name and value of each field; the value of a file is None. Raises `Refusal`."""
+def _parts(body: bytes, boundary: bytes) -> Iterator[_Part]:
+    """Each field; raises `Refusal`."""
     mark = b"\r\n--" + boundary
     # The first boundary may stand at the very beginning.
     at = 0 if body.startswith(mark[2:]) else body.find(mark) + 2
@@ -92,7 +141,8 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes | None]]
         name = _NAME.search(head)
         if name is None:
             raise _invalid()
-        yield name[1], None if _FILE.search(head) else body[head_ends + 4 : ends]
+        value = None if _FILE.search(head) else body[head_ends + 4 : ends]
+        yield _Part(name[1].decode("utf-8", "replace"), value, at, ends + len(mark))
         at = ends + len(mark)
 
 

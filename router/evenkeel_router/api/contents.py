@@ -16,6 +16,7 @@ kind (`ledger.estimates`).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -83,6 +84,20 @@ class Media(NamedTuple):
     """Expected tokens by the rule of the kind."""
     most_tokens: int
     """Most tokens that an engine can have read."""
+
+
+def merged(several: Iterable[tuple[Media, ...]]) -> tuple[Media, ...]:
+    """The media of several prompts, by kind."""
+    found: dict[str, Media] = {}
+    for one in itertools.chain.from_iterable(several):
+        before = found.get(one.kind, Media(one.kind, 0, 0.0, 0))
+        found[one.kind] = Media(
+            one.kind,
+            before.items + one.items,
+            before.tokens + one.tokens,
+            before.most_tokens + one.most_tokens,
+        )
+    return tuple(found.values())
 
 
 class Contents:

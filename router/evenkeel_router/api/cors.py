@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from evenkeel_contract.names import REQUEST_ID_HEADER
+from evenkeel_contract.names import REMOVED_HEADER, REQUEST_ID_HEADER
 
 _ANY: Final = "*"
 _EXPOSED: Final = (
-    ("access-control-expose-headers", f"{REQUEST_ID_HEADER}, retry-after, www-authenticate"),
+    (
+        "access-control-expose-headers",
+        f"{REQUEST_ID_HEADER}, {REMOVED_HEADER}, retry-after, www-authenticate",
+    ),
 )
 _PREFLIGHT: Final = (
-    ("access-control-allow-methods", "GET, POST, DELETE"),
+    ("access-control-allow-methods", "GET, POST, PUT, DELETE"),
     # The wildcard does not include Authorization. Clients of OpenAI send many headers of their own.
     ("access-control-allow-headers", "authorization, *"),
     ("access-control-max-age", "7200"),  # Chromium's upper bound

@@ -5,12 +5,13 @@ SGLang 0.5.23 and vLLM 0.32 serve all of them. An engine or a model that lacks o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-from evenkeel_router.api import generate, messages, openai_requests, responses, scoring
-from evenkeel_router.api.audio import transcription
+from evenkeel_router.api import generate, messages, openai_requests, pooling, responses, scoring
+from evenkeel_router.api.audio import transcription, translation
 from evenkeel_router.api.errors import Dialect
 from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
 
@@ -24,11 +25,13 @@ class Api(NamedTuple):
     computes: bool = True
     """Whether the model runs. If not, the request costs no service: it counts in the tenant's limits only."""
     key_in_body: bool = False
-    """Whether the client key travels in the body; otherwise in a header."""
+    """Whether the client key travels in the body, too: where SGLang reads no header."""
     salt_in_body: bool = False
     """Whether engines read a salt of their cache from the body, without the plug-in."""
     form: bool = False
     """Whether the body is a form; otherwise it is JSON."""
+    methods: tuple[str, ...] = ("POST",)
+    """Methods that engines take, all as `POST`."""
 
 
 def _json(
@@ -39,9 +42,14 @@ def _json(
     key_in_body: bool = False,
     salt_in_body: bool = False,
     names_model: bool = True,
+    methods: tuple[str, ...] = ("POST",),
 ) -> Api:
     parse = json_parser(parser, names_model=names_model)
-    return Api(dialect, parse, computes, key_in_body, salt_in_body)
+    return Api(dialect, parse, computes, key_in_body, salt_in_body, methods=methods)
+
+
+_POST_OR_PUT: Final = ("POST", "PUT")
+"""SGLang takes either for its own APIs."""
 
 
 class Endpoint(Enum):
@@ -55,11 +63,20 @@ class Endpoint(Enum):
         "/v1/messages/count_tokens",
         _json(messages.count_tokens, Dialect.ANTHROPIC, computes=False),
     )
-    EMBEDDINGS = ("/v1/embeddings", _json(openai_requests.embeddings))
-    RERANK = ("/v1/rerank", _json(scoring.rerank, Dialect.RANKING))
+    EMBEDDINGS = ("/v1/embeddings", _json(pooling.embeddings))
+    RERANK = ("/v1/rerank", _json(scoring.rerank, Dialect.RANKING, methods=_POST_OR_PUT))
+    BARE_RERANK = ("/rerank", _json(scoring.rerank, Dialect.RANKING))
+    V2_RERANK = ("/v2/rerank", _json(scoring.rerank, Dialect.RANKING))
     SCORE = ("/v1/score", _json(scoring.score))
-    CLASSIFY = ("/v1/classify", _json(scoring.classify))
+    BARE_SCORE = ("/score", _json(scoring.score))
+    CLASSIFY = ("/v1/classify", _json(pooling.classify))
+    BARE_CLASSIFY = (
+        "/classify",
+        _json(pooling.native_classify, Dialect.RANKING, key_in_body=True, methods=_POST_OR_PUT),
+    )
+    POOLING = ("/pooling", _json(pooling.pooling))
     TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, transcription, form=True))
+    TRANSLATIONS = ("/v1/audio/translations", Api(Dialect.AUDIO, translation, form=True))
     TOKENIZE = ("/tokenize", _json(scoring.tokenize, computes=False))
     V1_TOKENIZE = ("/v1/tokenize", _json(scoring.tokenize, computes=False))
     DETOKENIZE = ("/detokenize", _json(scoring.detokenize, computes=False))
@@ -72,6 +89,7 @@ class Endpoint(Enum):
             key_in_body=True,
             salt_in_body=True,
             names_model=False,
+            methods=_POST_OR_PUT,
         ),
     )
 
@@ -98,6 +116,15 @@ def dialect_of(path: str) -> Dialect:
     return Dialect.OPENAI if endpoint is None else endpoint.api.dialect
 
 
-def is_stored_response(path: str) -> bool:
-    """Whether a path names a stored response (`/v1/responses/ID`, and what is below it)."""
-    return path.startswith(f"{Endpoint.RESPONSES.value}/")
+def is_stored_response(method: str, path: str) -> bool:
+    """Whether a request asks for a stored response: `/v1/responses/ID`, its items, or the end of its work."""
+    found = _STORED.fullmatch(path)
+    return found is not None and method in _OF_STORED[found["below"] or ""]
+
+
+_STORED: Final = re.compile(r"/v1/responses/[^/]+(?:/(?P<below>input_items|cancel))?")
+_OF_STORED: Final = {
+    "": ("GET", "HEAD", "DELETE"),
+    "input_items": ("GET", "HEAD"),
+    "cancel": ("POST",),
+}

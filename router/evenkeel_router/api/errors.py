@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Self
 
@@ -98,8 +99,9 @@ class Refusal(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         status: int | None = None,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`message` is for people, `code` for programs; `status` replaces that of the outcome."""
+        """`message` is for people, `code` for programs; `status` replaces that of the outcome, `more` are its headers."""
         super().__init__(message)
         self.outcome = outcome
         self.message = message
@@ -109,11 +111,12 @@ class Refusal(Exception):
         """The invalid field or header."""
         self.retry_after_s = retry_after_s
         self.status = outcome.status if status is None else status
+        self.more = more
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers that belong to the status."""
-        headers = []
+        headers = list(self.more)
         if self.retry_after is not None:
             headers.append(("retry-after", self.retry_after))
         if self.outcome is Outcome.UNAUTHENTICATED:
@@ -169,6 +172,9 @@ def response_error_event(refusal: Refusal, number: int) -> bytes:
 
 def _anthropic_error(refusal: Refusal) -> dict[str, object]:
     error = {"type": refusal.outcome.anthropic_type, "message": refusal.message}
+    if refusal.code == CONTEXT_LENGTH_EXCEEDED:
+        # Anthropic has no codes. Its clients look for these words before they shorten a conversation.
+        error |= {"message": f"prompt is too long: {refusal.message}", "code": refusal.code}
     return {"type": "error", "error": error}
 
 
@@ -182,7 +188,7 @@ def _error(refusal: Refusal) -> dict[str, object]:
 
 
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
-"""OpenAI's code for a prompt, or a prompt and its `max_tokens`, that the model has no room for."""
+"""OpenAI's code for a prompt, or a prompt and its `max_tokens`, that the model has no room for. In Anthropic's dialect, too."""
 OVERLOADED: Final = "overloaded"
 """The code of a 503, of the router or of every engine that was asked."""
 FAILED: Final = "replica_failed"
@@ -192,8 +198,11 @@ REJECTED: Final = "rejected_by_engine"
 
 _TOO_LONG: Final = re.compile(
     r"longer than the model's context length"  # SGLang's tokenizer manager: the prompt alone
-    r"|exceeds the model's maximum context length"  # the same: with max_tokens
+    r"|exceeds (?:the )?model's maximum\s+context length"  # the same, with max_tokens; vLLM
     r"|exceeds the maximum allowed length"  # SGLang's scheduler
+    r"|maximum context length is \d+ tokens"  # vLLM's front end, and OpenAI's own words
+    r"|longer than the maximum\s+model length"  # vLLM's engine
+    r"|exceeds? the available context size"  # llama.cpp
 )
 
 

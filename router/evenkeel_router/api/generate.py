@@ -8,18 +8,16 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.fields import GENERATE, NESTED
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
     check_choices,
     check_output,
-    members_of,
-    without,
-    without_guarded,
 )
 from evenkeel_router.api.prompt import MAX_PROMPTS, prompt_of_input, with_extras
+from evenkeel_router.api.reading import Reader, closed
 
 DEFAULT_GENERATED: Final = 128  # SGLang's default `max_new_tokens`
 
@@ -27,10 +25,10 @@ DEFAULT_GENERATED: Final = 128  # SGLang's default `max_new_tokens`
 class _Sampling(msgspec.Struct):
     max_new_tokens: int | None = None
     n: int | None = None
-    custom_params: Raw | UnsetType = UNSET
+    beam_width: int | None = None
 
 
-class _Generate(Guarded, kw_only=True):
+class _Generate(msgspec.Struct, kw_only=True):
     text: str | list[str] | None = None
     input_ids: list[int | list[int]] | None = None
     sampling_params: _Sampling | list[_Sampling] | None = None
@@ -42,12 +40,18 @@ class _Generate(Guarded, kw_only=True):
     input_embeds: Raw | UnsetType = UNSET
 
 
-_GENERATE: Final = msgspec.json.Decoder(_Generate)
+_CLOSED_SAMPLING: Final = closed(_Sampling, NESTED["sampling_params"])
+_GENERATE: Final = Reader(
+    _Generate,
+    GENERATE,
+    sampling_params=_CLOSED_SAMPLING | list[_CLOSED_SAMPLING],  # type: ignore[valid-type]
+)
 
 
 def generate(body: bytes, limits: Limits) -> Inference:
     """`/generate`."""
-    fields = _GENERATE.decode(body)
+    read = _GENERATE.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     given = fields.text if fields.text is not None else fields.input_ids
     if given is None:
         raise invalid(
@@ -68,12 +72,9 @@ def generate(body: bytes, limits: Limits) -> Inference:
         message = f"sampling_params has {len(several)} entries; send at most {MAX_PROMPTS}."
         raise invalid(message, code="invalid_value", param="sampling_params")
     for one in several:
-        check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits, least=0)
+        check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
         check_choices("sampling_params.n", one.n)
-    body, stripped = without_guarded(body, fields)
-    if any(one.custom_params is not UNSET for one in several):
-        body = _without_custom_params(body)
-        stripped = (*stripped, "sampling_params.custom_params")
+        check_choices("sampling_params.beam_width", one.beam_width)
     # One entry for each prompt, or one for all of them.
     each = several if isinstance(sampling, list) else (several or [_Sampling()]) * text.prompts
     return Inference(
@@ -84,32 +85,24 @@ def generate(body: bytes, limits: Limits) -> Inference:
         max_output_tokens=sum(map(_bound, each)),
         most_output_tokens=sum(_most(one, limits) for one in each),
         media=text.media,
-        sequences=max(text.prompts, sum(one.n or 1 for one in each)),
+        sequences=max(text.prompts, sum(map(_sequences, each))),
         prompts=text.prompts,
         stream=bool(fields.stream),
-        stripped=stripped,
+        stripped=read.removed,
         adapter=adapter_of(None, limits, fields.lora_path),
     )
 
 
+def _sequences(sampling: _Sampling) -> int:
+    """Rows of the engine's batch: a search over beams has one for each, whatever it returns."""
+    return max(sampling.n or 1, sampling.beam_width or 1)
+
+
 def _bound(sampling: _Sampling) -> int:
     tokens = sampling.max_new_tokens
-    return (DEFAULT_GENERATED if tokens is None else tokens) * (sampling.n or 1)
+    return (DEFAULT_GENERATED if tokens is None else tokens) * _sequences(sampling)
 
 
 def _most(sampling: _Sampling, limits: Limits) -> int:
     tokens = sampling.max_new_tokens
-    return (limits.max_output_tokens if tokens is None else tokens) * (sampling.n or 1)
-
-
-def _without_custom_params(body: bytes) -> bytes:
-    members = members_of(body)
-    raw = bytes(members["sampling_params"])
-    if raw.startswith(b"["):
-        several = msgspec.json.decode(raw, type=list[dict[str, Raw]])
-        for one in several:
-            one.pop("custom_params", None)
-        members["sampling_params"] = Raw(msgspec.json.encode(several))
-    else:
-        members["sampling_params"] = Raw(without(raw, ("custom_params",)))
-    return msgspec.json.encode(members)
+    return (limits.max_output_tokens if tokens is None else tokens) * _sequences(sampling)

@@ -1,9 +1,8 @@
 """The parsed request, and the parts that all parsers share: prompts, checks of fields, and changes to a body.
 
-Only fields that the router needs are decoded. Everything else is checked to be JSON and is sent as the client wrote it. The
+`reading` decodes the fields that the router needs. Everything else is checked to be JSON and is sent as the client wrote it. The
 usual changes (asking for usage, and naming the client on `/generate`) insert one member behind the opening brace, so
-that a long prompt is not encoded again. Guarded fields are removed member by member, so that neither a duplicate nor an
-escaped spelling (`"r\\u0069d"`) gets through.
+that a long prompt is not encoded again.
 """
 
 from __future__ import annotations
@@ -11,21 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD, GUARDED_FIELDS
-from msgspec import UNSET, Raw, UnsetType
+from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD
+from msgspec import Raw
 
 from evenkeel_router.api.contents import Media
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.prompt import UNIT, Prompt
+from evenkeel_router.api.reading import Read, members_of
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
-MAX_MEMBERS: Final = 4096  # of an object that is encoded again
-_guarded_values = attrgetter(*GUARDED_FIELDS)
-_NONE_GUARDED: Final = (UNSET,) * len(GUARDED_FIELDS)
 _KEY_MEMBER: Final = f'"{CLIENT_KEY_FIELD}":"%b"'.encode()
 _SALT_MEMBER: Final = f'"{CACHE_SALT_FIELD}":"%b"'.encode()
 
@@ -40,6 +36,8 @@ class Limits:
     """Names of the LoRA adapters."""
     aliases: frozenset[str] = frozenset()
     """Other names of the model."""
+    allowed_fields: frozenset[str] = frozenset()
+    """Fields that are not listed (`fields`) and may reach an engine all the same."""
 
 
 class Hashed(msgspec.Struct, frozen=True, gc=False):
@@ -77,8 +75,10 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     stream: bool = False
     wants_usage: bool = True
     """Whether the client wants the usage event: False if only the router asked for it."""
+    binary: bool = False
+    """Whether the client wants numbers as bytes, not as JSON (vLLM's `encoding_format`)."""
     stripped: tuple[str, ...] = ()
-    """Guarded fields that were removed."""
+    """Fields that were removed, because they are not listed."""
     content_type: bytes = b"application/json"
     """Content type of the body."""
     adapter: str | None = None
@@ -138,29 +138,10 @@ def _wrong_field(error: str) -> Refusal:
     return invalid(message, code="invalid_type", param=param or None)
 
 
-class Guarded(msgspec.Struct):
-    """Guarded fields, decoded only to find out whether they are present."""
-
-    routing_key: Raw | UnsetType = UNSET
-    rid: Raw | UnsetType = UNSET
-    request_id: Raw | UnsetType = UNSET
-    priority: Raw | UnsetType = UNSET
-    extra_key: Raw | UnsetType = UNSET
-    custom_params: Raw | UnsetType = UNSET
-    cache_salt: Raw | UnsetType = UNSET
-    session_id: Raw | UnsetType = UNSET
-    vllm_xargs: Raw | UnsetType = UNSET
-    kv_transfer_params: Raw | UnsetType = UNSET
-    ec_transfer_params: Raw | UnsetType = UNSET
-
-
-def input_only(
-    body: bytes, fields: Guarded, given: Prompt, *, text: bytes | None = None
-) -> Inference:
+def input_only(read: Read[Any], given: Prompt, *, text: bytes | None = None) -> Inference:
     """A request that produces no output tokens. `text` replaces the first prompt for matching prefixes."""
-    body, stripped = without_guarded(body, fields)
     return Inference(
-        body=body,
+        body=read.body,
         text=given.first if text is None else text,
         prompt_bytes=given.size_bytes,
         prompt_tokens=given.tokens,
@@ -168,7 +149,7 @@ def input_only(
         media=given.media,
         sequences=given.prompts,
         prompts=given.prompts,
-        stripped=stripped,
+        stripped=read.removed,
     )
 
 
@@ -221,11 +202,11 @@ def with_adapter(inference: Inference, limits: Limits, *, names_model: bool) -> 
     return msgspec.structs.replace(inference, body=body, text=text)
 
 
-def check_output(field: str, value: int | None, limits: Limits, *, least: int = 1) -> None:
-    """The client's bound of the output tokens; raises `Refusal`."""
-    if value is not None and not least <= value <= limits.max_output_tokens:
+def check_output(field: str, value: int | None, limits: Limits) -> None:
+    """The client's bound of the output tokens; raises `Refusal`. 0 only computes the prompt; some engines refuse it."""
+    if value is not None and not 0 <= value <= limits.max_output_tokens:
         shown = value if -(10**9) < value < 10**9 else "a huge number"
-        message = f"{field} is {shown}; it must be from {least} to {limits.max_output_tokens}."
+        message = f"{field} is {shown}; it must be from 0 to {limits.max_output_tokens}."
         raise invalid(message, code="invalid_value", param=field)
 
 
@@ -241,34 +222,6 @@ def check_not_empty(field: str, values: object) -> None:
     if not values:
         message = f"{field} is empty; send at least one."
         raise invalid(message, code="invalid_value", param=field)
-
-
-def without_guarded(body: bytes, fields: Guarded) -> tuple[bytes, tuple[str, ...]]:
-    """The body without guarded fields, and the names of those that were removed."""
-    values = _guarded_values(fields)
-    if values == _NONE_GUARDED:
-        return body, ()
-    found = tuple(
-        name for name, value in zip(GUARDED_FIELDS, values, strict=True) if value is not UNSET
-    )
-    return without(body, found), found
-
-
-def members_of(of: bytes) -> dict[str, Raw]:
-    """An object's members, still encoded; raises `Refusal` if there are too many to encode them again."""
-    members = _MEMBERS.decode(of)
-    if len(members) > MAX_MEMBERS:
-        message = f"The body has {len(members)} fields; send at most {MAX_MEMBERS}."
-        raise invalid(message, code="invalid_value")
-    return members
-
-
-def without(body: bytes, names: tuple[str, ...]) -> bytes:
-    """The body without these fields."""
-    members = members_of(body)
-    for name in names:
-        members.pop(name, None)
-    return msgspec.json.encode(members)
 
 
 def splice(body: bytes, member: bytes) -> bytes:
@@ -291,6 +244,5 @@ def with_cache_salt(body: bytes, cache_salt: str) -> bytes:
     return splice(body, _SALT_MEMBER % cache_salt.encode("ascii"))
 
 
-_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")

@@ -12,15 +12,14 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from evenkeel_router.api.fields import COUNT_TOKENS, MESSAGES
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
     check_not_empty,
     check_output,
     input_only,
-    without_guarded,
 )
 from evenkeel_router.api.prompt import (
     TEXT_PARTS,
@@ -30,6 +29,7 @@ from evenkeel_router.api.prompt import (
     check_parts,
     prompt_of_turns,
 )
+from evenkeel_router.api.reading import Reader
 
 
 class _Block(Part):
@@ -43,7 +43,7 @@ class _Message(msgspec.Struct):
     content: str | list[_Block]
 
 
-class _Counted(Guarded, kw_only=True):
+class _Counted(msgspec.Struct, kw_only=True):
     """What `/v1/messages/count_tokens` takes."""
 
     model: str
@@ -57,16 +57,16 @@ class _Messages(_Counted, kw_only=True):
     stream: bool | None = None
 
 
-_COUNTED: Final = msgspec.json.Decoder(_Counted)
-_MESSAGES: Final = msgspec.json.Decoder(_Messages)
+_COUNTED: Final = Reader(_Counted, COUNT_TOKENS)
+_MESSAGES: Final = Reader(_Messages, MESSAGES)
 
 
 def messages(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages`."""
-    fields = _MESSAGES.decode(body)
+    read = _MESSAGES.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     check_output("max_tokens", fields.max_tokens, limits)
     given = _prompt(fields, limits, body)
-    body, stripped = without_guarded(body, fields)
     return Inference(
         body=body,
         text=given.first,
@@ -77,15 +77,15 @@ def messages(body: bytes, limits: Limits) -> Inference:
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
-        stripped=stripped,
+        stripped=read.removed,
         adapter=adapter_of(fields.model, limits),
     )
 
 
 def count_tokens(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages/count_tokens`."""
-    fields = _COUNTED.decode(body)
-    return input_only(body, fields, _prompt(fields, limits, body), text=b"")
+    read = _COUNTED.read(body, limits.allowed_fields)
+    return input_only(read, _prompt(read.fields, limits, read.body), text=b"")
 
 
 def _prompt(fields: _Counted, limits: Limits, body: bytes) -> Prompt:

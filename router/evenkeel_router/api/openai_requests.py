@@ -1,25 +1,25 @@
-"""Requests of OpenAI's completions, chat completions and embeddings: what the router reads of a body, and how it asks for usage. Pure."""
+"""Requests of OpenAI's completions and chat completions: what the router reads of a body, and how it asks for usage. Pure."""
 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.fields import CHAT, COMPLETIONS, NESTED
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
     check_choices,
     check_not_empty,
     check_output,
-    members_of,
     splice,
-    without_guarded,
 )
+from evenkeel_router.api.media_names import unnamed
 from evenkeel_router.api.prompt import (
     Input,
     Message,
@@ -29,6 +29,7 @@ from evenkeel_router.api.prompt import (
     with_extras,
     with_prefix,
 )
+from evenkeel_router.api.reading import Read, Reader, closed, members_of
 
 DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
 _USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
@@ -39,8 +40,8 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _OpenAI(Guarded, kw_only=True):
-    model: str
+class _OpenAI(msgspec.Struct, kw_only=True):
+    model: str | None = None
     n: int | None = None
     max_tokens: int | None = None
     stream: bool | None = None
@@ -49,7 +50,7 @@ class _OpenAI(Guarded, kw_only=True):
 
 
 class _Completions(_OpenAI, kw_only=True):
-    prompt: Input
+    prompt: Input | None = None
     best_of: int | None = None
     suffix: str | None = None
     echo: bool | None = None
@@ -67,24 +68,45 @@ class _Chat(_OpenAI, kw_only=True):
     reasoning_effort: Raw | UnsetType = UNSET
 
 
-class _Embeddings(_OpenAI, kw_only=True):
-    input: Input
+def _with_text_parts(body: bytes) -> bytes:
+    """A chat in which the parts that are strings, as vLLM takes them, are parts of text. Any other body stays as it is."""
+    members = members_of(body)
+    try:
+        messages = _MESSAGES.decode(members.get("messages", b""))
+        for message in messages:
+            content = bytes(message.get("content", b""))
+            if content.startswith(b"["):
+                parts = [bytes(part) for part in _PARTS.decode(content)]
+                texts = [b'{"text":%b}' % part if part[:1] == b'"' else part for part in parts]
+                message["content"] = Raw(b"[%b]" % b",".join(texts))
+    except msgspec.DecodeError:
+        return body  # its reader names the field
+    members["messages"] = Raw(msgspec.json.encode(messages))
+    return msgspec.json.encode(members)
 
 
+_MESSAGES: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+_PARTS: Final = msgspec.json.Decoder(list[Raw])
 _before_messages = attrgetter(
     "tools", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"
 )
 _NOTHING_BEFORE: Final = (UNSET,) * 5
-_COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
-_CHAT: Final = msgspec.json.Decoder(_Chat)
-_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
+_STREAM_OPTIONS: Final = closed(_StreamOptions, NESTED["stream_options"])
+_COMPLETIONS: Final = Reader(_Completions, COMPLETIONS, stream_options=_STREAM_OPTIONS)
+_CHAT: Final = Reader(_Chat, CHAT, mend=_with_text_parts, stream_options=_STREAM_OPTIONS)
 
 
 def completions(body: bytes, limits: Limits) -> Inference:
     """`/v1/completions`."""
-    fields = _COMPLETIONS.decode(body)
+    read = _COMPLETIONS.read(body, limits.allowed_fields)
+    fields = read.fields
     check_output("max_tokens", fields.max_tokens, limits)
-    text = prompt_of_input(fields.prompt, "prompt")
+    if fields.prompt is not None:
+        text = prompt_of_input(fields.prompt, "prompt")
+    elif fields.prompt_embeds is not UNSET:
+        text = Prompt(b"", 0, None)
+    else:
+        raise invalid("prompt is required.", code="missing_required_parameter", param="prompt")
     if fields.suffix or fields.prompt_embeds is not UNSET:
         text = with_extras(text, {"embeds": fields.prompt_embeds}, suffix=fields.suffix or "")
     bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
@@ -93,39 +115,31 @@ def completions(body: bytes, limits: Limits) -> Inference:
         check_choices("best_of", fields.best_of)
         fields.n = max(fields.n or 1, fields.best_of)  # the engine computes all of them
     assumed = fields.max_tokens is None
-    return _openai(
-        body, fields, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo)
-    )
-
-
-def embeddings(body: bytes, limits: Limits) -> Inference:
-    """`/v1/embeddings`."""
-    fields = _EMBEDDINGS.decode(body)
-    fields.stream = None
-    text = prompt_of_input(fields.input, "input")
-    return _openai(body, fields, text, limits, bound=0)
+    return _openai(read, text, limits, bound=bound, assumed=assumed, loose_events=bool(fields.echo))
 
 
 def chat(body: bytes, limits: Limits) -> Inference:
     """`/v1/chat/completions`."""
-    fields = _CHAT.decode(body)
-    # As in SGLang: 0 only computes the prompt, and a max_completion_tokens of 0 counts as not set.
-    check_output("max_tokens", fields.max_tokens, limits, least=0)
-    check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
+    read = _CHAT.read(body, limits.allowed_fields)
+    fields = read.fields
+    # As in SGLang: a max_completion_tokens of 0 counts as not set.
+    check_output("max_tokens", fields.max_tokens, limits)
+    check_output("max_completion_tokens", fields.max_completion_tokens, limits)
     check_not_empty("messages", fields.messages)
     bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt_of_messages(fields.messages, body)
+    text = prompt_of_messages(fields.messages, read.body)
+    if text.names_media:
+        read = unnamed(read, limits, names_media=True)
     before = _before_messages(fields)
     if before == _NOTHING_BEFORE:
-        return _openai(body, fields, text, limits, bound=bound)
+        return _openai(read, text, limits, bound=bound)
     tools = fields.tools is not UNSET
     text = with_prefix(text, before)
-    return _openai(body, fields, text, limits, bound=bound, loose_events=tools)
+    return _openai(read, text, limits, bound=bound, loose_events=tools)
 
 
 def _openai(
-    body: bytes,
-    fields: _OpenAI,
+    read: Read[Any],
     text: Prompt,
     limits: Limits,
     *,
@@ -133,10 +147,10 @@ def _openai(
     assumed: bool = False,
     loose_events: bool = False,
 ) -> Inference:
+    fields, body = read.fields, read.body
     adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
     sequences = (fields.n or 1) * text.prompts
-    body, stripped = without_guarded(body, fields)
     stream = bool(fields.stream)
     options = fields.stream_options
     wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
@@ -158,7 +172,7 @@ def _openai(
         loose_events=loose_events,
         stream=stream,
         wants_usage=wants_usage,
-        stripped=stripped,
+        stripped=read.removed,
         adapter=adapter,
     )
 

@@ -34,6 +34,8 @@ class Part(msgspec.Struct):
 
     type: str = ""
     text: str | None = None
+    uuid: Raw | UnsetType = UNSET
+    """vLLM's name of a medium in its cache, which all tenants share: never sent on."""
 
 
 class Message(msgspec.Struct):
@@ -89,6 +91,8 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """Tokens of the prompts that are token ids; None unless some are."""
     prompts: int = 1
     media: tuple[Media, ...] = ()
+    names_media: bool = False
+    """Whether a part names a medium in the engine's cache."""
 
 
 def prompt_of_messages(messages: list[Message], body: bytes) -> Prompt:
@@ -120,7 +124,13 @@ def prompt_of_messages(messages: list[Message], body: bytes) -> Prompt:
     text = "".join(pieces).encode()
     if contents is None:
         return Prompt(text, len(text), None)
-    return Prompt(text, contents.text_bytes_of(text), None, media=contents.read.media())
+    return Prompt(
+        text,
+        contents.text_bytes_of(text),
+        None,
+        media=contents.read.media(),
+        names_media=contents.names_media,
+    )
 
 
 def _add_parts(  # noqa: PLR0917 - a part of the loop above
@@ -131,7 +141,10 @@ def _add_parts(  # noqa: PLR0917 - a part of the loop above
     body: bytes,
 ) -> RawContents | None:
     """Add the texts of a message's parts. Returns what read those that are no plain text; None: there was none so far."""
-    if any(part.text is None or part.type not in TEXT_PARTS for part in content):
+    if any(
+        part.text is None or part.type not in TEXT_PARTS or part.uuid is not UNSET
+        for part in content
+    ):
         contents = contents or RawContents(body)
         pieces += contents.parts(index, content)
     else:
@@ -145,11 +158,14 @@ class RawContents:
     def __init__(self, body: bytes) -> None:
         self.read = Contents()
         self._messages = _RAW_MESSAGES.decode(body).messages
+        self.names_media = False
+        """Whether a part names a medium in the engine's cache."""
         self._canonical_bytes = 0
         """Bytes of the canonical text of parts that are no plain text."""
 
     def parts(self, index: int, parts: Sequence[Part]) -> list[str]:
         """Canonical texts of the parts of message `index`."""
+        self.names_media = self.names_media or any(part.uuid is not UNSET for part in parts)
         raw = self._messages[index].content
         given = _RAW_LIST.decode(raw) if isinstance(raw, Raw) else []
         return [

@@ -13,14 +13,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.fields import RESPONSES
 from evenkeel_router.api.inference import (
-    Guarded,
     Inference,
     Limits,
     adapter_of,
     check_output,
     splice,
-    without_guarded,
 )
 from evenkeel_router.api.prompt import (
     TEXT_PARTS,
@@ -30,6 +29,7 @@ from evenkeel_router.api.prompt import (
     prompt_of_turns,
     text_of,
 )
+from evenkeel_router.api.reading import Reader
 
 UNSUPPORTED: Final = "unsupported_parameter"
 """OpenAI's code for a feature that the model or the service lacks."""
@@ -63,7 +63,7 @@ class _RawItems(msgspec.Struct):
 _RAW_ITEMS: Final = msgspec.json.Decoder(_RawItems)
 
 
-class _Responses(Guarded, kw_only=True):
+class _Responses(msgspec.Struct, kw_only=True):
     input: str | list[_Item]
     model: str | None = None
     instructions: str | None = None
@@ -77,12 +77,13 @@ class _Responses(Guarded, kw_only=True):
     prompt: Raw | UnsetType = UNSET
 
 
-_RESPONSES: Final = msgspec.json.Decoder(_Responses)
+_RESPONSES: Final = Reader(_Responses, RESPONSES)
 
 
 def responses(body: bytes, limits: Limits) -> Inference:
     """`/v1/responses`."""
-    fields = _RESPONSES.decode(body)
+    read = _RESPONSES.read(body, limits.allowed_fields)
+    fields, body = read.fields, read.body
     check_output("max_output_tokens", fields.max_output_tokens, limits)
     _refuse_state(fields)
     if not isinstance(fields.input, str):
@@ -90,7 +91,6 @@ def responses(body: bytes, limits: Limits) -> Inference:
         _refuse_references(fields.input)
     contents = None if _is_plain(fields) else RawContents(b"{}")
     given = prompt_of_turns(fields.tools, _turns(fields, body, contents), contents)
-    body, stripped = without_guarded(body, fields)
     return Inference(
         body=body if fields.store is not UNSET else splice(body, _NOT_STORED),
         text=given.first,
@@ -101,7 +101,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
         media=given.media,
         loose_events=fields.tools is not UNSET,
         stream=bool(fields.stream),
-        stripped=stripped,
+        stripped=read.removed,
         adapter=adapter_of(fields.model, limits),
     )
 

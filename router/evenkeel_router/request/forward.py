@@ -280,7 +280,7 @@ class Forwarder:
         except (BrokenError, SilenceError) as error:
             raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
         body, read = reply.body, None
-        if body is not None and len(body) > LARGE_ANSWER_BYTES and reply.status == 200:
+        if body is not None and len(body) > LARGE_ANSWER_BYTES:
             read = await read_large(self._large_bodies, admitted, reply, body)
         answer = relay_whole(
             request_state, admitted, request=request, reply=reply, body=body, read=read,

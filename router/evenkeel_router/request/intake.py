@@ -56,6 +56,7 @@ class Intake:
             config.limits.max_output_tokens,
             frozenset(config.adapters),
             frozenset(config.model_aliases),
+            frozenset(config.allow_fields),
         )
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""

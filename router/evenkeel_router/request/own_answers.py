@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 from evenkeel_contract.routerconfig import RouterConfig
@@ -14,11 +15,14 @@ from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, dialect_of
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.transport.client_request import (
-    CompleteReply,
+from evenkeel_router.transport.client_request import CompleteReply, Request
+from evenkeel_router.transport.request_head import (
     HttpSyntaxError,
-    Request,
+    LargeHeadError,
+    LongTargetError,
     TransferCodingError,
+    UnknownMethodError,
+    VersionError,
 )
 
 HEALTH: Final = "/health"
@@ -43,10 +47,16 @@ def health(request: Request, *, draining: bool, in_sync: bool) -> CompleteReply:
 
 def asked_model(request: Request, path: str) -> str:
     """The name in a path below `MODELS`; empty for the list. Raises `Refusal`."""
-    if not path.startswith(MODELS) or request.method not in _READS:
-        message = f"Unknown URL: {request.method} {path[:200]}.{_hint(path)}"
-        raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
+    check_method(request, path)
+    if not is_read(path) or path == HEALTH:
+        raise unknown_url(request, path)
     return path.removeprefix(MODELS).removeprefix("/")
+
+
+def unknown_url(request: Request, path: str) -> Refusal:
+    """The refusal of a path that is not served."""
+    message = f"Unknown URL: {request.method} {path[:200]}.{_hint(path)}"
+    return Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
 
 
 def _hint(path: str) -> str:
@@ -108,6 +118,14 @@ def failed_here(request_state: RequestState, request: Request) -> CompleteReply:
     return own(request_state, request, body, status=500, close=True)
 
 
+def options(request_state: RequestState, request: Request, path: str) -> CompleteReply:
+    """The answer to a question for the methods of a path (RFC 9110, section 9.3.7); raises `Refusal` for an unknown path."""
+    methods = allowed(path)
+    if not methods:
+        raise unknown_url(request, path)
+    return own(request_state, request, b"", headers=[("allow", methods)], close=False)
+
+
 def cross_origin(request_state: RequestState, request: Request, cors: Cors) -> CompleteReply | None:
     """Set the answer's headers for a page of another origin; the answer to its browser's check (CORS)."""
     origin = request.headers.get(_ORIGIN)
@@ -120,7 +138,7 @@ def cross_origin(request_state: RequestState, request: Request, cors: Cors) -> C
 
 
 def not_http(error: HttpSyntaxError) -> Refusal:
-    """The refusal of bytes that are not a request."""
+    """The refusal of bytes that are not a request, with the status that RFC 9110 and 9112 name."""
     if isinstance(error, TransferCodingError):
         return Refusal(
             Outcome.INVALID_REQUEST,
@@ -129,8 +147,76 @@ def not_http(error: HttpSyntaxError) -> Refusal:
             param="transfer-encoding",
             status=HTTPStatus.NOT_IMPLEMENTED,
         )
+    if isinstance(error, UnknownMethodError):
+        return Refusal(
+            Outcome.INVALID_REQUEST,
+            f"The method is not supported ({str(error)[:40]}); use GET or POST.",
+            code="unsupported_method",
+            status=HTTPStatus.NOT_IMPLEMENTED,
+        )
+    if isinstance(error, VersionError):
+        return Refusal(
+            Outcome.INVALID_REQUEST,
+            f"HTTP/{str(error)[:8]} is not supported; use HTTP/1.1.",
+            code="unsupported_http_version",
+            status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+        )
+    if isinstance(error, LongTargetError):
+        return Refusal(
+            Outcome.INVALID_REQUEST,
+            "The path and the query are too long.",
+            code="url_too_long",
+            status=HTTPStatus.REQUEST_URI_TOO_LONG,
+        )
+    if isinstance(error, LargeHeadError):
+        return Refusal(
+            Outcome.INVALID_REQUEST,
+            "The headers are too long, or there are too many.",
+            code="headers_too_large",
+            status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        )
     message = "The request is not valid HTTP; check its request line and its headers."
     return invalid(message, code="invalid_http")
+
+
+ALL_METHODS: Final = "GET, HEAD, POST, PUT, OPTIONS"
+
+
+def known_target(target: str) -> tuple[str, str]:
+    """A target and its path, as the table has them if only escapes or a slash at the end differ."""
+    path, mark, query = target.partition("?")
+    meant = (unquote(path) if "%" in path else path).rstrip("/")
+    if meant in ENDPOINTS or meant in (MODELS, HEALTH):
+        return f"{meant}{mark}{query}", meant
+    return target, path
+
+
+def allowed(path: str) -> str:
+    """The methods of a path, as the header `Allow` has them; empty if there is no such path."""
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return ", ".join((*endpoint.api.methods, "OPTIONS"))
+    if path == "*":
+        return ALL_METHODS
+    return ", ".join((*_READS, "OPTIONS")) if is_read(path) else ""
+
+
+def is_read(path: str) -> bool:
+    """Whether the router answers reads of this path itself."""
+    return path in (MODELS, HEALTH) or path.startswith(f"{MODELS}/")
+
+
+def check_method(request: Request, path: str) -> None:
+    """Raise `Refusal` if the path exists, but not with the method of the request."""
+    methods = allowed(path)
+    if methods and request.method not in methods.split(", "):
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            f"{path[:200]} takes {methods}, not {request.method}.",
+            code="method_not_allowed",
+            status=HTTPStatus.METHOD_NOT_ALLOWED,
+            more=[("allow", methods)],
+        )
 
 
 RETRY_AFTER_S: Final = 1.0

@@ -22,6 +22,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
+from evenkeel_router.api.fields import metric_name
 from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
@@ -55,13 +56,13 @@ from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
     CompleteReply,
-    HttpSyntaxError,
     Request,
     Stream,
     read_body,
     whole_body,
 )
 from evenkeel_router.transport.downstream import yielding
+from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
@@ -119,8 +120,11 @@ class Pipeline:
         """One request."""
         path = request.path
         endpoint = ENDPOINTS.get(path)
-        if endpoint is None and (own := await self._uncounted(request, path)) is not None:
-            return own
+        if endpoint is None:
+            request.target, path = own_answers.known_target(request.target)
+            endpoint = ENDPOINTS.get(path)
+            if endpoint is None and (own := await self._uncounted(request, path)) is not None:
+                return own
         request_state = RequestState(
             self._ids.of(request),
             path if endpoint is not None or path == MODELS else _OTHER_PATH,
@@ -138,17 +142,9 @@ class Pipeline:
         try:
             if self._intake.draining:
                 self._intake.let_in(request)
-            if endpoint is not None and request.method == "POST":
+            if endpoint is not None and request.method in endpoint.api.methods:
                 return await self.infer(request_state, request, endpoint)
-            if is_stored_response(path):
-                self.identify(request_state, request)
-                raise not_stored()
-            name = own_answers.asked_model(request, path)
-            self.identify(request_state, request)
-            models = own_answers.models(
-                name, self._settings.config, started_unix=self._intake.started_unix
-            )
-            return own_answers.own(request_state, request, models, close=self._intake.draining)
+            return self._answered_here(request_state, request, path)
         except Refusal as refusal:
             return self._refused(
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
@@ -160,6 +156,20 @@ class Pipeline:
             return self._fault(request_state, request, fault)
         finally:
             self._finish(request_state)
+
+    def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
+        """The answer to a request that no replica gets; raises `Refusal`."""
+        if request.method == "OPTIONS":
+            return own_answers.options(request_state, request, path)
+        if is_stored_response(request.method, path):
+            self.identify(request_state, request)
+            raise not_stored()
+        name = own_answers.asked_model(request, path)
+        self.identify(request_state, request)
+        models = own_answers.models(
+            name, self._settings.config, started_unix=self._intake.started_unix
+        )
+        return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
         """The answer to a check of the health or to the console; None for all other requests."""
@@ -210,21 +220,21 @@ class Pipeline:
         body = whole_body(request, body_memory, limit_bytes)
         if body is None:
             body = await read_body(
-                request, body_memory, limit_bytes=limit_bytes,
-                timeout_s=self._settings.timing.body_timeout_s,
+                request, body_memory, limit_bytes=limit_bytes, timeout_s=self._settings.timing.body_timeout_s,
             )  # fmt: skip
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
             if held_bytes > SMALL_BYTES and is_large(body):
                 inference = await self._large_bodies.inference(
-                    endpoint, body, intake.limits, content_type, client=client,
-                    block_bytes=self._replicas.fleet.block_bytes,
+                    endpoint, body, intake.limits, content_type, client=client, block_bytes=self._replicas.fleet.block_bytes,
                 )  # fmt: skip
             else:
                 inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
-                self._note_stripped(request, inference)
+                request_state.removed = inference.stripped
+                headers = filter(request.headers.__contains__, _GUARDED)
+                self._totals.stripped.update((*map(metric_name, inference.stripped), *headers))
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
@@ -240,8 +250,7 @@ class Pipeline:
             except PartUsedUp as refusal:
                 with yielding(request.connection):
                     await topped_up(
-                        intake.admission, self._top_up, client, tokens, self._now,
-                        refusal=refusal, sequences=sequences,
+                        intake.admission, self._top_up, client, tokens, self._now, refusal=refusal, sequences=sequences,
                     )  # fmt: skip
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
@@ -307,8 +316,7 @@ class Pipeline:
                     fleet, inference, pages, client.cache_salt
                 )
             match = fleet.match(
-                client.identity, weight=client.weight, text=inference.text, looked_up=looked_up,
-                input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
+                client.identity, weight=client.weight, text=inference.text, looked_up=looked_up, input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
                 pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt, sequences=sequences,
             )  # fmt: skip
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
@@ -380,14 +388,6 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
-
-    def _note_stripped(self, request: Request, inference: Inference) -> None:
-        """Count the fields and headers that clients may not send to an engine; none of them is sent on."""
-        stripped = self._totals.stripped
-        for field in inference.stripped:
-            stripped[field] += 1
-        for name in filter(request.headers.__contains__, _GUARDED):
-            stripped[name] += 1
 
     def _refused(
         self,

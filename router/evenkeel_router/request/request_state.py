@@ -22,6 +22,7 @@ from evenkeel_contract.names import (
     ADAPTER_HEADER,
     CACHE_SALT_HEADER,
     CLIENT_KEY_HEADER,
+    REMOVED_HEADER,
     REQUEST_ID_HEADER,
     SESSION_HEADER,
 )
@@ -32,6 +33,7 @@ from multidict import CIMultiDict, istr
 from evenkeel_router.api.cors import Headers
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.api.fields import shown
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
 from evenkeel_router.api.openai_requests import with_continuous_usage
@@ -141,6 +143,8 @@ class RequestState(msgspec.Struct, eq=False):
     # Identify, parse, admit.
     client: Client | None = None
     totals: ClientTotals | None = None
+    removed: tuple[str, ...] = ()
+    """Fields that were taken out of the body."""
     stream: bool = False
     estimate_tokens: int = 0
     """Input tokens, before the replica reports them: exact where the prompt was tokenised."""
@@ -183,6 +187,9 @@ class RequestState(msgspec.Struct, eq=False):
 
     def reply_headers(self) -> Headers:
         """Headers of every answer to the request."""
+        if self.removed:
+            removed = (REMOVED_HEADER, shown(self.removed))
+            return ((REQUEST_ID_HEADER, self.request_id), *self.cors, removed)
         return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
 
     def attempt_failed(self, why: str) -> None:
@@ -240,7 +247,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             body = with_continuous_usage(body)
         if api.key_in_body:
             body = with_client_key(body, key)
-        lines = _client_lines("" if api.key_in_body else key, cache_salt)
+        lines = _client_lines(key, cache_salt)
         request_id = request_state.upstream_id or request_state.request_id
         lines += f"{REQUEST_ID_HEADER}: {request_id}\r\n"
         if cache_salt and api.salt_in_body:
@@ -259,7 +266,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=4096)
 def _client_lines(key: str, cache_salt: str) -> str:
     """The headers that are the same for nearly all requests of a client."""
-    lines = f"{CLIENT_KEY_HEADER}: {key}\r\n{SESSION_HEADER}: {key}\r\n" if key else ""
+    lines = f"{CLIENT_KEY_HEADER}: {key}\r\n{SESSION_HEADER}: {key}\r\n"
     return f"{lines}{CACHE_SALT_HEADER}: {cache_salt}\r\n" if cache_salt else lines
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
-from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply
+from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_bytes, of_reply
 from evenkeel_router.api.errors import Refusal, rejected_by_replica
 from evenkeel_router.request import own_answers, usage_claims
 from evenkeel_router.request.failures import BUSY_STATUSES, KEY_STATUSES, Cause, FailedAttempt
@@ -13,12 +15,16 @@ from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import CompleteReply, Request
 from evenkeel_router.transport.upstream import Reply
 
+_BYTES: Final = "application/octet-stream"
+
 
 async def read_large(
     large_bodies: LargeBodies, admitted: AdmittedRequest, reply: Reply, body: bytes
 ) -> tuple[Usage | None, int] | None:
     """Usage and bytes of text of a large answer, read beside the loop; None: it has to be read here. Raises `FailedAttempt`."""
     inference = admitted.inference
+    if reply.status != 200 or inference.binary:
+        return None
     try:
         return await large_bodies.answer(
             admitted.endpoint,
@@ -48,12 +54,19 @@ def relay_whole(
     """The client's answer if the replica's answer is no stream; raises `FailedAttempt`. `read`: what `read_large` made of it."""
     status, inference = reply.status, admitted.inference
     api = admitted.endpoint.api
-    content_type = reply.content_type or "application/octet-stream"
+    content_type = reply.content_type or _BYTES
     if status != 200 or body is None:
         raise _no_answer(reply)
+    headers = request_state.reply_headers()
+    is_bytes = inference.binary and content_type.startswith(_BYTES)
+    if is_bytes and reply.metadata:
+        headers = (*headers, ("metadata", reply.metadata))
     try:
-        if read is None:
-            reported, written = of_reply(admitted.endpoint, body, content_type), None
+        written = None
+        if is_bytes:
+            reported = of_bytes(reply.metadata)
+        elif read is None:
+            reported = of_reply(admitted.endpoint, body, content_type)
         else:
             reported, written = read
     except ErrorAnswer as error:
@@ -73,7 +86,7 @@ def relay_whole(
         status=status,
         body=body,
         content_type=content_type,
-        headers=request_state.reply_headers(),
+        headers=headers,
         close=close,
     )
 

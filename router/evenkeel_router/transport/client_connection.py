@@ -14,20 +14,20 @@ from typing import Final, Protocol, cast
 from multidict import CIMultiDict
 
 from evenkeel_router.transport import lingering
-from evenkeel_router.transport.client_request import (
-    Answer,
-    Body,
-    CrowdedOutError,
-    HttpSyntaxError,
-    Request,
-    check_head,
-)
+from evenkeel_router.transport.client_request import Answer, Body, Request
 from evenkeel_router.transport.connection_shares import (
     NO_KEY,
     Closing,
     ConnectionShares,
     Yields,
     party_of,
+)
+from evenkeel_router.transport.request_head import (
+    CrowdedOutError,
+    HttpSyntaxError,
+    LargeHeadError,
+    check_head,
+    origin_target,
 )
 from evenkeel_router.transport.request_parser import MAX_HEADERS, RequestParser
 
@@ -289,17 +289,19 @@ class ClientConnection(RequestParser):
         if self._resumes_body:
             return
         if len(self._headers) > MAX_HEADERS:
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
         self._in_head = False
         self._head_bytes = 0
+        method = parser.get_method().decode()
+        target = self._target.decode("utf-8", "surrogateescape")
         request = self._arriving = Request(
             self,
             Body(self),
-            parser.get_method().decode(),
-            self._target.decode("utf-8", "surrogateescape"),
+            method,
+            target if target.startswith("/") else origin_target(method, target),
             headers,
             parser.should_keep_alive(),
             version == "1.1",

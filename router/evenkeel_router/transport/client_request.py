@@ -24,8 +24,9 @@ from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.transport.body_rate import STEP_BYTES, InSteps
-from evenkeel_router.transport.compression import is_packed, unpacked
+from evenkeel_router.transport.compression import codings, unpacked
 from evenkeel_router.transport.downstream import Downstream, yielding
+from evenkeel_router.transport.request_head import CrowdedOutError, HttpSyntaxError
 from evenkeel_router.transport.upstream import APART_BYTES, Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
@@ -37,20 +38,7 @@ INVALID_BODY: Final = "invalid_body"
 _CONTENT_LENGTH: Final = istr("Content-Length")
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
 _EXPECT: Final = istr("Expect")
-_HOST: Final = istr("Host")
 _TRANSFER_ENCODING: Final = istr("Transfer-Encoding")
-
-
-class HttpSyntaxError(Exception):
-    """The bytes are not an HTTP/1 request."""
-
-
-class TransferCodingError(HttpSyntaxError):
-    """The request uses a transfer coding other than `chunked`."""
-
-
-class CrowdedOutError(HttpSyntaxError):
-    """The connection closes for others while the body arrives."""
 
 
 class Body(Struct, eq=False):
@@ -132,7 +120,7 @@ class Request(Struct, eq=False):
     body: Body
     method: str
     target: str
-    """Path and query, as the client sent them."""
+    """Path and query, as the client sent them; `*` only with OPTIONS."""
     headers: CIMultiDict[str]
     keep_alive: bool = False
     """Whether the client expects the connection to stay open."""
@@ -163,18 +151,6 @@ class Request(Struct, eq=False):
         return _TRANSFER_ENCODING in self.headers or bool(self.content_length)
 
 
-def check_head(version: str, headers: CIMultiDict[str]) -> None:
-    """Raise `HttpSyntaxError` if the router does not serve requests with this head."""
-    if version not in ("1.1", "1.0"):
-        raise HttpSyntaxError(f"HTTP/{version} is not supported")
-    hosts = len(headers.getall(_HOST, ()))
-    if hosts > 1 or (not hosts and version == "1.1"):
-        raise HttpSyntaxError("a request has one Host header")
-    coding = headers.get(_TRANSFER_ENCODING)
-    if coding is not None and coding.lower() != "chunked":
-        raise TransferCodingError(coding)
-
-
 class Memory(Protocol):
     """What bodies hold in memory, for one tenant."""
 
@@ -190,7 +166,8 @@ def whole_body(request: Request, memory: Memory, limit_bytes: int) -> bytes | No
 
     Its length stays reserved: release it. Raises `Refusal`.
     """
-    if not request.body.complete or _CONTENT_ENCODING in request.headers:
+    headers = request.headers
+    if not request.body.complete or _CONTENT_ENCODING in headers or _EXPECT in headers:
         return None
     return _arrived(request, memory, limit_bytes)
 
@@ -203,17 +180,33 @@ async def read_body(
     `timeout_s`: time for the next `STEP_BYTES` of a body, or for its end.
     """
     headers = request.headers
-    packed = _CONTENT_ENCODING in headers and is_packed(headers.getall(_CONTENT_ENCODING))
+    packed = codings(headers.getall(_CONTENT_ENCODING)) if _CONTENT_ENCODING in headers else ()
+    if _EXPECT in headers:
+        _check_expectation(request)
     if request.body.complete:
         body = _arrived(request, memory, limit_bytes)
     else:
         body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)
-    if not packed:
-        return body
-    try:
-        return await _unpack(body, memory, limit_bytes)
-    finally:
-        memory.release(len(body))
+    for _ in packed:
+        whole = body
+        try:
+            body = await _unpack(whole, memory, limit_bytes)
+        finally:
+            memory.release(len(whole))
+    return body
+
+
+def _check_expectation(request: Request) -> None:
+    """Raise `Refusal` for an expectation that no server meets (RFC 9110, section 10.1.1). HTTP/1.0 has none."""
+    given = ", ".join(request.headers.getall(_EXPECT))
+    if request.chunks_allowed and given.strip().lower() not in ("", "100-continue"):
+        raise Refusal(
+            Outcome.INVALID_REQUEST,
+            f"The expectation {given[:40]!r} is not supported; leave the header Expect out.",
+            code="unsupported_expectation",
+            param="expect",
+            status=HTTPStatus.EXPECTATION_FAILED,
+        )
 
 
 def _arrived(request: Request, memory: Memory, limit_bytes: int) -> bytes:
@@ -228,7 +221,7 @@ async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s
     length = request.content_length
     if length is not None and length > limit_bytes:
         raise _too_large(limit_bytes)
-    if request.headers.get(_EXPECT, "").lower() == "100-continue":
+    if _EXPECT in request.headers and request.chunks_allowed:
         # The client waits with its body for this, as curl does above 1 MiB.
         request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:

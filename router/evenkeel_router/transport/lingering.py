@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from evenkeel_router.transport.client_request import HttpSyntaxError, Request
+from evenkeel_router.transport.client_request import Request
+from evenkeel_router.transport.request_head import HttpSyntaxError
 
 LINGER_S: Final = 30.0
 """How long a connection stays open in all for such a rest, as in nginx (`lingering_time`)."""

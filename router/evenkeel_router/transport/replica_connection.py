@@ -64,7 +64,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_active", "_begun", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
         "_feed", "_framed", "_head_bytes", "_headed", "_held", "_is_overdue", "_limit_s", "_loop", "_parser",
         "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_timer", "_transport", "_unfed", "_waiter",
-        "_whole", "answered", "content_type", "idle_since_s", "on_body", "retry_after", "reused", "status", "url",
+        "_whole", "answered", "content_type", "idle_since_s", "metadata", "on_body", "retry_after", "reused", "status", "url",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, timer: SilenceTimer, url: str) -> None:
@@ -99,8 +99,7 @@ class ReplicaConnection(asyncio.Protocol):
         self.answered = False
         self._begun = False  # the reader of a stream found its first content
         self.status = 0
-        self.content_type = ""
-        self.retry_after = ""
+        self.content_type = self.retry_after = self.metadata = ""
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
@@ -347,6 +346,8 @@ class ReplicaConnection(asyncio.Protocol):
             self._framed = True
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        elif name == b"metadata":
+            self.metadata = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

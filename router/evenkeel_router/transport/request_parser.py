@@ -9,7 +9,13 @@ from typing import Final
 import httptools
 from multidict import istr
 
-from evenkeel_router.transport.client_request import HttpSyntaxError, Request
+from evenkeel_router.transport.client_request import Request
+from evenkeel_router.transport.request_head import (
+    HttpSyntaxError,
+    LargeHeadError,
+    LongTargetError,
+    unparsed,
+)
 
 MAX_LINE_BYTES: Final = 8190  # as in Apache (`LimitRequestLine`) and aiohttp
 MAX_HEADERS: Final = 128
@@ -57,11 +63,11 @@ class RequestParser(asyncio.Protocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             own = error.__context__
-            self._fail(own if isinstance(own, HttpSyntaxError) else HttpSyntaxError(str(error)))
+            self._fail(own if isinstance(own, HttpSyntaxError) else unparsed(error, data))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(HttpSyntaxError("the head is too large"))
+                self._fail(LargeHeadError("the head is too large"))
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
@@ -102,7 +108,7 @@ class RequestParser(asyncio.Protocol):
     def on_url(self, part: bytes) -> None:
         self._target += part
         if len(self._target) > MAX_LINE_BYTES:
-            raise HttpSyntaxError("the request line is too long")
+            raise LongTargetError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:  # a trailer
@@ -110,7 +116,7 @@ class RequestParser(asyncio.Protocol):
         if self._is_long and (
             len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
         ):
-            raise HttpSyntaxError("a header is too long, or there are too many")
+            raise LargeHeadError
         self._headers.append(
             (
                 _NAMES.get(name) or _name(name),

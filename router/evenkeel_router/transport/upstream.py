@@ -129,6 +129,10 @@ class Reply(Protocol):
         """The header `Retry-After`; empty if the answer has none."""
 
     @property
+    def metadata(self) -> str:
+        """vLLM's header of that name, which describes an answer of bytes; empty if the answer has none."""
+
+    @property
     def body(self) -> bytes | None:
         """The whole body; None for a stream of events, which `relay` hands over."""
 

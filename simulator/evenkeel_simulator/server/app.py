@@ -61,6 +61,8 @@ def make_app(settings: Settings) -> web.Application:
             web.post("/v1/score", handlers.score),
             web.post("/v1/rerank", handlers.rerank),
             web.put("/v1/rerank", handlers.rerank),
+            web.post("/rerank", handlers.ranking),
+            web.post("/v2/rerank", handlers.ranking),
             web.post("/tokenize", handlers.tokenize),
             web.post("/v1/tokenize", handlers.tokenize),
             web.post("/detokenize", handlers.detokenize),

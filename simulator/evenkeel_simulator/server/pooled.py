@@ -181,6 +181,32 @@ def read_rerank(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     return _read(fields, tuple(query + document for document in documents), answer)
 
 
+def read_ranking(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
+    """Body of `/rerank` and `/v2/rerank`, which vLLM answers as Jina and Cohere do; raises `BadRequest`."""
+    ask, _ = read_rerank(body, context_length)
+    fields = decode(_rerank, body)
+
+    def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
+        found: list[dict[str, Any]] = [
+            {
+                "index": one.index,
+                "document": {"text": fields.documents[one.index]},
+                "relevance_score": relevance(fields.query, fields.documents[one.index]),
+            }
+            for one in requests
+        ]
+        return {
+            "id": f"score-{requests[0].id}",
+            "model": head.model,
+            "usage": _usage(requests),
+            "results": sorted(found, key=lambda one: -float(one["relevance_score"]))[
+                : fields.top_n
+            ],
+        }
+
+    return ask, lambda head: _PooledAnswer(head, answer)
+
+
 def _read(
     fields: _Fields, prompts: tuple[array[int], ...], answer: MakeAnswer
 ) -> tuple[Ask, MakeFormat]:

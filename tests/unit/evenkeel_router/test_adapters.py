@@ -35,7 +35,7 @@ def read(endpoint: Endpoint, body: dict[str, Any]) -> Inference:
 def test_an_adapter_is_named_alone_or_after_the_model(
     endpoint: Endpoint, name: str, prefix: str
 ) -> None:
-    body = BODIES[endpoint] | {"temperature": 0}
+    body = BODIES[endpoint] | {"user": "u"}
     found = read(endpoint, body | {"model": prefix + name})
     assert found.adapter == name
     assert json.loads(found.body) == body | {"model": f"org/m:1:{name}"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_router.api.endpoints import Endpoint, dialect_of
 from evenkeel_router.api.errors import Dialect, Outcome, Refusal
+from evenkeel_router.api.fields import CLOSED, OPEN, metric_name, shown
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.api.prompt import MAX_PARTS, MAX_PROMPTS
 
@@ -24,7 +27,12 @@ SMALLEST: dict[Endpoint, dict[str, Any]] = {
     Endpoint.COUNT_TOKENS: MESSAGES,
     Endpoint.RERANK: {"query": "q", "documents": ["d"]},
     Endpoint.SCORE: {"query": "q", "items": ["d"]},
+    Endpoint.BARE_RERANK: {"query": "q", "documents": ["d"]},
+    Endpoint.V2_RERANK: {"query": "q", "documents": ["d"]},
+    Endpoint.BARE_SCORE: {"queries": "q", "documents": ["d"]},
     Endpoint.CLASSIFY: {"input": "Hi"},
+    Endpoint.BARE_CLASSIFY: {"text": "Hi"},
+    Endpoint.POOLING: {"input": "Hi"},
     Endpoint.TOKENIZE: {"prompt": "Hi"},
     Endpoint.V1_TOKENIZE: {"prompt": "Hi"},
     Endpoint.DETOKENIZE: {"tokens": [1, 2]},
@@ -57,19 +65,21 @@ def heard(body: bytes, content_type: str = FORM) -> Inference:
 
 def test_every_endpoint_has_a_row_and_a_parser() -> None:
     older = {Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS, Endpoint.GENERATE}
-    assert set(SMALLEST) | older | {Endpoint.TRANSCRIPTIONS} == set(Endpoint)
+    forms = {Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS}
+    assert set(SMALLEST) | older | forms == set(Endpoint)
     for endpoint, body in SMALLEST.items():
         assert read(endpoint, body).body
 
 
 @pytest.mark.parametrize("endpoint", SMALLEST)
-def test_fields_of_the_engines_scheduler_are_removed(endpoint: Endpoint) -> None:
-    body = SMALLEST[endpoint] | {"request_id": "HEALTH_CHECK_1", "priority": 9, "x": 1}
+def test_fields_that_are_not_listed_are_removed(endpoint: Endpoint) -> None:
+    body = SMALLEST[endpoint] | {"request_id": "HEALTH_CHECK_1", "priority": 9, "x": 1, "user": "u"}
     inference = read(endpoint, json.dumps(body).encode().replace(b"priority", b"prior\\u0069ty"))
-    assert set(inference.stripped) == {"request_id", "priority"}
+    assert set(inference.stripped) >= {"request_id", "priority", "x"}
     sent = json.loads(inference.body)
     assert sent.pop("store", False) is False
-    assert sent == SMALLEST[endpoint] | {"x": 1}
+    sent.pop("user", None)
+    assert sent == SMALLEST[endpoint]
 
 
 @pytest.mark.parametrize("endpoint", SMALLEST)
@@ -121,8 +131,7 @@ def test_messages_have_one_text_whether_content_is_a_string_or_a_block() -> None
         (Endpoint.RESPONSES, {"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         (Endpoint.RESPONSES, {"conversation": {"id": "conv_1"}}, "unsupported_parameter", "conversation"),
         (Endpoint.RESPONSES, {"input": [{"type": "item_reference", "id": "i"}]}, "unsupported_parameter", "input[0]"),
-        (Endpoint.RESPONSES, {"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),
-        (Endpoint.MESSAGES, {"max_tokens": 0}, "invalid_value", "max_tokens"),
+        (Endpoint.MESSAGES, {"max_tokens": -1}, "invalid_value", "max_tokens"),
         (Endpoint.RESPONSES, {"prompt": {"id": "pmpt_1"}}, "unsupported_parameter", "prompt"),
         (Endpoint.RERANK, {"documents": []}, "invalid_value", "documents"),
         (Endpoint.RERANK, {"documents": ["d"] * (MAX_PROMPTS + 1)}, "invalid_value", "documents"),
@@ -193,16 +202,101 @@ def test_the_text_of_a_response_follows_its_items() -> None:
         (Endpoint.SCORE, {"query": "qq", "items": "a"}, 4 + 3, 1),
         (Endpoint.SCORE, {"text_1": ["a", "b"], "text_2": ["c", "d"]}, 4 * 3, 2),
         (Endpoint.SCORE, {"queries": "a", "documents": ["c"]}, 2 * 3, 1),
+        (Endpoint.SCORE, {"queries": ["a", "b"], "items": ["c", "d"]}, 4 * 3, 2),
+        (Endpoint.SCORE, {"query": [1, 2], "items": [[3], [4, 5]]}, 2 * 2 * 4 + 3 * 4, 2),
+        (Endpoint.BARE_SCORE, {"data_1": "a", "data_2": ["c", "d"]}, 2 * 3 + 2 * 3, 2),
+        (Endpoint.RERANK, {"query": "q", "documents": "d"}, 2 * 3, 1),
     ],
 )
 def test_a_query_counts_once_for_each_document(
     endpoint: Endpoint, body: dict[str, Any], want_bytes: int, want_prompts: int
 ) -> None:
     inference = read(endpoint, body)
-    assert inference.prompt_bytes == want_bytes
+    assert (inference.prompt_bytes, inference.sequences) == (want_bytes, want_prompts)
     assert (inference.max_output_tokens, inference.stream) == (0, False)
-    first = read(endpoint, {name: given if isinstance(given, str) else given[:1] for name, given in body.items()})  # fmt: skip
+    first = read(endpoint, {name: given if isinstance(given, str) or name == "query" else given[:1] for name, given in body.items()})  # fmt: skip
     assert first.text == inference.text
+
+
+PIXELS = "data:image/png;base64," + "A" * 4000
+TURN = {"role": "user", "content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "want"),
+    [
+        (Endpoint.EMBEDDINGS, {"model": "m", "messages": [TURN]}, (1, 0)),
+        (Endpoint.EMBEDDINGS, {"messages": [[TURN], [TURN, TURN]]}, (2, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [TURN]}, (1, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [[TURN], [TURN]]}, (2, 0)),
+        (Endpoint.EMBEDDINGS, {"input": [{"text": "a", "image": PIXELS}, {"text": "b"}]}, (2, 1)),
+        (Endpoint.POOLING, {"messages": [TURN]}, (1, 0)),
+        (Endpoint.POOLING, {"data": {"image": 1}, "task": "plugin"}, (1, 0)),
+        (Endpoint.BARE_CLASSIFY, {"input_ids": [[1, 2], [3]]}, (2, 0)),
+        (Endpoint.BARE_CLASSIFY, {"text": [["a", "b"], ["c", "d"]]}, (2, 0)),
+        (Endpoint.BARE_CLASSIFY, {"text": "a", "image_data": PIXELS}, (1, 1)),
+        (Endpoint.CLASSIFY, {"messages": [TURN]}, (1, 0)),
+        (
+            Endpoint.BARE_RERANK,
+            {"query": "q", "documents": [{"content": [{"type": "image_url", "image_url": {"url": PIXELS}}]}, "d"]},
+            (2, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_prompts_are_read_in_every_shape_that_engines_take(
+    endpoint: Endpoint, body: dict[str, Any], want: tuple[int, int]
+) -> None:
+    inference = read(endpoint, body)
+    images = sum(media.items for media in inference.media)
+    assert (inference.sequences, images) == want
+    assert inference.text
+    assert inference.prompt_bytes < 200, "no medium is text"
+
+
+def test_a_conversation_has_one_prefix_wherever_it_stands() -> None:
+    texts = {
+        read(Endpoint.EMBEDDINGS, body).text
+        for body in (
+            {"messages": [TURN]},
+            {"input": [TURN]},
+            {"input": [[TURN], [TURN]]},
+            {"messages": [[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]]},
+        )
+    }
+    assert len(texts) == 1
+
+
+NAMED = {"type": "image_url", "image_url": {"url": "http://a/b"}, "uuid": "logo"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "member", "value"),
+    [
+        (Endpoint.EMBEDDINGS, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.EMBEDDINGS, "messages", [[{"role": "user", "content": [NAMED]}]]),
+        (Endpoint.EMBEDDINGS, "input", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.POOLING, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.BARE_CLASSIFY, "messages", [{"role": "user", "content": [NAMED]}]),
+        (Endpoint.BARE_RERANK, "documents", [{"content": [NAMED]}, "uuid"]),
+        (Endpoint.BARE_SCORE, "queries", {"content": [NAMED]}),
+    ],
+)
+def test_no_api_lets_a_client_name_a_medium_in_the_engines_cache(
+    endpoint: Endpoint, member: str, value: Any
+) -> None:
+    more = (
+        {"query": "q"}
+        if member == "documents"
+        else {"documents": ["d"]}
+        if member == "queries"
+        else {}
+    )
+    body = json.dumps(more | {member: value}).encode().replace(b'"uuid": ', b'"u\\u0075id": ')
+    inference = read(endpoint, body)
+    assert b"logo" not in inference.body
+    assert inference.stripped == ("messages.uuid",)
+    unnamed = json.loads(json.dumps(value).replace(', "uuid": "logo"', ""))
+    assert json.loads(inference.body) == more | {member: unnamed}
 
 
 STREAMING = {Endpoint.RESPONSES, Endpoint.MESSAGES}
@@ -221,6 +315,29 @@ def test_what_the_model_does_not_compute_has_no_prefix() -> None:
     assert read(Endpoint.DETOKENIZE, {"tokens": [[1, 2], [3]]}).prompt_tokens == 3
     chat = {"messages": [{"role": "user", "content": "Hi"}]}
     assert read(Endpoint.TOKENIZE, chat).prompt_bytes > 2
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS])
+def test_fields_of_a_form_that_are_not_listed_are_cut_out(endpoint: Endpoint) -> None:
+    clean = form(model="m", language="de")
+    for given in (
+        form(priority="1", model="m", odd="2", language="de"),
+        b"preamble\r\n" + form(model="m", language="de", vllm_xargs="{}"),
+    ):
+        inference = endpoint.api.parse(given, LIMITS, FORM)
+        assert inference.body.removeprefix(b"preamble\r\n") == clean
+        assert set(inference.stripped) <= {"priority", "odd", "vllm_xargs"}
+        assert inference.stripped
+    opened = replace(LIMITS, allowed_fields=frozenset(["priority"]))
+    given = form(priority="1", model="m")
+    assert endpoint.api.parse(given, opened, FORM).body == given
+
+
+def test_a_search_over_beams_in_a_form_counts_each_of_them() -> None:
+    assert heard(form(n="5", use_beam_search="true")).sequences == 5
+    assert heard(form(n="many")).sequences == heard(form()).sequences == 1
+    with pytest.raises(Refusal, match="n must be from 1 to"):
+        heard(form(n="9" * 40))
 
 
 def test_a_form_is_sent_as_it_came_and_charged_by_its_bytes() -> None:
@@ -242,7 +359,6 @@ def test_a_form_is_sent_as_it_came_and_charged_by_its_bytes() -> None:
         (form(), "multipart/form-data", "invalid_content_type", "content-type"),
         (form(), 'multipart/form-data; boundary="b\r\nx: y"', "invalid_content_type", "content-type"),
         (form(model="other"), FORM, "model_not_found", "model"),
-        (form(priority="1"), FORM, "invalid_value", "priority"),
         (b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--b--', FORM, "missing_required_parameter", "file"),
         (b"", FORM, "invalid_form", None),
         (b"--b\r\n", FORM, "invalid_form", None),
@@ -273,3 +389,29 @@ def test_a_form_that_cannot_be_served_is_refused(
 )
 def test_errors_are_written_as_the_path_promises(path: str, want: Dialect) -> None:
     assert dialect_of(path) is want
+
+
+def test_no_field_is_both_open_and_closed_but_for_three() -> None:
+    both = {(path, name) for path, names in OPEN.items() for name in names & CLOSED.keys()}
+    assert both == {
+        ("/generate", "input_ids"),
+        ("/classify", "input_ids"),
+        ("/v1/responses", "background"),
+    }
+    assert set(OPEN) == {endpoint.value for endpoint in Endpoint}
+    assert not any(name in names for names in OPEN.values() for name in ROUTER_FIELDS)
+
+
+def test_clients_cannot_make_names_of_metrics_or_break_a_header() -> None:
+    given = ("rid", "x" * 100, "messages.uuid", "a.rid", "sampling_params.priority", "é\r\nx: y")
+    assert [metric_name(name) for name in given] == [
+        "rid",
+        "other",
+        "messages.uuid",
+        "other",
+        "sampling_params.priority",
+        "other",
+    ]
+    assert shown(given) == "rid, messages.uuid, a.rid, sampling_params.priority, ..."
+    assert shown(tuple("abcdefghij")) == "a, b, c, d, e, f, g, h, ..."
+    assert shown(("rid",)) == "rid"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.transport.compression import _SLICE_BYTES, is_packed, unpacked
+from evenkeel_router.transport.compression import _SLICE_BYTES, codings, unpacked
 
 PACKERS = (gzip.compress, zlib.compress)
 
@@ -40,14 +40,21 @@ async def test_a_body_that_is_cut_off_or_goes_on_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("encodings", "packed"),
-    [([], False), (["identity"], False), (["GZIP"], True), ([" deflate "], True)],
+    ("encodings", "want"),
+    [
+        ([], ()),
+        (["identity"], ()),
+        (["GZIP"], ("gzip",)),
+        ([" deflate "], ("deflate",)),
+        (["x-gzip"], ("gzip",)),
+        (["gzip", "deflate, identity"], ("gzip", "deflate")),
+    ],
 )
-def test_an_encoding_is_known_by_its_name(encodings: list[str], packed: bool) -> None:
-    assert is_packed(encodings) is packed
+def test_an_encoding_is_known_by_its_names(encodings: list[str], want: tuple[str, ...]) -> None:
+    assert codings(encodings) == want
 
 
-@pytest.mark.parametrize("encodings", [["br"], ["gzip", "gzip"], ["gzip, identity"]])
+@pytest.mark.parametrize("encodings", [["br"], ["gzip", "br"], ["gzip, " * 4 + "gzip"]])
 def test_another_encoding_is_refused(encodings: list[str]) -> None:
     with pytest.raises(Refusal, match="is not supported"):
-        is_packed(encodings)
+        codings(encodings)

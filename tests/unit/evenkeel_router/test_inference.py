@@ -1,13 +1,15 @@
 """Bodies: what is refused, what is read, and what is sent on in their place."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.inference import MAX_MEMBERS, Inference, Limits, with_client_key
+from evenkeel_router.api.inference import Inference, Limits, with_client_key
 from evenkeel_router.api.prompt import MAX_PARTS
+from evenkeel_router.api.reading import MAX_MEMBERS
 
 LIMITS = Limits(model="m", max_output_tokens=1000)
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -54,10 +56,8 @@ def test_what_is_no_json_object_is_refused(body: bytes, want_code: str) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "body", "want_param", "want_code"),
     [
-        (Endpoint.COMPLETIONS, {"prompt": "a"}, "model", "missing_required_parameter"),
         (Endpoint.COMPLETIONS, {"model": "m"}, "prompt", "missing_required_parameter"),
         (Endpoint.COMPLETIONS, COMPLETION | {"model": 7}, "model", "invalid_type"),
-        (Endpoint.COMPLETIONS, COMPLETION | {"model": None}, "model", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"prompt": 7}, "prompt", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"prompt": []}, "prompt", "invalid_value"),
         (Endpoint.COMPLETIONS, COMPLETION | {"prompt": ["a"] * 2049}, "prompt", "invalid_value"),
@@ -68,7 +68,7 @@ def test_what_is_no_json_object_is_refused(body: bytes, want_code: str) -> None:
             "sampling_params",
             "invalid_value",
         ),
-        (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": "7"}, "max_tokens", "invalid_type"),
+        (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": "many"}, "max_tokens", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": -1}, "max_tokens", "invalid_value"),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": 1001}, "max_tokens", "invalid_value"),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": 10**400}, "max_tokens", "invalid_value"),
@@ -144,7 +144,7 @@ def test_the_error_of_an_unknown_model_repeats_at_most_a_name_s_length() -> None
     [
         (
             Endpoint.COMPLETIONS,
-            b' {"model" : "m",\n"prompt":"a", "odd": [1e400, 2.50, "\\u00e9"]} ',
+            b' {"model" : "m",\n"prompt":"a", "seed": [1e400, 2.50, "\\u00e9"]} ',
         ),
         (Endpoint.CHAT, json.dumps(CHAT | {"max_tokens": 0, "seed": 10**30}).encode()),
         (Endpoint.EMBEDDINGS, b'{"model":"m","input":["a","b"]}'),
@@ -167,8 +167,8 @@ def test_a_body_without_need_of_change_is_forwarded_untouched(
         ({}, {"include_usage": True}),
         ({"stream_options": None}, {"include_usage": True}),
         (
-            {"stream_options": {"include_usage": False, "other": 2.50}},
-            {"include_usage": True, "other": 2.50},
+            {"stream_options": {"include_usage": False, "include_obfuscation": 2.50}},
+            {"include_usage": True, "include_obfuscation": 2.50},
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_the_router_asks_for_the_usage_of_a_stream(
 
 
 def test_usage_is_asked_for_by_a_splice_that_leaves_every_other_byte() -> None:
-    body = b'\n{ "model":"m","prompt":"\\n\\u0022stream_options\\u0022","stream":true, "x":1.50}'
+    body = b'\n{ "model":"m","prompt":"\\n\\u0022stream_options\\u0022","stream":true, "seed":1.50}'
     inference = read(Endpoint.COMPLETIONS, body)
     assert inference.body == b'\n{"stream_options":{"include_usage":true},' + body[2:]
 
@@ -290,9 +290,84 @@ def test_too_many_parts_are_refused_before_they_are_read() -> None:
 
 
 def test_a_body_of_countless_fields_is_not_written_anew() -> None:
-    many = {f"x{number}": 1 for number in range(MAX_MEMBERS)}
-    assert read(Endpoint.COMPLETIONS, COMPLETION | many).stripped == ()
+    many = {f"x{number}": 1 for number in range(MAX_MEMBERS - 2)}
+    assert json.loads(read(Endpoint.COMPLETIONS, COMPLETION | many).body) == COMPLETION
     assert "fields" in refused(Endpoint.COMPLETIONS, COMPLETION | many | {"rid": "a"}).message
+
+
+@pytest.mark.parametrize("name", ["bootstrap_host", "routed_dp_rank", "data_parallel_rank", "odd"])
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.GENERATE])
+def test_only_listed_fields_reach_an_engine_unless_one_is_allowed(
+    endpoint: Endpoint, name: str
+) -> None:
+    clean = {Endpoint.CHAT: CHAT, Endpoint.COMPLETIONS: COMPLETION, Endpoint.GENERATE: GENERATE}
+    body = clean[endpoint] | {name: 1, "rid": "x"}
+    inference = read(endpoint, body)
+    assert json.loads(inference.body) == clean[endpoint]
+    assert inference.stripped == (name, "rid")
+    open_one = replace(LIMITS, allowed_fields=frozenset([name]))
+    opened = endpoint.api.parse(json.dumps(body).encode(), open_one, "")
+    assert json.loads(opened.body) == clean[endpoint] | {name: 1}
+    assert opened.stripped == ("rid",)
+
+
+def test_an_allowed_field_is_open_inside_sampling_params_too() -> None:
+    body = GENERATE | {"sampling_params": {"n": 2, "custom_params": {}, "odd": 1}}
+    open_one = replace(LIMITS, allowed_fields=frozenset(["custom_params"]))
+    opened = Endpoint.GENERATE.api.parse(json.dumps(body).encode(), open_one, "")
+    assert json.loads(opened.body)["sampling_params"] == {"n": 2, "custom_params": {}}
+    assert (opened.stripped, opened.sequences) == (("sampling_params.odd",), 2)
+
+
+@pytest.mark.parametrize("given", [7, 7.0, "7"])
+def test_numbers_are_read_as_engines_read_them_and_sent_as_they_came(given: Any) -> None:
+    body = json.dumps(COMPLETION | {"max_tokens": given, "n": "2", "stream": "true"}).encode()
+    inference = read(Endpoint.COMPLETIONS, body)
+    assert (inference.max_output_tokens, inference.sequences, inference.stream) == (14, 2, True)
+    sent = json.loads(inference.body)
+    assert (sent["max_tokens"], sent["n"], sent["stream"]) == (given, "2", "true")
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
+def test_a_body_may_leave_the_model_out_as_engines_allow(endpoint: Endpoint) -> None:
+    body = {Endpoint.CHAT: CHAT, Endpoint.COMPLETIONS: COMPLETION}[endpoint]
+    for model in ({}, {"model": None}):
+        bare = {name: value for name, value in body.items() if name != "model"} | model
+        assert json.loads(read(endpoint, bare).body) == bare
+
+
+def test_a_completion_of_embeddings_needs_no_prompt() -> None:
+    inference = read(Endpoint.COMPLETIONS, {"model": "m", "prompt_embeds": "A" * 4000})
+    assert [media.kind for media in inference.media] == ["embeds"]
+    assert inference.text
+
+
+def test_a_part_of_a_message_may_be_a_string() -> None:
+    def inference(*parts: Any) -> Inference:
+        return read(Endpoint.CHAT, CHAT | {"messages": [{"role": "user", "content": list(parts)}]})
+
+    text = {"type": "text", "text": "b"}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert inference("a", text).text == inference({"type": "text", "text": "a"}, text).text
+    assert inference("a", image).media == inference(image).media
+    assert json.loads(inference("a", text).body)["messages"][0]["content"] == ["a", text]
+
+
+@pytest.mark.parametrize("kind", [{"type": "image_url"}, {}])
+def test_no_client_names_a_medium_in_the_engines_cache(kind: dict[str, str]) -> None:
+    part = kind | {"text": "a", "image_url": {"url": "http://a/b"}}
+    messages = [
+        {"role": "user", "content": [part | {"uuid": "logo"}, {"type": "text", "text": "b"}]}
+    ]
+    inference = read(Endpoint.CHAT, CHAT | {"messages": messages})
+    assert json.loads(inference.body)["messages"][0]["content"][0] == part
+    assert inference.stripped == ("messages.uuid",)
+
+
+def test_a_search_over_beams_counts_each_of_them() -> None:
+    sampling = {"beam_width": 8, "n": 2, "max_new_tokens": 10}
+    inference = read(Endpoint.GENERATE, GENERATE | {"sampling_params": sampling})
+    assert (inference.sequences, inference.max_output_tokens) == (8, 80)
 
 
 @pytest.mark.parametrize(

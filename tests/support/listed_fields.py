@@ -1,0 +1,37 @@
+"""Which fields of engines and clients the router has classified: those that are in neither of its lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evenkeel_router.api.fields import CLOSED, NESTED, OPEN
+
+NOT_IN_A_BODY = frozenset({"raw_request", "request"})
+"""Parameters of functions that are no field."""
+
+
+def unclassified(
+    python: Path, models: Mapping[str, Sequence[str]], environment: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Path, or member with fields of its own → the names that `models` have there, and the router does not."""
+    done = subprocess.run(
+        # -P: this folder has modules with the names of others.
+        [str(python), "-P", str(Path(__file__).with_name("model_fields.py")), json.dumps(models)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    assert all(len(names) > 1 for names in found.values()), "every model was read"
+    listed = {**OPEN, **NESTED}
+    missing = {
+        place: sorted(set(names) - listed[place] - set(CLOSED) - NOT_IN_A_BODY)
+        for place, names in found.items()
+    }
+    return {place: names for place, names in missing.items() if names}
