@@ -60,7 +60,7 @@ def theirs(name: str, *, replicas: int) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"evenkeel.dev/use": "true"}},
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": LABELS},

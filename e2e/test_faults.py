@@ -63,7 +63,7 @@ def test_a_second_service_does_not_take_the_host_of_the_first(
     with namespace(kubectl, "faults-other") as other:
         other.apply(service("second", host=team.host("first")))
         wait_until(lambda: degraded(other, "second").get("reason") == "HostTaken", "HostTaken")
-        assert f"{team.name}/first" in degraded(other, "second")["message"]
+        assert f"namespace {team.name} (service first)" in degraded(other, "second")["message"]
         with pytest.raises(KubectlError, match="NotFound"):
             other("get", "ingress", "second-router")
         team.answers("first", KEY, 200)

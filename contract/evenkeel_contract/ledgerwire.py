@@ -1,7 +1,7 @@
 """Messages in which routers exchange their ledgers (design R3): `POST /v1/ledger` on the admin port.
 
-The request is a `Digest`, the versions that the asker has. The response has the rows that it lacks, as one or several
-`Delta`. Each may be merged alone, so that a large ledger is written and merged in slices. The response to an empty
+The request is a `Digest`, the versions that the asker has; of accounts only where they may differ, once it has read the other
+router's ledger. The response has the rows that it lacks, as one or several `Delta`. Each may be merged alone, so that a large ledger is written and merged in slices. The response to an empty
 digest is a whole ledger, which stores keep too. A message is one byte of version and MessagePack. In a sequence each
 message follows its length in four bytes, little-endian. `evenkeel_fairshare.ledger` declares the fields: named tuples are
 arrays in MessagePack. A change of them needs a new `LEDGER_VERSION`.
@@ -21,7 +21,9 @@ from evenkeel_fairshare.ledger import Delta, Digest
 from evenkeel_contract.messages import pack, unpack
 
 LEDGER_PATH: Final = "/v1/ledger"
-LEDGER_VERSION: Final = 3
+LEDGER_VERSION: Final = 4
+READABLE_VERSIONS: Final = (3, 4)
+"""Versions of deltas that are read: those of version 3, which stores may hold, lack only fields with defaults."""
 LENGTH_BYTES: Final = 4
 """Length prefix of each message in a sequence."""
 
@@ -48,7 +50,8 @@ def decode_digest(data: bytes) -> Digest:
 def decode_delta(data: bytes) -> Delta:
     """Decode a delta; raises `LedgerMessageError`."""
     what = "a ledger's delta"
-    return unpack(_delta, data, LEDGER_VERSION, what=what, error=LedgerMessageError)
+    version = data[0] if data and data[0] in READABLE_VERSIONS else LEDGER_VERSION
+    return unpack(_delta, data, version, what=what, error=LedgerMessageError)
 
 
 def frame(message: bytes) -> bytes:

@@ -297,6 +297,23 @@ def exposure_takes_what_is_ours(service: FairInferenceService) -> Iterator[Fault
                     yield Fault(path, "is set by Evenkeel; choose another name")
 
 
+# What controllers insert into their own configuration as it is: of ingress-nginx, NGINX, HAProxy (haproxy.org), HAProxy Ingress.
+_CODE: Final = re.compile(r".*-snippets?|(haproxy-)?ingress\.(github\.io|kubernetes\.io)/config-.*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def exposure_annotations_are_code(service: FairInferenceService) -> Iterator[Fault]:
+    exposure = service.spec.exposure
+    for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
+        for key, value in {} if part is None else part.annotations.items():
+            path = f"spec.exposure.{name}.annotations[{show(key)}]"
+            if _CODE.fullmatch(key):
+                message = "is text that the controller adds to its own configuration, which all hosts share; set it in the controller"
+                yield Fault(path, message)
+            elif _CONTROL.search(value):
+                yield Fault(path, "must have no line breaks and no control characters")
+
+
 def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
     limits, qoe = service.spec.router.limits, service.spec.router.qoe
     if limits.max_body_size.whole > 1024**3:
@@ -369,6 +386,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     cap_per_client_is_out_of_range,
     exposed_twice,
     exposure_takes_what_is_ours,
+    exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
 )

@@ -73,6 +73,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
 OPERATOR: Final[tuple[tuple[str, Labels], ...]] = (
     (r"pass_total", Labels("Passes", ("kind", "outcome"), "one for each kind and outcome")),
     (r"pass_seconds", Labels("Duration of passes", ("kind",), "one for each kind")),
+    (r"watch_failing", Labels("Failing watches", ("watch",), "one for each failing watch")),
     (r"write_total", Labels("Writes", ("verb",), "one for each verb")),
     (r"replicas_.*", Labels("Replicas of services", (*SERVICE, "component"), "two for each service")),
     (r"condition", Labels("Conditions of services", (*SERVICE, "type", "status", "reason"), "one for each condition of a service")),

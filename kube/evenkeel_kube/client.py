@@ -162,7 +162,7 @@ class KubeClient:
         return await self._read_if_there(self._path(kind, namespace, name))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
-        """All objects of a kind in a namespace; none where the cluster lacks the API."""
+        """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API."""
         query = {"labelSelector": selector} if selector else {}
         found = await self._read_if_there(self._path(kind, namespace), query) or {}
         # Items of a list do not name their kind.
@@ -208,10 +208,15 @@ class KubeClient:
             if error.status not in (404, 409):
                 raise
 
-    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
-        """The number of replicas that the subresource `/scale` of an object of any kind asks for. Raises `ClusterError`."""
-        found = await self.read(await self._scale_path(api, kind, namespace, name))
-        return int((found.get("spec") or {}).get("replicas") or 0)
+    async def scaled(
+        self, api: str, kind: str, namespace: str, name: str
+    ) -> tuple[Mapping[str, str], int]:
+        """(labels, replicas that it asks for) of an object of any kind with the subresource `/scale`. Raises `ClusterError`."""
+        path = await self._scale_path(api, kind, namespace, name)
+        item = await self.read(path.removesuffix("/scale"))  # the subresource has no labels
+        found = await self.read(path)
+        replicas = int((found.get("spec") or {}).get("replicas") or 0)
+        return item["metadata"].get("labels") or {}, replicas
 
     async def set_scale(
         self, api: str, kind: str, namespace: str, name: str, *, replicas: int
@@ -315,7 +320,8 @@ class KubeClient:
     def _path(self, kind: str, namespace: str, name: str | None = None) -> str:
         found = self._kinds[kind]
         root = "/apis" if "/" in found.api else "/api"
-        path = f"{root}/{found.api}/namespaces/{quote(namespace, safe='')}/{found.plural}"
+        place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
+        path = f"{root}/{found.api}/{place}{found.plural}"
         return path if name is None else f"{path}/{quote(name, safe='')}"
 
 

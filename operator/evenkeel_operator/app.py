@@ -15,11 +15,12 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
+from itertools import chain, repeat
 from random import Random
 from typing import Any, Final
 
@@ -118,7 +119,11 @@ async def _elected(lease: Lease) -> bool:
 async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
     """Lead until a signal (kopf handles signals from here on), or until the lease is lost."""
     leader = Leader(reached, settings)
-    await leader.observer.look_at_apis()
+    try:
+        await leader.observer.look_at_apis()
+    except ClusterError as error:  # `follow_apis` tries again
+        _log.warning("cannot list API groups: %s", error)
+    await leader.observer.list_services(settings.watched_namespaces)
     async with _background(leader.work(), leader.follow_apis(), leader.list_again()):
         keeping = asyncio.create_task(lease.keep())
         # kopf waits at its end for every task that was created after it (docs/design/kubernetes-client.md).
@@ -224,10 +229,7 @@ class Leader:
         """List everything again at intervals, and make a pass over each resource, spread over time."""
         while True:
             await asyncio.sleep(RESYNC_S)
-            try:
-                await self.observer.list_again()
-            except ClusterError as error:
-                _log.warning("cannot list everything again: %s", error)
+            await self.observer.list_again()
             for key in self.store.keys_anywhere(SERVICE, TENANT):
                 self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
 
@@ -300,6 +302,31 @@ def _handler(kind: str, on_event: OnEvent) -> Any:
     return seen
 
 
+WATCH_RETRIES_S: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
+"""Waits between attempts of a watch; the last one repeats."""
+
+
+class Backoffs:
+    """Waits of kopf between attempts of one request.
+
+    A request of a watch is repeated without an end: a right that is missing in one namespace, or an API server that fails, must not end
+    the watches of all others. kopf's own requests end, since it does without some of them. kopf names the tasks of watches.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        task = asyncio.current_task()
+        _, is_watch, watch = ("" if task is None else task.get_name()).partition("watcher for ")
+        further = repeat(WATCH_RETRIES_S[-1]) if is_watch else ()
+        try:
+            for attempt, wait_s in enumerate(chain(WATCH_RETRIES_S, further)):
+                if is_watch and attempt:  # kopf takes the first wait before the first attempt
+                    metrics.WATCH_FAILING.labels(watch).set(1)
+                yield wait_s
+        finally:  # an attempt succeeded, or the watch ended
+            with suppress(KeyError):
+                metrics.WATCH_FAILING.remove(watch)
+
+
 def kopf_settings() -> kopf.OperatorSettings:
     """kopf writes nothing, and watches only objects with the service's label."""
     found = kopf.OperatorSettings()
@@ -307,6 +334,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
     found.queueing.worker_limit = None
+    found.networking.error_backoffs = Backoffs()
     for kind, where in KINDS.items():
         if kind != "Secret":  # tenants' Secrets have labels of their owners
             group, _, version = where.api.rpartition("/")

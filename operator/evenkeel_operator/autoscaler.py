@@ -21,8 +21,9 @@ from typing import Final
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_contract.spec.autoscaling import Prometheus
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient
 
+from evenkeel_operator.cluster.apply import is_lasting, note_of
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
@@ -98,13 +99,22 @@ class Autoscaler:
 
         `activation`: requests wait for the first one. `cordoned`: names of nodes.
         """
-        scaling = decide(state.spec.spec, await self._decision(state, activation=activation))
+        ref = state.scale_target
+        target = (
+            None if ref is None else await self._observer.scale_target(state.key.namespace, ref)
+        )
+        decision = await self._decision(state, activation=activation, target=target)
+        scaling = decide(state.spec.spec, decision)
         if scaling.replicas == 1 and cordoned and not state.is_external:
             scaling = surged(scaling, await state.seen.pods.of(ENGINE_COMPONENT), cordoned)
-        return state.with_scaling(scaling)
+        # No watch reports a label of the target.
+        again_s = INTERVAL_S if isinstance(target, Note) else None
+        return state.with_scaling(scaling, target).due(again_s)
 
-    async def _decision(self, state: PassState, *, activation: bool) -> Decision | None:
-        """The scaler's present decision; None if the service is not to be scaled."""
+    async def _decision(
+        self, state: PassState, *, activation: bool, target: int | Note | None
+    ) -> Decision | None:
+        """The scaler's present decision; None if the service is not to be scaled. `target`: see `Observer.scale_target`."""
         service, seen = state.spec.running, state.seen
         scaling = service.spec.autoscaling if service else None
         if service is None or scaling is None:
@@ -118,7 +128,11 @@ class Autoscaler:
             ready=ready,
             activation=activation,
         )
-        source = await self._source(state.key, scaling.prometheus)
+        if isinstance(target, Note):
+            source: Source | Note = target
+        else:
+            source = await self._source(state.key, scaling.prometheus)
+            live = live if target is None else target
         live = scaling.min_replicas if live is None else live
         return self._decided(state.key, terms, source, live=live)
 
@@ -344,16 +358,23 @@ def _report(task: asyncio.Task[None]) -> None:
 
 async def scale_external(client: KubeClient, state: PassState) -> list[Note]:
     """Set the number of engines that another owner made, through the subresource `/scale` of their owner."""
-    target, scaling, key = state.scale_target, state.scaling, state.key
-    if target is None or scaling.decision is None:
+    target, decision, present, key = (
+        state.scale_target, state.scaling.decision, state.present, state.key
+    )  # fmt: skip
+    if target is None or decision is None or present is None:
+        return []
+    # Without measurements nothing shrinks, whatever the bounds of the spec: the object is not the operator's.
+    replicas = decision.replicas if decision.active else max(decision.replicas, present)
+    if replicas == present:
         return []
     what = f"{target.kind} {target.name}"
     where = (target.api_version, target.kind, key.namespace, target.name)
     try:
-        if await client.scale(*where) != scaling.replicas:
-            _log.info("%s: scale %s to %d", key, what, scaling.replicas)
-            await client.set_scale(*where, replicas=scaling.replicas)
-    except Refused as error:
+        _log.info("%s: scale %s to %d", key, what, replicas)
+        await client.set_scale(*where, replicas=replicas)
+    except ApiError as error:
+        if not is_lasting(error):
+            raise
         message = f"spec.engine.external.scaleTargetRef: {what} cannot be scaled: {error.message}"
-        return [Note(reasons.REFUSED, message)]
+        return [Note(note_of(error).reason, message)]
     return []

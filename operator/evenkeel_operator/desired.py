@@ -86,12 +86,15 @@ class Inputs:
     config_before: RouterConfig | None
     """The routers' present configuration; tenants with an invalid spec keep their part of it."""
     host_taken: Note | None
-    """Why the service may not have an Ingress."""
+    """Why the service may not have an Ingress or HTTPRoute."""
     redis_url: str | Note | None
     """A note: why the Secret with it cannot be used."""
     external_key: str | Note | None
     """The bearer key of engines that another owner made; a note: why its Secret cannot be used."""
     apis: frozenset[str]
+    """Optional kinds that the cluster has and the operator may use."""
+    forbidden: frozenset[str]
+    """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
 
@@ -107,7 +110,7 @@ class Desired:
     available_image: str | None = None
     """The operator's default, if another image is pinned."""
     host_taken: bool = False
-    """Whether another service has the host, so that this one has no Ingress."""
+    """Whether another service has the host, so that this one has no Ingress and no HTTPRoute."""
 
 
 def desired(given: Inputs) -> Desired:
@@ -143,7 +146,7 @@ def desired(given: Inputs) -> Desired:
     )
     available = None if external else available_image(given.service, accepted, given.defaults)
     if given.host_taken is not None:
-        found = tuple(item for item in found if item["kind"] != "Ingress")
+        found = tuple(item for item in found if item["kind"] not in ("Ingress", "HTTPRoute"))
     return Desired(found, tuple(notes), image, available, given.host_taken is not None)
 
 
@@ -202,14 +205,19 @@ def _state(given: Inputs) -> StateConfig:
 
 def _notes(given: Inputs) -> Iterator[Note]:
     spec = given.service.spec
-    if spec.exposure.http_route is not None and "HTTPRoute" not in given.apis:
+    for kind in sorted(given.forbidden):
+        where = f"{KINDS[kind].plural}.{KINDS[kind].group} in namespace {given.service.metadata.namespace}"
+        message = f"The operator has no right to read {where}, so the service has no {kind}."
+        yield Note(reasons.RIGHT_MISSING, message)
+    known = given.apis | given.forbidden
+    if spec.exposure.http_route is not None and "HTTPRoute" not in known:
         yield Note(
             reasons.API_MISSING,
             f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({KINDS['HTTPRoute'].api}). "
             "Install the Gateway API.",
         )
     plain = given.defaults.monitoring.plain_rules
-    if spec.slo != Slo() and "PrometheusRule" not in given.apis and not plain:
+    if spec.slo != Slo() and "PrometheusRule" not in known and not plain:
         yield Note(
             reasons.API_MISSING,
             f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "

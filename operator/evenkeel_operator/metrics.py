@@ -61,6 +61,12 @@ LOOKS_WAITING: Final = Gauge(
     "Services that the built-in scaler queries Prometheus for, every 15 seconds each.",
     registry=REGISTRY,
 )
+WATCH_FAILING: Final = Gauge(
+    "evenkeel_operator_watch_failing",
+    "1 for each watch that the API server refuses or fails, by its objects and namespace. The log has the answer, such as a missing right.",
+    ["watch"],
+    registry=REGISTRY,
+)
 LEADER: Final = Gauge(
     "evenkeel_operator_leader",
     "1 if this process is the leader.",

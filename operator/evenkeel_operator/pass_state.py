@@ -25,6 +25,8 @@ class PassState:
     seen: Observed
     spec: SpecDecision
     scaling: Scaling
+    present: int | None = None
+    """The number that the object of another owner asks for; None if there is none, or it may not be scaled."""
     desired: Desired | None = None
     """All objects to have; None if no valid spec is in use."""
     notes: tuple[Note, ...] = ()
@@ -72,9 +74,11 @@ class PassState:
         scaled = external is not None and spec is not None and spec.autoscaling is not None
         return external.scale_target_ref if external is not None and scaled else None
 
-    def with_scaling(self, scaling: Scaling) -> PassState:
-        """The number of engines to run."""
-        return replace(self, scaling=scaling)
+    def with_scaling(self, scaling: Scaling, target: int | Note | None = None) -> PassState:
+        """The number of engines to run, and what was found of the object that is scaled for another owner."""
+        notes = (target,) if isinstance(target, Note) else ()
+        present = target if isinstance(target, int) else None
+        return replace(self, scaling=scaling, present=present).with_notes(notes)
 
     def with_desired(self, desired: Desired) -> PassState:
         """The objects to have, and what could not be built."""

@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import accepted_name, credentials_name, engine_name
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import KubeClient
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient
 
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
-from evenkeel_operator.cluster.apply import Applier, ApplyResult
+from evenkeel_operator.cluster.apply import Applier, ApplyResult, is_lasting
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, annotations_of
+from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
@@ -43,7 +46,7 @@ from evenkeel_operator.core.workload import all_use_key
 from evenkeel_operator.desired import Inputs, desired
 from evenkeel_operator.pass_state import PassState
 from evenkeel_operator.reported import Reports
-from evenkeel_operator.reporting import Reporter
+from evenkeel_operator.reporting import Failures, Reporter
 from evenkeel_operator.rotation import Rotation
 
 # No watch reports why pods are not ready, so they are listed: first after this time, then each time the duration of
@@ -51,6 +54,9 @@ from evenkeel_operator.rotation import Rotation
 UNSETTLED_S: Final = 15.0
 # Watches miss deletions while they are down, so everything is listed again this often.
 RESYNC_S: Final = 900.0
+# A spec that the API server could not check, for example because a webhook is down, is tried again this soon.
+UNCHECKED_S: Final = 5.0
+UNCHECKED: Final = "could not be checked, so it is not used yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +97,22 @@ class ServicePass:
         )
         self._reports = Reports(self._rotation.ask)
         self._reporter = Reporter(given.store, given.observer, given.applier, clock=given.clock)
+        self._failures = Failures(self._reporter)
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
 
     async def __call__(self, key: Key) -> float | None:
-        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
+        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
+        try:
+            after_s = await self._pass(key)
+        except ClusterError as error:
+            await self._failures.failed(key, error)
+            raise
+        self._failures.ended(key)
+        return after_s
+
+    async def _pass(self, key: Key) -> float | None:
         given = self._deps
         if key.namespace in given.store.terminating:
             self._forget(key)
@@ -140,13 +156,18 @@ class ServicePass:
         if not newest.is_new:
             self._dry_runs.pop(seen.key, None)
             return _state(seen, newest)
-        faults = await self._secret_faults(seen, newest)
+        faults, again_s = await self._secret_faults(seen, newest), None
         if not faults and not newest.faults:
-            faults = await self._try_out(_state(seen, newest))
+            try:
+                faults = await self._try_out(_state(seen, newest))
+            except ApiError as error:
+                if not is_lasting(error):
+                    raise
+                faults, again_s = (Fault("spec", f"{UNCHECKED}: {error.message}"),), UNCHECKED_S
             if not faults:
                 return _state(seen, newest)
         before = with_pods(last_good(seen.raw, accepted), seen.pools, live)
-        return _state(seen, newest.refused(faults, before))
+        return _state(seen, newest.refused(faults, before)).due(again_s)
 
     async def _try_out(self, state: PassState) -> tuple[Fault, ...]:
         """Refusals of the API server, asked once for each spec and again after `RESYNC_S`."""
@@ -185,15 +206,22 @@ class ServicePass:
                 tenants=seen.tenants,
                 roster=roster,
                 config_before=seen.router_config,
-                host_taken=host_taken(seen.raw, self._deps.store.services_anywhere()),
+                host_taken=self._host_taken(seen, service),
                 redis_url=await self._deps.observer.redis_url(service),
                 external_key=await self._deps.observer.external_key(service),
-                apis=self._deps.observer.apis,
+                apis=self._deps.observer.apis - seen.forbidden,
+                forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,
                 replicas=state.scaling.replicas,
             )
         )
         return state.with_desired(built)
+
+    def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
+        """The spec in use counts, also where the newest one asks for no host."""
+        exposed = {**seen.raw, "spec": {"exposure": to_plain(running.spec.exposure)}}
+        others = self._deps.store.services_anywhere()
+        return host_taken(exposed, others, default_class=self._deps.observer.default_class)
 
     async def _credentials(self, seen: Observed) -> Credentials:
         key, stored = seen.key, seen.credentials

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 
@@ -11,14 +12,22 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_kube.client import ClusterError, Refused
 
 from evenkeel_operator import metrics
-from evenkeel_operator.cluster.apply import Applier
+from evenkeel_operator.cluster.apply import Applier, note_of
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import Store
+from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
-from evenkeel_operator.core.status import EventText, Findings, events_for, service_status
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.status import (
+    EventText,
+    Findings,
+    events_for,
+    failed_status,
+    service_status,
+)
 from evenkeel_operator.core.workload import (
     STUCK,
     TIME_FORMAT,
@@ -27,6 +36,8 @@ from evenkeel_operator.core.workload import (
     workload,
 )
 from evenkeel_operator.pass_state import PassState
+
+_log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -64,6 +75,20 @@ class Reporter:
                 await self._applier.emit(state.raw, news, now=now)
         return found
 
+    async def report_failure(self, key: Key, why: Note) -> None:
+        """Write why a pass failed into the status. A failure of that is only logged."""
+        raw = self._store.named(key.kind, key.namespace).items.get(key.name)
+        if raw is None:
+            return
+        now = self._clock()
+        status = failed_status({**raw, "kind": key.kind}, why, now=now.strftime(TIME_FORMAT))
+        try:
+            if await self._applier.write_status(key, raw, status):
+                for news in events_for(raw, status):
+                    await self._applier.emit(raw, news, now=now)
+        except ClusterError as error:
+            _log.warning("%s: cannot report that a pass failed: %s", key, error)
+
     async def _findings(self, state: PassState) -> Findings:
         seen, running = state.seen, state.spec.running
         routers = running.spec.router.count if running else 0
@@ -99,3 +124,21 @@ class Reporter:
         replica_sets = await self._observer.replica_sets(seen.key, component)
         newest = newest_template(replica_sets, deployment)
         return workload(deployment, wanted=wanted, pods=pods, newest=newest)
+
+
+class Failures:
+    """Consecutive failures of passes. A transient one is reported if the next pass fails too."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._failing: set[Key] = set()
+
+    async def failed(self, key: Key, error: ClusterError) -> None:
+        """A pass failed."""
+        if key in self._failing or isinstance(error, Refused):
+            await self._reporter.report_failure(key, note_of(error))
+        self._failing.add(key)
+
+    def ended(self, key: Key) -> None:
+        """A pass ended as it should, or the resource is gone."""
+        self._failing.discard(key)

@@ -6,24 +6,38 @@ from collections.abc import Iterable
 
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
+from evenkeel_kube.client import ClusterError
 
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
 from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies
+from evenkeel_operator.reporting import Failures, Reporter
 
 
 class TenantPass:
     """Passes over InferenceTenants."""
 
     def __init__(self, dependencies: Dependencies) -> None:
-        self._deps = dependencies
+        given = self._deps = dependencies
+        self._failures = Failures(
+            Reporter(given.store, given.observer, given.applier, clock=given.clock)
+        )
         self._parsed: dict[str, dict[tuple[str, int], FairInferenceService | None]] = {}
         """Namespace → uid and generation → the service: reading hundreds for every tenant costs most of a pass."""
 
     async def __call__(self, key: Key) -> float | None:
-        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
+        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
+        try:
+            after_s = await self._pass(key)
+        except ClusterError as error:
+            await self._failures.failed(key, error)
+            raise
+        self._failures.ended(key)
+        return after_s
+
+    async def _pass(self, key: Key) -> float | None:
         dependencies = self._deps
         if key.namespace in dependencies.store.terminating:
             return None

@@ -19,7 +19,7 @@ from evenkeel_fairshare.ledger import (
     tenant_of,
 )
 
-from tests.support.ledger_worlds import ledger
+from tests.support.ledger_worlds import kept, ledger, recounted
 
 CLIENTS = ("ns/t/a", "ns/t/b", "ns/u/c")
 TENANTS = ("ns/t", "ns/u")
@@ -187,6 +187,7 @@ class World:
         for here, _ in self.routers.values():
             for client in CLIENTS:
                 assert here.served(client) <= self.truth(client)
+            assert kept(here) == recounted(here)
 
     def truth(self, client: str) -> float:
         return sum(by_client.get(client, 0.0) for by_client in self.counted.values())

@@ -7,6 +7,7 @@ import math
 import pytest
 from evenkeel_contract import ledgerwire
 from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, decode_digest
+from evenkeel_contract.messages import pack
 from evenkeel_fairshare.ledger import Compactor, Delta, Digest, ReplicaRow
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,9 +146,16 @@ def test_versions_that_are_not_finite_are_refused_and_change_nothing(head: float
     assert content(there) == content(ledger("router-2"))
 
 
+def test_a_store_of_the_version_before_is_read():
+    here, there = full_ledger(), ledger("router-2")
+    for part in here.parts():
+        there.merge(decode_delta(pack(3, part[:-2])))
+    assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+
+
 @pytest.mark.parametrize("decode", [decode_delta, decode_digest])
 def test_another_version_is_refused_by_its_number(decode):
-    with pytest.raises(LedgerMessageError, match="version 4 is not supported"):
-        decode(b"\x04anything")
+    with pytest.raises(LedgerMessageError, match="version 9 is not supported"):
+        decode(b"\x09anything")
     with pytest.raises(LedgerMessageError, match="version missing is not supported"):
         decode(b"")

@@ -11,7 +11,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from evenkeel_contract.names import USE_LABEL
 from evenkeel_kube.client import KubeClient, Overloaded, Refused, Unreachable
+from evenkeel_operator.cluster.observe import INGRESS_CLASSES
 from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]
@@ -30,8 +32,15 @@ class FakeCluster(KubeClient):
         self.fails_after: int | None = None
         """Writes until the connection breaks, right after the last of them was carried out."""
         self.refuses: Callable[[Object], str | None] = lambda _: None
+        self.fails: Callable[[Object], str | None] = lambda _: None
+        """The answer with status 500 to a write, also in a dry run, as of a webhook that is down."""
+        self.forbids: Callable[[str, str], bool] = lambda kind, namespace: False
+        """Whether the right to read a kind in a namespace is missing."""
         self.scales: dict[tuple[str, str, str], int] = {}
         """(apiVersion, kind, name) → replicas that were set through `/scale`."""
+        self.scale_labels: Mapping[str, str] = {USE_LABEL: "true"}
+        """Labels of the objects that are scaled."""
+        self.ingress_classes: list[Object] = []
         self._versions = itertools.count(1)
         self._ours: dict[Where, Object] = {}
         """Annotations of pods that were applied: of what others made, an apply touches nothing else."""
@@ -46,21 +55,21 @@ class FakeCluster(KubeClient):
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         self.reads.append(f"{kind} {name}")
+        self._check_right("get", kind, namespace)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
         self.reads.append(f"{kind} {selector}".rstrip())
+        self._check_right("list", kind, namespace)
         terms = [term.partition("=") for term in selector.split(",") if term]
         return [
             copy.deepcopy(item)
             for (k, n, _), item in self.objects.items()
-            if (k, n) == (kind, namespace) and _matches(item, terms)
+            if k == kind and namespace in ("", n) and _matches(item, terms)
         ]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
-        why = self.refuses(manifest)
-        if why is not None:
-            raise Refused(422, why)
+        self._check_write(manifest)
         if dry_run:
             return manifest
         if manifest["kind"] == "Pod":
@@ -77,9 +86,7 @@ class FakeCluster(KubeClient):
         return self._written(f"apply {found['kind']} {found['metadata']['name']}", found)
 
     async def apply_status(self, manifest: Object) -> Object:
-        why = self.refuses(manifest)
-        if why is not None:
-            raise Refused(422, why)
+        self._check_write({**manifest, "kind": f"{manifest['kind']}/status"})
         found = copy.deepcopy(self.objects[_where(manifest)])
         given = copy.deepcopy(dict(manifest["status"]))
         if manifest["kind"] == "Pod":  # its status has several authors, and so have its conditions
@@ -98,20 +105,38 @@ class FakeCluster(KubeClient):
         self.objects.pop(_where(item), None)
         self._count(f"delete {item['kind']} {item['metadata']['name']}")
 
-    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
-        return self.scales.get((api, kind, name), 0)
+    async def scaled(
+        self, api: str, kind: str, namespace: str, name: str
+    ) -> tuple[Mapping[str, str], int]:
+        return self.scale_labels, self.scales.get((api, kind, name), 0)
 
     async def set_scale(
         self, api: str, kind: str, namespace: str, name: str, *, replicas: int
     ) -> None:
-        why = self.refuses({"kind": kind, "metadata": {"name": name}})
-        if why is not None:
-            raise Refused(403, why)
+        self._check_write({"kind": kind, "metadata": {"name": name}})
         self.scales[api, kind, name] = replicas
         self._count(f"scale {kind} {name}")
 
+    async def read(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        assert path == INGRESS_CLASSES
+        return {"items": self.ingress_classes}
+
     async def kinds_of(self, api: str) -> frozenset[str]:
         return frozenset(kind for kind in self.optional if KINDS[kind].api == api)
+
+    def _check_right(self, verb: str, kind: str, namespace: str) -> None:
+        if self.forbids(kind, namespace):
+            user = "system:serviceaccount:evenkeel-system:evenkeel"
+            message = (
+                f'User "{user}" cannot {verb} resource "{kind}" in the namespace "{namespace}"'
+            )
+            raise Refused(403, f"{kind} is forbidden: {message}")
+
+    def _check_write(self, item: Object) -> None:
+        if (why := self.refuses(item)) is not None:
+            raise Refused(422, why)
+        if (why := self.fails(item)) is not None:
+            raise Overloaded(500, why)
 
     def _apply_to_pod(self, manifest: Object) -> Object:
         where, metadata = _where(manifest), manifest["metadata"]

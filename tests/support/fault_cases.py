@@ -16,6 +16,7 @@ from tests.support.crd_documents import (
     faults_of,
 )
 
+_SNIPPET: Final = "nginx.ingress.kubernetes.io/configuration-snippet"
 _TEMPLATE: Final = "spec.engine.template"
 
 
@@ -48,6 +49,14 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
     "a label of all generated objects": (
         changed(SERVICE, {"spec.exposure.ingress.labels": {"app.kubernetes.io/part-of": "x"}}),
         "spec.exposure.ingress.labels['app.kubernetes.io/part-of']",
+    ),
+    "an annotation that is configuration text": (
+        changed(SERVICE, {"spec.exposure.ingress.annotations": {_SNIPPET: "return 200;"}}),
+        f"spec.exposure.ingress.annotations['{_SNIPPET}']",
+    ),
+    "an annotation of several lines": (
+        changed(SERVICE, {"spec.exposure.ingress.annotations": {"example.com/x": "a\nb"}}),
+        "spec.exposure.ingress.annotations['example.com/x']",
     ),
     "arguments by the back door": (
         _container(args=["--tp=8"]),

@@ -65,6 +65,35 @@ def merged(into: Ledger, kept: Iterable[Delta]) -> Ledger:
     return into
 
 
+def kept(of: Ledger) -> tuple[object, ...]:
+    """What a ledger keeps up to date with every row: service by client; seeds; each replica's service, and what waits and runs there."""
+    at = {
+        name: (one.service, one.waiting, one.running) for name, one in of.replica_accounts.items()
+    }
+    return of.service, of.seeds.promised, of.seeds.unpromised, at
+
+
+def recounted(of: Ledger) -> tuple[object, ...]:
+    """The same, computed from every row."""
+    service = {name: of.closed_totals.client(name).service for name in of.closed_totals.clients}
+    for _, account in of.open_accounts():
+        for name in account.names():
+            service[name] = service.get(name, 0.0) + account.served(name)
+    seeds: dict[bool, dict[str, dict[str, float]]] = {True: {}, False: {}}
+    at = {}
+    for incarnation, account in of.replica_accounts.items():
+        found = {name: account.seed(name) for name in account.names()}
+        found |= {name: account.tenant_seed(name) for name in account.named_tenants()}
+        for name, seed in found.items():
+            if seed:
+                seeds[account.is_promised(name)].setdefault(name, {})[incarnation] = seed
+        rows = [account.row(name) for name in account.clients]
+        waiting = {row.client: row.waiting for row in rows if row.waiting}
+        running = {row.client: row.running for row in rows if row.running}
+        at[incarnation] = sum(row.service for row in rows), waiting, running
+    return {name: total for name, total in service.items() if total}, seeds[True], seeds[False], at
+
+
 def content(of: Ledger) -> dict[str, object]:
     """All that merging joins, in a form that compares; not the heads, which say only what to ask for."""
     return {
@@ -76,7 +105,12 @@ def content(of: Ledger) -> dict[str, object]:
         "closed tenants": _table(of.closed_totals.tenants),
         "folded": of.closed_totals.folded,
         "baselines": of.closed_totals.baselines,
-        "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},
+        "demand": {
+            (router, client): rate
+            for router, demand in of._demand.items()
+            for client in demand.rates
+            if (rate := demand.rate(client))
+        },
         "adopted": {name: rank for name, rank in of.adopted.items() if name != of.router},
     }
 

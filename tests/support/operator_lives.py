@@ -50,7 +50,7 @@ class Operator:
         prometheus: PrometheusClient | None = None,
     ) -> None:
         self.store = Store()
-        observer = Observer(cluster, self.store, any_secret=defaults.any_secret)
+        observer = self.observer = Observer(cluster, self.store, any_secret=defaults.any_secret)
         observer.apis = cluster.optional
         numbers = itertools.count(len(cluster.objects))
         self.now_s = 0.0

@@ -34,12 +34,15 @@ def cluster_rules() -> list[Manifest]:
         # To find the newest revision of a Deployment.
         _rule("apps", ["replicasets"], ["get", "list"]),
         _rule("discovery.k8s.io", ["endpointslices"], READ),
-        # To scale engines that another owner made.
+        # To scale engines that another owner made, if their labels allow it.
+        _rule("apps", ["statefulsets"], ["get"]),
         _rule("apps", ["deployments/scale", "statefulsets/scale"], ["get", "patch"]),
         _rule("inference.networking.k8s.io", ["inferencepools"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
         _rule("", ["nodes"], READ),
+        # To know the default class: an Ingress without a class has it.
+        _rule("networking.k8s.io", ["ingressclasses"], ["list"]),
         # kopf lists the resources that it can watch.
         _rule("", ["namespaces"], READ),
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),

@@ -89,7 +89,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
-# To scale engines that another owner made (spec.engine.external.scaleTargetRef).
+# To scale engines that another owner made, if their labels allow it (spec.engine.external.scaleTargetRef).
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get]
 - apiGroups: [apps]
   resources: [deployments/scale, statefulsets/scale]
   verbs: [get, patch]
@@ -112,6 +115,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]
+# To know the default Ingress class.
+- apiGroups: [networking.k8s.io]
+  resources: [ingressclasses]
+  verbs: [list]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]

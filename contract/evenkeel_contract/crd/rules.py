@@ -65,6 +65,7 @@ def _on_field(field: str, problem: str, *, mirrors: str, rule: str) -> Rule:
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
+    "exposure_annotations_are_code": "checks every entry of unbounded maps, which exceeds CEL's cost budget",
     "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
     "keys_share_a_secret": "compares every pair of up to 1000 keys, which exceeds CEL's cost budget",
     "external_template_is_given": "reads a field without a schema, which CEL cannot",

@@ -108,3 +108,10 @@ class Exposure:
     """HTTPRoute to generate. If not set, there is none."""
     cors: CorsExposure | None = None
     """Requests from web pages. If not set, browsers do not let web pages of other origins read answers."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The DNS names of the Ingress or the HTTPRoute, each once; `status.url` has the first."""
+        if self.ingress is not None:
+            return self.ingress.hosts
+        return () if self.http_route is None else tuple(dict.fromkeys(self.http_route.hostnames))

@@ -215,7 +215,7 @@ class External:
     api_key_secret_ref: SecretKeyRef | None = None
     """Secret entry with the bearer key that the engines require. If not set, routers send no key."""
     scale_target_ref: ScaleTarget | None = None
-    """Object through which `spec.autoscaling` sets the number of replicas. Required with `spec.autoscaling`."""
+    """Object through which `spec.autoscaling` sets the number of replicas. Required with `spec.autoscaling`. Its owner allows this by the label evenkeel.dev/use=true."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -31,7 +31,7 @@ from evenkeel_contract.routerconfig import (
     Weight,
 )
 from evenkeel_contract.spec.autoscaling import Autoscaling
-from evenkeel_contract.spec.exposure import Exposure
+from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.parts import (
     ApiVersion,
     Count,
@@ -370,6 +370,8 @@ class ServiceStatus:
     """Label selector of the engine pods, as text. The HPA reads it."""
     url: Annotated[str, Length(1, 2048)] | None = None
     """Address that clients send requests to."""
+    hosts: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
+    """Hosts of the Ingress or HTTPRoute. No service of another namespace gets them, unless annotation evenkeel.dev/share-host allows it."""
     image: Annotated[str, Length(1, 1024)] | None = None
     """Engine image in use. It stays the same until the spec or annotation evenkeel.dev/upgrade changes it."""
     available_image: Annotated[str, Length(1, 1024)] | None = None

@@ -10,7 +10,7 @@ same quanta. docs/design/0003 proves the bound.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import nan
 
@@ -36,26 +36,16 @@ class Seed:
 
 def carried_balance(ledger: Ledger, client: str, live: Collection[str]) -> float:
     """The carried balance of a client in weighted tokens. Debt is positive."""
-    total = ledger.closed_totals.client(client).carried
-    for incarnation, account in ledger.open_accounts():
-        if incarnation in live:
-            total += account.charged_seed(client, unpromised=ledger.knows_seeds_of(incarnation))
-        else:
-            total += ledger.closing(incarnation).clients.get(client, 0.0)
-    return total
+    left = (ledger.closing(name).clients.get(client, 0.0) for name in ledger.ended(live))
+    charged = ledger.charged_seeds(client, live)
+    return ledger.closed_totals.client(client).carried + sum(charged) + sum(left)
 
 
 def carried_balance_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
     """The carried balance of a tenant in weighted tokens. Debt is positive."""
-    total = ledger.closed_totals.tenant(tenant).carried
-    for incarnation, account in ledger.open_accounts():
-        if incarnation in live:
-            total += account.charged_tenant_seed(
-                tenant, unpromised=ledger.knows_seeds_of(incarnation)
-            )
-        else:
-            total += ledger.closing(incarnation).tenants.get(tenant, 0.0)
-    return total
+    left = (ledger.closing(name).tenants.get(tenant, 0.0) for name in ledger.ended(live))
+    charged = ledger.charged_seeds(tenant, live)
+    return ledger.closed_totals.tenant(tenant).carried + sum(charged) + sum(left)
 
 
 def position(ledger: Ledger, client: str, live: Collection[str]) -> float:
@@ -103,7 +93,7 @@ def promise(
             carried_balance(ledger, client, live),
             ledger.rules,
             ledger.weights.client(client),
-            1 + sum(other.seed(client) is None for other in _others(ledger, incarnation, joiners)),
+            (other.seed(client) is None for other in _others(ledger, incarnation, joiners)),
         )
     tenant_seed = account.tenant_seed(tenant)
     if tenant_seed is None:
@@ -111,10 +101,7 @@ def promise(
             carried_balance_of_tenant(ledger, tenant, live),
             ledger.rules,
             ledger.weights.tenant(tenant),
-            1
-            + sum(
-                other.tenant_seed(tenant) is None for other in _others(ledger, incarnation, joiners)
-            ),
+            (other.tenant_seed(tenant) is None for other in _others(ledger, incarnation, joiners)),
         )
     if not _noted(account, ledger.router, client, seed=seed, tenant_seed=tenant_seed):
         ledger.promised(incarnation, client, seed=seed, tenant_seed=tenant_seed)
@@ -133,15 +120,16 @@ def _noted(
     )
 
 
-def _share(carried: float, rules: CarryRules, weight: float, joiners: int) -> float:
+def _share(carried: float, rules: CarryRules, weight: float, others: Iterable[bool]) -> float:
+    """`others`: of each other joiner, whether it takes a share too."""
+    if not carried:
+        return 0.0
+    joiners = 1 + sum(others)
     # Rounded towards zero, so that a seed stays within the range.
     within = min(max(carried / joiners, -rules.max_credit(weight)), rules.max_debt(weight))
     return float(-int(within))
 
 
-def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> list[ReplicaAccount]:
-    return [
-        ledger.replica_accounts.get(joiner) or ReplicaAccount()
-        for joiner in set(joiners)
-        if joiner != incarnation
-    ]
+def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> Iterator[ReplicaAccount]:
+    for joiner in set(joiners) - {incarnation}:
+        yield ledger.replica_accounts.get(joiner) or ReplicaAccount()

@@ -133,7 +133,7 @@ def close(
         tenants[tenant] = _Last(before.deficit - since, before.seed, before.queued or queued)
     if not unpromised:
         for tenant, last in tenants.items():
-            if not account.is_promised_to_tenant(tenant):
+            if not account.is_promised(tenant):
                 tenants[tenant] = replace(last, seed=0.0)
     clients: dict[str, float] = {}
     for members in levels.values():

@@ -31,9 +31,7 @@ from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     NORMALISED,
-    RUNNING,
     SEED,
-    WAITING,
     ReplicaAccount,
     tenant_of,
 )
@@ -96,8 +94,12 @@ class Compactor:
         written = False
         try:
             draft = yield from self._draft(foldable, touched, live, now_s)
-            closed_totals = yield from draft.written(Rank(rank.height + 1, ledger.router), foldable)
-            if ledger.closed_totals.rank == rank:
+            closed_totals = yield from draft.written(Rank(rank.height + 1, ledger.router))
+            # A version that lacks a late change of an account would lose it.
+            late = any(
+                ledger.replica_accounts[name].changes != n for name, n in draft.folded.items()
+            )
+            if ledger.closed_totals.rank == rank and not late:
                 self._publish(closed_totals, draft.forgotten)
                 written = True
         finally:
@@ -140,13 +142,15 @@ class Compactor:
             draft.given[tenant] = draft.given.get(tenant, 0.0) + amount
         for name in foldable:
             # Every member has closed it, so it no longer changes.
+            account = ledger.replica_accounts[name]
+            draft.folded[name] = account.changes
             closing = yield from ledger.closing_steps(name)
-            yield from draft.fold(ledger.replica_accounts[name], closing)
+            yield from draft.fold(account, closing)
         yield from self._mark_activity(draft, touched, live, now_s)
         yield from self._age_out(draft, live, now_s)
         return draft
 
-    def _publish(self, closed_totals: ClosedTotals, forgotten: list[str]) -> None:
+    def _publish(self, closed_totals: ClosedTotals, forgotten: dict[str, float]) -> None:
         """Replace the closed totals in one step: peers must not get a half written version."""
         ledger = self._ledger
         first = ledger.closed_totals.rank == NOTHING_CLOSED
@@ -154,7 +158,7 @@ class Compactor:
         closed_totals.baselines = frozenset(older) - closed_totals.folded.keys()
         ledger.closed_totals = closed_totals
         ledger.adopted[ledger.router] = closed_totals.rank
-        ledger.stale.update(forgotten)  # their tenants' rows now contain their service
+        ledger.grow({name: -service for name, service in forgotten.items()})
 
     def _take_over(self, now_s: float) -> Generator[None, None, None]:
         closed_totals = self._ledger.closed_totals
@@ -178,8 +182,7 @@ class Compactor:
         working: set[str] = set()
         for name, account in list(self._ledger.open_accounts()):
             if name in incarnations:
-                working.update(account.clients.positive(WAITING))
-                working.update(account.clients.positive(RUNNING))
+                working.update(account.waiting, account.running)
                 yield
         return working
 
@@ -244,11 +247,7 @@ class Compactor:
 
 def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
     """Whether the client has a seed at a live incarnation: closed totals contain the debt or credit behind it."""
-    return any(
-        account.charged_seed(client, unpromised=ledger.knows_seeds_of(name))
-        for name, account in ledger.open_accounts()
-        if name in live
-    )
+    return any(ledger.charged_seeds(client, live))
 
 
 class QuantaSeen:
@@ -315,7 +314,10 @@ class Draft:
         self.clients: dict[str, ClosedRow] = {}
         """Client → its row in the next version, if it changes."""
         self.given = dict(closed_totals.given)
-        self.forgotten: list[str] = []
+        self.folded: dict[str, int] = {}
+        """Incarnation that is added → the number of its changes when that began."""
+        self.forgotten: dict[str, float] = {}
+        """Client that is aged out → its service, which its tenant's row now contains."""
         self._tenants: dict[str, ClosedRow] = {}
 
     def client(self, client: str) -> ClosedRow:
@@ -350,11 +352,11 @@ class Draft:
 
     def forget(self, client: str) -> None:
         """Age a client out. Its service goes to its tenant."""
-        self._add_to_tenant(tenant_of(client), self.client(client).service, 0.0)
+        service = self.forgotten[client] = self.client(client).service
+        self._add_to_tenant(tenant_of(client), service, 0.0)
         self.clients.pop(client, None)
-        self.forgotten.append(client)
 
-    def written(self, rank: Rank, folded: list[str]) -> Generator[None, None, ClosedTotals]:
+    def written(self, rank: Rank) -> Generator[None, None, ClosedTotals]:
         """The next closed totals."""
         closed_totals, n = self.closed_totals.copy(), 0
         for table, rows in (
@@ -369,7 +371,7 @@ class Draft:
         closed_totals.clients.drop(self.forgotten)
         closed_totals.dropped.update(dict.fromkeys(self.forgotten, rank.height))
         closed_totals.given = self.given
-        closed_totals.folded.update(dict.fromkeys(folded, rank.height))
+        closed_totals.folded.update(dict.fromkeys(self.folded, rank.height))
         closed_totals.rank = rank
         closed_totals.lineage.append(rank)
         closed_totals.prune()

@@ -1,7 +1,8 @@
 """The ledger: one router's record of the service of all clients, merged with the records of its peers (R3).
 
-Peers pull: a router sends its `Digest`, gets the `Delta` of what it lacks and merges it. There is no state per peer and no
-acknowledgement, so lost, repeated or late messages do no harm.
+Peers pull: a router sends its `Digest`, gets the `Delta` of what it lacks and merges it. There is no acknowledgement, so lost,
+repeated or late messages do no harm. The asker remembers how far it has read each peer's ledger (`Progress`), so that an exchange
+costs what changed; without it, it sends the versions of all accounts.
 
 State = closed totals × replica accounts × demand × the version of closed totals at each router. Closed totals are a chain, and all
 other parts merge by maximum, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
@@ -14,10 +15,12 @@ routers may differ for a while without changing each other's state.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from math import isfinite
-from typing import Final, NamedTuple
+from collections.abc import Set as AbstractSet
+from math import floor
+from typing import Final
 
+from evenkeel_fairshare.ledger.account_deltas import ReplicaAccountDelta, ReplicaAccountDigest
+from evenkeel_fairshare.ledger.changes import Changes, Demand, Seeds
 from evenkeel_fairshare.ledger.closed_totals import (
     NOTHING_CLOSED,
     ClosedTotals,
@@ -32,53 +35,27 @@ from evenkeel_fairshare.ledger.closing import (
     close,
     finish,
 )
-from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
+from evenkeel_fairshare.ledger.exchange import (
+    NO_PROGRESS,
+    NO_VERSIONS,
+    Delta,
+    DemandDelta,
+    Digest,
+    Progress,
+    check_finite,
+)
 from evenkeel_fairshare.ledger.replica_account import (
     PROMISED,
     SERVICE,
+    Grown,
     ReplicaAccount,
-    ReplicaAccountDelta,
-    ReplicaAccountDigest,
     ReplicaRow,
     RouterAccount,
     tenant_of,
 )
 
-
-class DemandDelta(NamedTuple):
-    """Requested rates that one router measured and that changed after version `base`."""
-
-    router: str
-    base: float
-    head: float
-    rates: Rows
-
-
-class Digest(NamedTuple):
-    """The versions that a router has: the question of an exchange."""
-
-    replica_accounts: dict[str, ReplicaAccountDigest]
-    closed_totals: Rank
-    demand: dict[str, float]
-    adopted: dict[str, Rank]
-
-
-class Delta(NamedTuple):
-    """The rows that the asker lacks: the answer of an exchange. For an empty digest it is the whole ledger."""
-
-    router: str
-    members: tuple[str, ...]
-    """Routers of the service according to this router, itself included."""
-    live: tuple[str, ...]
-    """Incarnations that the router takes for alive."""
-    replica_accounts: tuple[ReplicaAccountDelta, ...]
-    closed_totals: ClosedTotalsDelta | None
-    demand: tuple[DemandDelta, ...]
-    adopted: dict[str, Rank]
-
-
-NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
-"""The digest of an asker that has nothing: it gets the whole ledger."""
+ROUNDING: Final = 1e-9
+"""A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
 
 
 class Ledger:
@@ -100,13 +77,25 @@ class Ledger:
         """Router → its `members`, as it reported them itself."""
         self.live: frozenset[str] = frozenset()
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
+        self._changes = Changes()
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
+        self.live_changes = 0
+        """Number of changes of `live_of`."""
         self.touched: set[str] = set()
         """Clients with a changed row since the last closed totals; `compaction` empties it."""
-        self.stale: set[str] = set()
-        """Clients with a changed row since the last `ServiceIndex.refresh`, which empties it."""
-        self._demand: dict[str, _Demand] = {}
+        self.service: dict[str, float] = {}
+        """S_i by client: weighted tokens over all incarnations, ended ones included (R3). No zeros."""
+        self._grown: Grown = {}
+        """Client → what its service grew by since the last call of `grown`."""
+        self.seeds = Seeds()
+        self._arrivals = 0
+        """Number of accounts that were added or removed."""
+        self._parted: tuple[object, ...] = ()
+        """State that `_parts` are of."""
+        self._parts: tuple[AbstractSet[str], AbstractSet[str]] = frozenset(), frozenset()
+        """Incarnations with an open account: those that are alive, and the others."""
+        self._demand: dict[str, Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
 
     # Input.
@@ -115,8 +104,13 @@ class Ledger:
         self, incarnation: str, *, since: float, sequence: float, rows: Iterable[ReplicaRow]
     ) -> None:
         """Take a replica's report: all changes after `since`, up to `sequence`."""
-        changed = self._account_of(incarnation).observe(since=since, sequence=sequence, rows=rows)
-        self._touch(changed)
+        account = self._account_of(incarnation)
+        before = account.head
+        grown = account.observe(since=since, sequence=sequence, rows=rows)
+        self._count(incarnation, grown)
+        self._note_seeds(incarnation, grown, {*map(tenant_of, grown)})
+        if grown or account.head != before:
+            self._changes.note(incarnation)
 
     def sequence(self, incarnation: str) -> float:
         """The next `since` for the replica: every change up to this sequence number is here."""
@@ -131,30 +125,36 @@ class Ledger:
         row[0], row[PROMISED] = own.head, seed
         own.clients.put(client, row)
         own.tenants.put(tenant_of(client), (own.head, tenant_seed))
+        self._note_seeds(incarnation, (client,), (tenant_of(client),))
 
     def received(self, incarnation: str, client: str, service: float) -> None:
         """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
-        rest = account.received(self.router, client, service)
-        self.touched.add(client)
-        self.stale.add(client)
-        if rest:
-            self.stale.add(rest)
+        self._count(incarnation, account.received(self.router, client, service))
+        self._changes.note(incarnation)
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""
         self._account_of(incarnation).mark(self.router)
+        self._changes.note(incarnation)
 
     def closed(self, incarnation: str) -> None:
         """The incarnation is gone and this router has no open request there. This is final: no other call may follow."""
         self._account_of(incarnation).close(self.router)
+        self._changes.note(incarnation)
 
-    def requested(self, rates: Mapping[str, float]) -> None:
-        """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`)."""
-        mine = self._demand.setdefault(self.router, _Demand())
-        mine.head += 1
+    def requested(self, rates: Mapping[str, float], *, part: float = 1.0) -> None:
+        """Requested service of clients at this router, weighted tokens per second (`DemandMeter.rates`).
+
+        `part`: how much of a round is published with this call; it rises to 1. A client that is missing in three rounds requests
+        nothing any more, and its row is dropped.
+        """
+        mine = self._demand.setdefault(self.router, Demand())
+        version = floor(mine.head) + part
+        mine.head = version if version > mine.head else version + 1
         for client, rate in rates.items():
             mine.rates.put(client, (mine.head, rate))
+        mine.drop_stale()
 
     # Figures.
 
@@ -174,6 +174,23 @@ class Ledger:
             and incarnation not in self.closed_totals.baselines
         )
 
+    def charged_seeds(self, name: str, live: Collection[str]) -> Iterator[float]:
+        """The seeds of a client or tenant at open live incarnations that came out of its carried balance (R8). No zeros."""
+        alive, _ = self._parts_of(live)
+        yield from self.seeds.of(name, alive, self.knows_seeds_of)
+
+    def ended(self, live: Collection[str]) -> AbstractSet[str]:
+        """Incarnations with an open account that are not alive."""
+        return self._parts_of(live)[1]
+
+    def _parts_of(self, live: Collection[str]) -> tuple[AbstractSet[str], AbstractSet[str]]:
+        state = self._arrivals, self.closed_totals.rank, live
+        if not isinstance(live, frozenset) or self._parted != state:
+            accounts = {name for name, _ in self.open_accounts()}
+            alive = accounts.intersection(live)
+            self._parted, self._parts = state, (alive, accounts - alive)
+        return self._parts
+
     def clients(self) -> set[str]:
         """Every client in closed totals or in an open account."""
         return set(self.closed_totals.clients).union(
@@ -182,17 +199,27 @@ class Ledger:
 
     def served(self, client: str) -> float:
         """S_i: the service of a client over all incarnations, ended ones included (R3). Weighted tokens."""
-        total = self.closed_totals.clients.cell(client, SERVICE)
-        for _, account in self.open_accounts():
-            total += account.served(client)
-        return total
+        return self.service.get(client, 0.0)
+
+    def counted(self) -> dict[str, float]:
+        """`service` as it was at the last call of `grown`."""
+        counted = self.service.copy()
+        for client, more in self._grown.items():
+            _add(counted, client, -more)
+        return counted
+
+    def grown(self) -> Grown:
+        """Client → what its service grew by since the last call (design §7).
+
+        Negative for a client that was aged out: its service moved to its tenant.
+        """
+        grown, self._grown = self._grown, {}
+        return grown
 
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: the requested service of a client at all `routers`, weighted tokens per second (design §6)."""
         return sum(
-            demand.rates.cell(client, 1)
-            for router, demand in self._demand.items()
-            if router in routers
+            demand.rate(client) for router, demand in self._demand.items() if router in routers
         )
 
     def closing(self, incarnation: str) -> Closing:
@@ -212,21 +239,34 @@ class Ledger:
 
     # Exchange.
 
-    def digest(self) -> Digest:
-        """The question to a peer."""
+    def digest(self, of: Progress = NO_PROGRESS) -> Digest:
+        """The question to a peer. `of`: how far this router has read that peer's ledger."""
+        self._changes.number(self.live)
+        names: Iterable[str] = self.replica_accounts
+        if of.router:
+            # What changed here may have changed there too, as reports do. So the peer needs not ask for it.
+            of.listed.update(self._changes.since(of.own_revision))
+            names = of.listed
+            of.own_revision = self._changes.revision
+        nothing = ReplicaAccount()
         return Digest(
             replica_accounts={
-                name: account.digest() for name, account in self.replica_accounts.items()
+                name: self.replica_accounts.get(name, nothing).digest() for name in names
             },
             closed_totals=self.closed_totals.rank,
             demand={router: demand.head for router, demand in self._demand.items()},
             adopted=dict(self.adopted),
+            router=of.router,
+            revision=of.revision,
         )
 
     def delta(self, has: Digest = NO_VERSIONS) -> Delta:
         """The answer to a peer's digest; the whole ledger without one."""
-        accounts = (self._account_delta(name, has) for name in self.replica_accounts)
-        return self._rest(has, tuple(account for account in accounts if account is not None))
+        names, rest = self._answer(has)
+        accounts = (self._account_delta(name, has) for name in names)
+        return rest._replace(
+            replica_accounts=tuple(account for account in accounts if account is not None)
+        )
 
     def parts(self, has: Digest = NO_VERSIONS, *, rows: int = 2000) -> Iterator[Delta]:
         """The answer of `delta` in parts of about `rows` rows. Each part may be merged alone.
@@ -234,12 +274,15 @@ class Ledger:
         The ledger may change between two parts. Closed totals come last: they contain every account that was
         compacted meanwhile. The receiver skips an account that is in a part and in the closed totals.
         """
-        nothing = Delta(self.router, self._members(), tuple(self.live), (), None, (), {})
-        for name in list(self.replica_accounts):
+        names, began = self._answer(has)
+        nothing = Delta(self.router, self._members(), None, (), None, (), {})
+        for name in names:
             account = self._account_delta(name, has) if name in self.replica_accounts else None
             for part in account.split(rows) if account is not None else ():
                 yield nothing._replace(replica_accounts=(part,))
-        yield self._rest(has, ())
+        _, rest = self._answer(has)
+        # The accounts are as they were when the answer began, or newer.
+        yield rest._replace(revision=began.revision, unknown=began.unknown)
 
     def _members(self) -> tuple[str, ...]:
         return tuple(sorted(self.members))
@@ -248,21 +291,30 @@ class Ledger:
         # An asker with closed totals of that height and without the account has removed it. If it got the account
         # back, the two routers would return it to each other without end. (Closed totals of another lineage may
         # lack the account: one of the two wins, and then the asker's contain the account or these no longer do.)
+        nothing = ReplicaAccountDigest(0.0, {}, frozenset())
+        versions = has.replica_accounts.get(name, nothing)
         if (
-            name not in has.replica_accounts
+            versions == nothing
             and self.closed_totals.folded.get(name, has.closed_totals.height + 1)
             <= has.closed_totals.height
         ):
             return None
-        nothing = ReplicaAccountDigest(0.0, {}, frozenset())
-        return self.replica_accounts[name].delta(name, has.replica_accounts.get(name, nothing))
+        return self.replica_accounts[name].delta(name, versions)
 
-    def _rest(self, has: Digest, accounts: tuple[ReplicaAccountDelta, ...]) -> Delta:
-        return Delta(
+    def _answer(self, has: Digest) -> tuple[list[str], Delta]:
+        """The accounts to compare with a digest, and the answer without them."""
+        self._changes.number(self.live)
+        names, unknown, since = list(self.replica_accounts), [], 0
+        if has.router:
+            since = has.revision if has.router == self.router else 0
+            changed = self._changes.since(since)
+            names = [name for name in changed if name in has.replica_accounts]
+            unknown = [name for name in changed if name not in has.replica_accounts]
+        return names, Delta(
             router=self.router,
             members=self._members(),
-            live=tuple(self.live),
-            replica_accounts=accounts,
+            live=tuple(self.live) if self._changes.live_revision > since else None,
+            replica_accounts=(),
             closed_totals=self.closed_totals.delta(has.closed_totals),
             demand=tuple(
                 DemandDelta(router, base, demand.head, demand.rates.since(base))
@@ -274,39 +326,67 @@ class Ledger:
                 for router, rank in self.adopted.items()
                 if rank > has.adopted.get(router, Rank(-1))
             },
+            revision=self._changes.revision,
+            unknown=tuple(unknown),
         )
 
     def merge(self, delta: Delta) -> None:
         """Merge a peer's delta. Raises `ValueError` if a part of it is malformed."""
-        _check_finite(delta)
+        check_finite(delta)
         for account in delta.replica_accounts:
-            self._touch(self._account_of(account.incarnation).merge(account))
+            grown = self._account_of(account.incarnation).merge(account)
+            self._count(account.incarnation, grown)
+            self._note_seeds(account.incarnation, grown, account.named_tenants())
+            self._changes.note(account.incarnation)
         for theirs in delta.demand:
-            demand = self._demand.setdefault(theirs.router, _Demand())
+            demand = self._demand.setdefault(theirs.router, Demand())
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
+            demand.drop_stale()
         self.members_of[delta.router] = frozenset(delta.members)
-        self.live_of[delta.router] = frozenset(delta.live)
+        if delta.live is not None:
+            self.live_of[delta.router] = frozenset(delta.live)
+            self.live_changes += 1
         for router, rank in delta.adopted.items():
             self.adopted[router] = max(rank, self.adopted.get(router, rank))
-        if (
-            delta.closed_totals is not None
-            and (newer := self.closed_totals.adopt(delta.closed_totals)) is not None
-        ):
-            # Compaction moves service and keeps sums; only ageing or another lineage changes them.
-            whole = delta.closed_totals.base is None
-            self._touch(
-                {*self.closed_totals.clients, *newer.clients}
-                if whole
-                else delta.closed_totals.dropped
-            )
-            self.closed_totals = newer
-            self.adopted[self.router] = newer.rank
+        if delta.closed_totals is not None:
+            self._adopt(delta.closed_totals)
+
+    def _adopt(self, delta: ClosedTotalsDelta) -> None:
+        """Take over another router's closed totals. Service of the accounts that they contain moves there; sums stay."""
+        before = self.closed_totals
+        whole = delta.base is None
+        names = (
+            {*before.clients, *delta.clients.names}
+            if whole
+            else {*delta.clients.names, *delta.dropped}
+        )
+        grown = {name: -before.clients.cell(name, SERVICE) for name in names}
+        counted = {name for name, _ in self.open_accounts()}
+        newer = before.adopt(delta)
+        if newer is None:
+            return
+        self.closed_totals = newer
+        self.adopted[self.router] = newer.rank
+        for name in names:
+            grown[name] += newer.clients.cell(name, SERVICE)
+        counts = {name for name, _ in self.open_accounts()}
+        for incarnation in counted ^ counts:
+            account, sign = self.replica_accounts[incarnation], 1 if incarnation in counts else -1
+            for name in account.names():
+                grown[name] = grown.get(name, 0.0) + sign * account.served(name)
+        # Compaction moves service and keeps sums; only ageing or another lineage changes them.
+        self.touched.update(names if whole else delta.dropped)
+        self.grow({name: more for name, more in grown.items() if more or name in delta.dropped})
 
     def forget_account(self, incarnation: str) -> None:
         """Remove a replica account; for `compaction`."""
-        del self.replica_accounts[incarnation]
+        self._arrivals += 1
+        self._changes.forget(incarnation)
+        account = self.replica_accounts.pop(incarnation)
+        for name in (*account.names(), *account.named_tenants()):
+            self.seeds.note(incarnation, name, None, promised=False)
         self._closings.pop(incarnation, None)
 
     def forget_routers(self, routers: Collection[str]) -> None:
@@ -319,73 +399,53 @@ class Ledger:
             for gone in known.keys() - routers:
                 del known[gone]
 
-    def _touch(self, clients: Iterable[str]) -> None:
-        names = tuple(clients)
-        self.touched.update(names)
-        self.stale.update(names)
+    def _count(self, incarnation: str, grown: Grown) -> None:
+        """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
+        self.touched.update(grown)
+        if incarnation not in self.closed_totals.folded:
+            self.grow(grown)
+
+    def grow(self, grown: Grown) -> None:
+        """The service of clients grew; also for `compaction`."""
+        service, news = self.service, self._grown
+        for client, more in grown.items():
+            news[client] = news.get(client, 0.0) + more
+            if more > 0:
+                service[client] = service.get(client, 0.0) + more
+            elif more:
+                _add(service, client, more)
+
+    def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:
+        account = self.replica_accounts[incarnation]
+        for client in clients:
+            seed = account.seed(client)
+            promised = bool(seed) and account.is_promised(client)
+            self.seeds.note(incarnation, client, seed, promised=promised)
+        for tenant in tenants:
+            seed = account.tenant_seed(tenant)
+            promised = bool(seed) and account.is_promised(tenant)
+            self.seeds.note(incarnation, tenant, seed, promised=promised)
 
     def _account_of(self, incarnation: str) -> ReplicaAccount:
         account = self.replica_accounts.get(incarnation)
         if account is None:
             account = self.replica_accounts[incarnation] = ReplicaAccount()
+            self._arrivals += 1
         return account
 
     def _own_account(self, incarnation: str) -> RouterAccount:
         """This router's account of an incarnation, with a new version."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
         account.changes += 1
+        self._changes.note(incarnation)
         own = account.accounts.get(self.router) or account.account(self.router)
         own.head += 1
         return own
 
 
-def _check_finite(delta: Delta) -> None:
-    """An infinite version would hide all later changes. Tables check their rows themselves."""
-    numbers = list(delta.closed_totals.given.values()) if delta.closed_totals is not None else []
-    for account in delta.replica_accounts:
-        numbers += account.base, account.head
-        numbers += (n for part in account.accounts for n in (part.base, part.head))
-    numbers += (n for part in delta.demand for n in (part.base, part.head))
-    if not isfinite(sum(numbers)):
-        raise ValueError("a version or a total is not finite")
-
-
-class ServiceIndex:
-    """Service by client over all incarnations, updated only for clients that changed (design §7).
-
-    The sum over a hundred thousand clients and 64 replicas takes seconds; an update of the changed ones does not.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._service: dict[str, float] = {}
-        ledger.stale.update(ledger.clients())
-
-    def refresh(self) -> Iterator[tuple[str, float]]:
-        """Update every client that changed; yields its name and the increase of its service.
-
-        There is one step per client, so that the caller can do other work in between. The increase is negative for a
-        client that was aged out.
-        """
-        ledger = self._ledger
-        stale, ledger.stale = ledger.stale, set()
-        try:
-            while stale:
-                client = stale.pop()
-                before = self._service.pop(client, 0.0)
-                now = ledger.served(client)
-                if now:
-                    self._service[client] = now
-                yield client, now - before
-        finally:
-            ledger.stale |= stale  # the caller stopped early
-
-    def clients(self) -> Mapping[str, float]:
-        """Service by client in weighted tokens, before weights, without clients that were aged out."""
-        return self._service
-
-
-@dataclass(slots=True)
-class _Demand:
-    rates: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
-    head: float = 0.0
+def _add(sums: dict[str, float], name: str, more: float) -> None:
+    total = sums.get(name, 0.0) + more
+    if total <= -ROUNDING * more:
+        sums.pop(name, None)
+    else:
+        sums[name] = total

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from sys import byteorder, intern
 from typing import Final, NamedTuple
 
@@ -81,15 +82,6 @@ class MergeTable:
         other._newest, other._in_order = self._newest, self._in_order
         return other
 
-    def column(self, column: int) -> array[float]:
-        """One number of every row, in no promised order."""
-        return self._cells[column :: self.width]
-
-    def positive(self, column: int) -> list[str]:
-        """The names of the rows in which a number is above 0."""
-        cells = self._cells
-        return [name for name, start in self._slots.items() if cells[start + column] > 0]
-
     def put(self, name: str, row: Sequence[float]) -> bool:
         """Join one row; returns whether it changed. Raises `ValueError` if a number is not finite."""
         cells = array("d", row)
@@ -135,9 +127,7 @@ class MergeTable:
 
     def since(self, version: float) -> Rows:
         """The rows with a version above `version`, newest first."""
-        if not self._in_order:
-            self._slots = dict(sorted(self._slots.items(), key=lambda item: self._cells[item[1]]))
-            self._in_order = True
+        self._sort()
         cells = self._cells
         names = []
         for name in reversed(self._slots):
@@ -145,6 +135,18 @@ class MergeTable:
                 break
             names.append(name)
         return self.rows(names)
+
+    def until(self, version: float) -> list[str]:
+        """The names of the rows with a version up to `version`, oldest first."""
+        self._sort()
+        cells = self._cells
+        older = takewhile(lambda item: cells[item[1]] <= version, self._slots.items())
+        return [name for name, _ in older]
+
+    def _sort(self) -> None:
+        if not self._in_order:
+            self._slots = dict(sorted(self._slots.items(), key=lambda item: self._cells[item[1]]))
+            self._in_order = True
 
     def rows(self, names: Iterable[str]) -> Rows:
         """The rows of the given names. Each must exist."""

@@ -16,6 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from evenkeel_fairshare.ledger.account_deltas import (
+    ReplicaAccountDelta,
+    ReplicaAccountDigest,
+    RouterAccountDelta,
+)
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 
 
@@ -68,6 +73,9 @@ MARKED_SEED: Final = 3
 MARKED_QUEUED: Final = 4
 
 
+Grown = dict[str, float]
+"""Client with a changed row → what its service (`ReplicaAccount.served`) grew by, weighted tokens. It may be 0, or negative."""
+
 REST: Final = "*"
 """Last part of the name of a tenant's rest row. Names in identities are escaped, and no client has it."""
 
@@ -116,71 +124,6 @@ class RouterAccount:
         return changed
 
 
-class RouterAccountDelta(NamedTuple):
-    """All changes of a router account after version `base`, up to `head`."""
-
-    router: str
-    base: float
-    head: float
-    clients: Rows
-    tenants: Rows
-    marks: Rows
-    tenant_marks: Rows
-
-    def split(self, rows: int) -> Iterator[RouterAccountDelta]:
-        """This delta in parts of at most `rows` rows of clients, as `ReplicaAccountDelta.split`."""
-        nothing = RouterAccountDelta(
-            self.router, self.base, self.base, Rows(), Rows(), Rows(), Rows()
-        )
-        *pieces, last = self.clients.split(rows)
-        *marks, last_marks = self.marks.split(rows)
-        for piece in pieces:
-            yield nothing._replace(clients=piece)
-        for piece in marks:
-            yield nothing._replace(marks=piece)
-        yield self._replace(clients=last, marks=last_marks)
-
-
-class ReplicaAccountDelta(NamedTuple):
-    """Changes of a replica account: all rows of the replica after its sequence `base`, up to `head`."""
-
-    incarnation: str
-    base: float
-    head: float
-    clients: Rows
-    tenants: Rows
-    accounts: tuple[RouterAccountDelta, ...]
-    closed_by: tuple[str, ...]
-
-    def split(self, rows: int) -> Iterator[ReplicaAccountDelta]:
-        """This delta in parts of about `rows` rows. Only the last part has the final `head`.
-
-        Merge them in this order, and none after a lost part: otherwise the lost rows are not requested again.
-        """
-        nothing = self._replace(
-            head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
-        )
-        *pieces, last = self.clients.split(rows)
-        for piece in pieces:
-            yield nothing._replace(clients=piece)
-        small = []
-        for account in self.accounts:
-            for part in account.split(rows):
-                if len(part.clients.names) + len(part.marks.names) < rows // 2:
-                    small.append(part)
-                else:
-                    yield nothing._replace(accounts=(part,))
-        yield self._replace(clients=last, accounts=tuple(small))
-
-
-class ReplicaAccountDigest(NamedTuple):
-    """The versions of a replica account that a router has."""
-
-    head: float
-    accounts: dict[str, float]
-    closed_by: frozenset[str]
-
-
 @dataclass(slots=True)
 class ReplicaAccount:
     """What all routers know of one incarnation of a replica."""
@@ -194,25 +137,50 @@ class ReplicaAccount:
     """Routers that send no new requests there and have no open request there."""
     changes: int = 0
     """Number of changes, by which callers notice that a computed result is out of date."""
+    service: float = 0.0
+    """Reported service of all clients together, weighted tokens."""
+    waiting: dict[str, float] = field(default_factory=dict)
+    """Client → requests that wait by the last report. No zeros."""
+    running: dict[str, float] = field(default_factory=dict)
+    """Client → requests that run by the last report. No zeros."""
     _unnamed: dict[str, float] = field(default_factory=dict)
     """Tenant with a rest row → what routers received for its clients without a row of their own."""
 
-    def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> list[str]:
+    def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> Grown:
         """Take a report of all changes after `since`; returns the clients with changed rows."""
-        changed = []
+        grown: Grown = {}
         for row in rows:
+            client = row.client
             totals = row.service, row.normalised, row.requests
             state = row.deficit, row.seed, row.waiting, row.running
-            was_alone = self._has_totals(row.client)
-            if self.clients.put(row.client, (sequence, *totals, *state)):
-                changed.append(row.client)
-                tenant = tenant_of(row.client)
+            reported = self.clients.cell(client, SERVICE)
+            had_totals = reported > 0 or self._has_totals(client)
+            if self.clients.put(client, (sequence, *totals, *state)):
+                tenant = tenant_of(client)
                 self.tenants.put(tenant, (sequence, row.tenant_deficit, row.tenant_seed))
-                if not was_alone and self._has_totals(row.client):
-                    changed += self._named(row.client, tenant)
+                _add(grown, client, self._took(client, reported))
+                if not had_totals and self._has_totals(client):
+                    self._named(client, tenant, grown)
         self._advance(since, sequence)
-        self.changes += bool(changed)
-        return changed
+        self.changes += bool(grown)
+        return grown
+
+    def _took(self, client: str, reported: float) -> float:
+        """Note a changed row of the replica; returns what the client's service grew by. `reported`: its service in the row before."""
+        cell = self.clients.cell
+        for column, counts in ((WAITING, self.waiting), (RUNNING, self.running)):
+            if counts:
+                counts.pop(client, None)  # the newest comes last, as in the table
+            if (count := cell(client, column)) > 0:
+                counts[client] = count
+        now = cell(client, SERVICE)
+        if now == reported:
+            return 0.0
+        self.service += now - reported
+        received = self._received(client)
+        if received <= reported and not self._unnamed:
+            return now - reported
+        return self._counted(client, now, received) - self._counted(client, reported, received)
 
     def row(self, client: str) -> ReplicaRow:
         """The row of a client as the replica reported it; zeros without one."""
@@ -235,20 +203,24 @@ class ReplicaAccount:
 
         Of a rest row it is what was reported beyond Σ received for the tenant's clients without a row.
         """
-        reported, received = self.clients.cell(client, SERVICE), self._received(client)
+        return self._counted(client, self.clients.cell(client, SERVICE), self._received(client))
+
+    def _counted(self, client: str, reported: float, received: float) -> float:
         if self._unnamed and client.endswith("/*"):
-            return max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0), received)
+            reported = max(0.0, reported - self._unnamed.get(tenant_of(client), 0.0))
         return max(reported, received)
 
-    def received(self, router: str, client: str, service: float) -> str:
-        """A router received `service` more for a client. Returns the rest row whose service changed with it; empty: none."""
+    def received(self, router: str, client: str, service: float) -> Grown:
+        """A router received `service` more for a client. Returns the clients whose service changed with it."""
         own = self.accounts.get(router) or self.account(router)
+        reported, received = self.clients.cell(client, SERVICE), self._received(client)
         own.head += 1
         self.changes += 1
         own.clients.add(client, own.head, SERVICE, service)
-        if not self._unnamed or self._has_totals(client):
-            return ""
-        return self._add_unnamed(client, service)
+        grown = {client: max(reported, received + service) - max(reported, received)}
+        if self._unnamed and not self._has_totals(client):
+            self._add_unnamed(client, service, grown)
+        return grown
 
     def is_in_rest(self, client: str) -> bool:
         """Whether the replica reports the client's service in the rest row of its tenant."""
@@ -277,27 +249,30 @@ class ReplicaAccount:
             received += account.clients.cell(client, SERVICE)
         return received
 
-    def _add_unnamed(self, client: str, service: float) -> str:
+    def _add_unnamed(self, client: str, service: float, grown: Grown) -> None:
+        """Routers received `service` more for a client without a row of its own: the rest row of its tenant counts less."""
         tenant = tenant_of(client)
-        if tenant not in self._unnamed:
-            return ""
-        self._unnamed[tenant] += service
-        return rest_of(tenant)
+        if tenant in self._unnamed:
+            rest = rest_of(tenant)
+            before = self.served(rest)
+            self._unnamed[tenant] += service
+            _add(grown, rest, self.served(rest) - before)
 
-    def _named(self, client: str, tenant: str) -> list[str]:
-        """A row has its first totals. Returns the other names whose service changed with it."""
-        if client == rest_of(tenant):
-            unnamed = {
-                name
-                for account in self.accounts.values()
-                for name in account.clients
-                if tenant_of(name) == tenant and not self._has_totals(name)
-            }
-            self._unnamed[tenant] = sum(map(self._received, unnamed))
-        elif tenant in self._unnamed:
-            self._unnamed[tenant] -= self._received(client)
-            return [rest_of(tenant)]
-        return []
+    def _named(self, client: str, tenant: str, grown: Grown) -> None:
+        """A row has its first totals: the service of the tenant's rest row may change with it."""
+        if not client.endswith("/*"):
+            if self._unnamed:
+                self._add_unnamed(client, -self._received(client), grown)
+            return
+        before = self.served(client)
+        unnamed = {
+            name
+            for account in self.accounts.values()
+            for name in account.clients
+            if tenant_of(name) == tenant and not self._has_totals(name)
+        }
+        self._unnamed[tenant] = sum(map(self._received, unnamed))
+        _add(grown, client, self.served(client) - before)
 
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
@@ -349,28 +324,16 @@ class ReplicaAccount:
         )
         return min(promised, default=None)
 
-    def charged_seed(self, client: str, *, unpromised: bool) -> float:
-        """The part of a client's seed that came out of a carried balance: all of it, or 0 for a baseline (R8).
-
-        `unpromised`: whether seeds count that no known router promised.
-        """
-        seed = self.seed(client) or 0.0
-        return seed if unpromised or self.is_promised(client) else 0.0
-
-    def charged_tenant_seed(self, tenant: str, *, unpromised: bool) -> float:
-        """The seed that counts for a tenant here, weighted tokens; `unpromised` as in `charged_seed`."""
-        seed = self.tenant_seed(tenant) or 0.0
-        return seed if unpromised or self.is_promised_to_tenant(tenant) else 0.0
-
-    def is_promised(self, client: str) -> bool:
-        """Whether a known router promised the client a seed here."""
-        return any(account.clients.cell(client, PROMISED) for account in self.accounts.values())
-
-    def is_promised_to_tenant(self, tenant: str) -> bool:
-        """Whether a known router promised the tenant a seed here."""
+    def is_promised(self, name: str) -> bool:
+        """Whether a known router promised a client or tenant a seed here."""
         return any(
-            account.tenants.cell(tenant, TENANT_PROMISED) for account in self.accounts.values()
+            account.clients.cell(name, PROMISED) or account.tenants.cell(name, TENANT_PROMISED)
+            for account in self.accounts.values()
         )
+
+    def named_tenants(self) -> set[str]:
+        """Every tenant in a row of the replica or of a router."""
+        return {*self.tenants}.union(*(account.tenants for account in self.accounts.values()))
 
     def names(self) -> Iterator[str]:
         """Every client in a row of the replica or of a router, once."""
@@ -403,36 +366,51 @@ class ReplicaAccount:
             incarnation, has.head, self.head, clients, tenants, accounts, closed
         )
 
-    def merge(self, delta: ReplicaAccountDelta) -> list[str]:
+    def merge(self, delta: ReplicaAccountDelta) -> Grown:
         """Merge another router's delta; returns the clients with changed rows."""
-        new = [name for name in delta.clients.names if not self._has_totals(name)]
-        changed = self.clients.merge(delta.clients)
-        new = [name for name in new if self._has_totals(name)]
-        # Rest rows last: their sums leave out the clients that have totals by now.
-        for name in sorted(new, key=lambda name: name.endswith("/*")):
-            changed += self._named(name, tenant_of(name))
+        grown = self._merge_reported(delta.clients)
         self.tenants.merge(delta.tenants)
         self._advance(delta.base, delta.head)
         for theirs in delta.accounts:
-            changed += self._merge_received(theirs)
+            self._merge_received(theirs, grown)
         closed_before = len(self.closed_by)
         self.closed_by.update(delta.closed_by)
-        self.changes += bool(changed) or len(self.closed_by) > closed_before
-        return changed
+        self.changes += bool(grown) or len(self.closed_by) > closed_before
+        return grown
 
-    def _merge_received(self, theirs: RouterAccountDelta) -> list[str]:
+    def _merge_reported(self, rows: Rows) -> Grown:
+        cell, grown = self.clients.cell, Grown()
+        before = {name: cell(name, SERVICE) for name in rows.names}
+        new = [name for name, served in before.items() if not (served or self._has_totals(name))]
+        for name in dict.fromkeys(self.clients.merge(rows)):
+            _add(grown, name, self._took(name, before[name]))
+        new = [name for name in new if self._has_totals(name)]
+        # Rest rows last: their sums leave out the clients that have totals by now.
+        for name in sorted(new, key=lambda name: name.endswith("/*")):
+            self._named(name, tenant_of(name), grown)
+        return grown
+
+    def _merge_received(self, theirs: RouterAccountDelta, grown: Grown) -> None:
         account = self.account(theirs.router)
-        if not self._unnamed:
-            return account.merge(theirs)
-        names = [name for name in theirs.clients.names if not self._has_totals(name)]
-        before = [account.clients.cell(name, SERVICE) for name in names]
-        changed = account.merge(theirs)
-        for name, service in zip(names, before, strict=True):
-            more = account.clients.cell(name, SERVICE) - service
-            if more and (rest := self._add_unnamed(name, more)):
-                changed.append(rest)
-        return changed
+        cell = account.clients.cell
+        before = {name: cell(name, SERVICE) for name in theirs.clients.names}
+        for name in dict.fromkeys(account.merge(theirs)):
+            if name not in before:  # a mark
+                grown.setdefault(name, 0.0)
+                continue
+            more = cell(name, SERVICE) - before[name]
+            if more:
+                reported, received = self.clients.cell(name, SERVICE), self._received(name)
+                _add(grown, name, max(reported, received) - max(reported, received - more))
+                if self._unnamed and not self._has_totals(name):
+                    self._add_unnamed(name, more, grown)
+            else:
+                grown.setdefault(name, 0.0)
 
     def _advance(self, base: float, head: float) -> None:
         if self.head >= base:  # otherwise changes in between are missing, and are requested again
             self.head = max(self.head, head)
+
+
+def _add(grown: Grown, client: str, more: float) -> None:
+    grown[client] = grown.get(client, 0.0) + more

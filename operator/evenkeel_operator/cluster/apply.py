@@ -7,16 +7,18 @@ that object may belong to another owner.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from random import Random
 from typing import Any, Final
 
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.store import Key, Store
@@ -50,7 +52,7 @@ class Refusal:
 
     what: str
     """Digest of the write: another write of the same object may succeed."""
-    message: str
+    why: Note
     attempts: int
     due_s: float
     """When to try again, on the monotonic clock."""
@@ -70,7 +72,7 @@ class Refusals:
         waits = found is not None and found.what == what and self._now_s() < found.due_s
         return found if waits else None
 
-    def refused(self, key: Key, ref: Ref, what: str, *, message: str) -> Refusal:
+    def refused(self, key: Key, ref: Ref, what: str, *, why: Note) -> Refusal:
         """The API server refused the write."""
         known = self._known.setdefault(key, {})
         before = known.get(ref)
@@ -78,7 +80,7 @@ class Refusals:
         wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 10))
         # One policy may refuse writes of all services: spread their retries.
         due_s = self._now_s() + wait_s * self._rng.uniform(0.5, 1.0)
-        known[ref] = Refusal(what, message, attempts, due_s)
+        known[ref] = Refusal(what, why, attempts, due_s)
         return known[ref]
 
     def wait_s(self, refusal: Refusal) -> float:
@@ -94,6 +96,28 @@ class Refusals:
 
 _log = logging.getLogger(__name__)
 
+# As the API server words a right that is missing; quotas and policies refuse with status 403 too.
+_NO_RIGHT: Final = re.compile(r'User ".*" cannot \w+ ')
+_NO_WEBHOOK: Final = re.compile(r"failed calling webhook")
+
+
+def is_lasting(error: ApiError) -> bool:
+    """Whether the answer concerns this call alone and will last: a refusal, or status 500, as of a webhook that is down."""
+    return isinstance(error, Refused) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def note_of(error: ClusterError) -> Note:
+    """Why a call failed, for a condition."""
+    message = error.message if isinstance(error, ApiError) else str(error)
+    if _NO_RIGHT.search(message):
+        return Note(reasons.RIGHT_MISSING, message)
+    if _NO_WEBHOOK.search(message):
+        return Note(reasons.WEBHOOK_FAILS, message)
+    return Note(
+        reasons.REFUSED if isinstance(error, Refused) else reasons.API_SERVER_ERROR, message
+    )
+
+
 DRY_RUN_KINDS = frozenset({"Deployment", "PersistentVolumeClaim", "Ingress", "HTTPRoute"})
 """Kinds with parts of the spec that only the API server can validate."""
 
@@ -108,9 +132,9 @@ class ApplyResult:
     again_s: float | None = None
     """Seconds until the first refused write is due again."""
 
-    def refused(self, ref: Ref, message: str, *, again_s: float) -> None:
-        """The API server refused this write, now or earlier."""
-        self.notes.append(Note(reasons.REFUSED, f"The API server refuses {ref}: {message}"))
+    def refused(self, ref: Ref, why: Note, *, again_s: float) -> None:
+        """The API server refused or failed this write, now or earlier."""
+        self.notes.append(Note(why.reason, f"The API server refuses {ref}: {why.message}"))
         self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
 
 
@@ -146,13 +170,22 @@ class Applier:
                     _log.info("%s: apply %s", key, change.why)
                     await self._apply(key, change, outcome, owner_uid=seen.uid)
                     continue
-                except Refused as error:
-                    refusal = self._refusals.refused(key, change.ref, what, message=error.message)
-            outcome.refused(change.ref, refusal.message, again_s=self._refusals.wait_s(refusal))
+                except ApiError as error:
+                    if not is_lasting(error):
+                        raise
+                    why = note_of(error)
+                    refusal = self._refusals.refused(key, change.ref, what, why=why)
+            outcome.refused(change.ref, refusal.why, again_s=self._refusals.wait_s(refusal))
         for item in plan.delete:
             _log.info("%s: delete %s", key, ref_of(item))
-            await self._client.delete(item)
-            self._store.children(key).drop(ref_of(item))
+            try:
+                await self._client.delete(item)
+            except ApiError as error:
+                if not is_lasting(error):
+                    raise
+                outcome.refused(ref_of(item), note_of(error), again_s=LAST_RETRY_S)
+            else:
+                self._store.children(key).drop(ref_of(item))
         return outcome
 
     async def dry_run(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
@@ -13,18 +15,20 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    USE_LABEL,
     credentials_name,
     engine_name,
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
-from evenkeel_contract.spec.parts import SecretKeyRef
+from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import KubeClient
+from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.neighbours import default_class
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
@@ -37,6 +41,9 @@ from evenkeel_operator.core.tenants import (
     secrets_named_by,
 )
 from evenkeel_operator.core.workload import Workload, external_workload
+
+_log = logging.getLogger(__name__)
+INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
 @dataclass(slots=True)
@@ -67,6 +74,8 @@ class Observed:
     secrets: SecretHashes
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
+    forbidden: frozenset[str] = frozenset()
+    """Optional kinds that the operator may not read in this namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
     router_config: RouterConfig | None
@@ -119,8 +128,11 @@ class Observer:
         self._client = client
         self._store = store
         self._any_secret = any_secret
+        self._forbidden: dict[Key, frozenset[str]] = {}
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
+        self.default_class = ""
+        """The cluster's default Ingress class; empty if there is none or the operator may not read it."""
 
     async def service(self, key: Key, *, relist: bool = False) -> Observed | None:
         """A service, or None where there is none. `relist`: list its objects even if the store has them."""
@@ -133,14 +145,15 @@ class Observer:
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
         around = await self.neighbours(key.namespace)
-        children = await self._children(key, relist=relist)
+        children, forbidden = await self._children(key, relist=relist)
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
             children=children,
             tenants=around.tenants,
             secrets=around.secrets,
-            scalers=await self.all_of(SCALER, key.namespace),
+            scalers=await self._scalers(key.namespace),
+            forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
             router_config=_router_config(key, children),
             pods=self.pods(key),
@@ -155,12 +168,23 @@ class Observer:
         return Neighbours(tenants, secrets)
 
     async def list_again(self) -> None:
-        """List and read again all objects that belong to no service: watches may have missed deletions."""
+        """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
+        logged, and costs nothing else."""
         for namespace in sorted(self._store.namespaces()):
             for kind in (SERVICE, TENANT, SCALER, POOL):
-                await self._list(kind, namespace)
+                with _logged(f"{kind} in {namespace}"):
+                    await self._list(kind, namespace)
         for namespace, name in sorted(self._store.secrets()):
-            await self._read_secret(namespace, name)
+            with _logged(f"Secret {name} in {namespace}"):
+                await self._read_secret(namespace, name)
+
+    async def list_services(self, namespaces: Sequence[str]) -> None:
+        """List the services of these namespaces, or of all if there are none: before the first pass, since a host may belong to
+        a service whose watch has not begun yet."""
+        for namespace in namespaces or ("",):
+            with _logged(f"{SERVICE} in {namespace or 'all namespaces'}"):
+                for item in await self._client.list_all(SERVICE, namespace):
+                    self._store.named(SERVICE, str(item["metadata"]["namespace"])).put(item)
 
     async def redis_url(self, service: FairInferenceService) -> str | Note | None:
         """The address of store Redis; None if it is not used; a note if its Secret cannot be used."""
@@ -186,6 +210,22 @@ class Observer:
             table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))
         return external_workload(table.items.values())
 
+    async def scale_target(self, namespace: str, target: ScaleTarget) -> int | Note:
+        """The replicas that an object of another owner asks for; a note if it may not or cannot be scaled."""
+        path, what = "spec.engine.external.scaleTargetRef", f"{target.kind} {target.name}"
+        where = (target.api_version, target.kind, namespace, target.name)
+        try:
+            labels, replicas = await self._client.scaled(*where)
+        except Refused as error:
+            return Note(reasons.REFUSED, f"{path}: {what} cannot be scaled: {error.message}")
+        if labels.get(USE_LABEL) == "true":
+            return replicas
+        return Note(
+            reasons.TARGET_NOT_LABELLED,
+            f"{path}: {what} lacks the label {USE_LABEL}=true, so Evenkeel does not scale it. Its owner adds it: "
+            f"`kubectl label {target.kind.lower()} {target.name} {USE_LABEL}=true`.",
+        )
+
     def pods(self, key: Key) -> Pods:
         """The pods of a service as they are when they are first asked for."""
         return Pods(self._client, key)
@@ -196,13 +236,15 @@ class Observer:
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
-        """Discover the optional APIs; returns whether they changed."""
-        before = self.apis
+        """Discover the optional APIs and the default Ingress class; returns whether they changed."""
+        before = self.apis, self.default_class
         found: set[str] = set()
         for api in sorted({KINDS[kind].api for kind in OPTIONAL_KINDS}):
             found |= await self._client.kinds_of(api)
         self.apis = OPTIONAL_KINDS & found
-        return before != self.apis
+        with suppress(Refused):
+            self.default_class = default_class(await self._client.read(INGRESS_CLASSES))
+        return before != (self.apis, self.default_class)
 
     async def all_of(self, kind: str, namespace: str) -> tuple[Object, ...]:
         """All services, tenants, scalers or pools of a namespace."""
@@ -216,18 +258,36 @@ class Observer:
         table.begin()
         table.finish(await self._client.list_all(kind, namespace))
 
-    async def _children(self, key: Key, *, relist: bool) -> Mapping[Ref, Object]:
+    async def _scalers(self, namespace: str) -> tuple[Object, ...]:
+        """Autoscalers of the namespace. A service does without the right to read them, since they are only reported."""
+        try:
+            return await self.all_of(SCALER, namespace)
+        except Refused as error:
+            _log.info("%s: cannot list HorizontalPodAutoscalers: %s", namespace, error)
+            return ()
+
+    async def _children(
+        self, key: Key, *, relist: bool
+    ) -> tuple[Mapping[Ref, Object], frozenset[str]]:
+        """The generated objects, and optional kinds that the operator may not read."""
         table = self._store.children(key)
         if relist or not table.is_listed:
             table.begin()
             found: list[Object] = []
+            forbidden = set()
             for kind in KINDS:
                 if kind in OPTIONAL_KINDS and kind not in self.apis:
                     continue
                 selector = f"{SERVICE_LABEL}={key.name}"
-                found += await self._client.list_all(kind, key.namespace, selector=selector)
+                try:
+                    found += await self._client.list_all(kind, key.namespace, selector=selector)
+                except Refused:
+                    if kind not in OPTIONAL_KINDS:
+                        raise
+                    forbidden.add(kind)
             table.finish(found)
-        return table.items
+            self._forbidden[key] = frozenset(forbidden)
+        return table.items, self._forbidden.get(key, frozenset())
 
     async def secret(self, namespace: str, name: str) -> NamedSecret | None:
         """A Secret that a resource names; None if it is missing. Its changes trigger passes from now on."""
@@ -253,6 +313,15 @@ class Observer:
             if value := found.decode().strip():
                 return value
         return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """A read that others do not depend on."""
+    try:
+        yield
+    except ClusterError as error:
+        _log.warning("cannot list %s: %s", what, error)
 
 
 def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:

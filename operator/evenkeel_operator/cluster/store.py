@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
-from evenkeel_operator.core.neighbours import Claim, claims_of
+from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
@@ -132,6 +132,8 @@ class Store:
         """Namespaces that are being deleted: the API server refuses new objects there."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
+        self._held: dict[Key, frozenset[str]] = {}
+        """Service → the hosts that it had in its last event."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start; the Deployment does not report
         these."""
@@ -289,26 +291,29 @@ class Store:
         own = Key(kind, namespace, _name_of(item))
         # An event that is old for the table may still need a pass: a list of another pass may have been faster.
         _, known = self.named(kind, namespace).see(item, gone=gone)
+        held = self._held.pop(own, None)
         if gone:
             self._children.pop(own, None)
-        elif known is not None and _intent(known) == _intent(item):
-            return frozenset({own})
+        else:
+            self._held[own] = hosts_held(item)
+            # The table has the status that this operator wrote, before its event arrives.
+            freed = bool(held) and held != hosts_held(item)
+            if known is not None and _intent(known) == _intent(item) and not freed:
+                return frozenset({own})
         versions = [one for one in (known, item) if one is not None]
-        rivals = self._rivals(versions) if kind == SERVICE else frozenset()
+        rivals = self._rivals(versions, held or frozenset()) if kind == SERVICE else frozenset()
         # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
         # key, the change of one may resolve the conflict.
         others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
         return frozenset({own, *others, *rivals, *self.keys(TENANT, namespace)})
 
-    def _rivals(self, versions: Iterable[Object]) -> frozenset[Key]:
-        """Services that have a host of a changed service, before or after its change."""
-        claims = frozenset[Claim]().union(*(claims_of(one) for one in versions))
-        if not claims:
-            return frozenset()
+    def _rivals(self, versions: Iterable[Object], held: frozenset[str]) -> frozenset[Key]:
+        """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
+        hosts = held.union(*map(hosts_of, versions))
         return frozenset(
             Key(SERVICE, str(one["metadata"]["namespace"]), _name_of(one))
-            for one in self.services_anywhere()
-            if not claims.isdisjoint(claims_of(one))
+            for one in (self.services_anywhere() if hosts else ())
+            if any(overlap(hosts, hosts_of(one)))
         )
 
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:

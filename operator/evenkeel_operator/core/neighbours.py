@@ -3,23 +3,25 @@
 An InferencePool selects engines of another owner: its selector and its port take the place of those of the spec. The
 specification: https://gateway-api-inference-extension.sigs.k8s.io/api-types/inferencepool
 
-Several services may name one host. Two Ingresses of one class with the same host and path would get each other's requests, at the
-choice of the ingress controller. The older service keeps them, so a new service in any namespace cannot take the requests of
-another one.
+A host belongs to one namespace. An ingress controller merges the Ingresses of one host, and the longest path gets a request, so a
+service of another namespace with a longer path would get requests that are not its own, with their keys. The service whose Ingress
+or HTTPRoute has the host keeps it; if none has it yet, the older one gets it. The owner may share the host with other
+namespaces by an annotation. Within a namespace, and among those that share, services differ in class, host or path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, Final
 
-from evenkeel_contract.names import EXTERNAL_LABEL
+from evenkeel_contract.names import EXTERNAL_LABEL, GROUP
 from evenkeel_contract.spec.parts import External, PodSelector
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object, labels_of
+from evenkeel_operator.core.objects import Object, annotations_of, labels_of
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import SpecDecision
 
@@ -76,49 +78,132 @@ def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
 
 
 Claim = tuple[str, str, str]
-"""Ingress class (empty: the default one), host, path."""
+"""Entrance (an Ingress class, empty for the default one, or a gateway), host, path."""
+
+SHARE_ANNOTATION: Final = f"{GROUP}/share-host"
+"""Annotation of a service: namespaces, with commas between them, whose services may have paths of its hosts. `*`: all."""
 
 
-def claims_of(service: Object) -> frozenset[Claim]:
-    """What the Ingress of a FairInferenceService asks for. What cannot be read asks for nothing: `SpecValid` reports it."""
-    ingress = _mapping(_mapping(_mapping(service.get("spec")).get("exposure")).get("ingress"))
-    hosts = [ingress.get("host"), *_listed(ingress.get("additionalHosts"))]
-    paths = _listed(ingress.get("paths")) or ["/"]
-    class_name = str(ingress.get("className") or "")
+def claims_of(service: Object, default_class: str = "") -> frozenset[Claim]:
+    """What Ingress and HTTPRoute of a FairInferenceService ask for. What cannot be read asks for nothing: `SpecValid` reports it.
+
+    `default_class`: the cluster's default Ingress class; empty if it is unknown.
+    """
+    exposure = _mapping(_mapping(service.get("spec")).get("exposure"))
+    ingress, route = (_mapping(exposure.get(name)) for name in ("ingress", "httpRoute"))
+    found = _claims(
+        (str(ingress.get("className") or default_class),),
+        [ingress.get("host"), *_listed(ingress.get("additionalHosts"))],
+        ingress,
+    )
+    gateways = [_mapping(ref) for ref in _listed(route.get("parentRefs"))]
+    own = str(_mapping(service.get("metadata")).get("namespace"))
+    entrances = (f"{ref.get('namespace') or own}/{ref.get('name')}" for ref in gateways)
+    return found | _claims(entrances, _listed(route.get("hostnames")), route)
+
+
+def _claims(
+    entrances: Iterable[str], hosts: Iterable[Any], part: Mapping[str, Any]
+) -> frozenset[Claim]:
+    paths = _listed(part.get("paths")) or ["/"]
+    found = product(entrances, hosts, paths)
     return frozenset(
-        (class_name, host, path)
-        for host in hosts
-        for path in paths
+        (entrance, host, path)
+        for entrance, host, path in found
         if isinstance(host, str) and isinstance(path, str)
     )
 
 
-def host_taken(service: Object, others: Iterable[Object]) -> Note | None:
-    """The first claim of the service that an older service has, too; `others` may include the service."""
-    claims = claims_of(service)
-    if not claims:
+def hosts_held(service: Object) -> frozenset[str]:
+    """The hosts that the service had after its last pass: its Ingress or HTTPRoute names them."""
+    hosts = _listed(_mapping(service.get("status")).get("hosts"))
+    return frozenset(host for host in hosts if isinstance(host, str))
+
+
+def hosts_of(service: Object) -> frozenset[str]:
+    """The hosts that the newest spec asks for, or that the service has by the spec in use."""
+    return hosts_held(service) | {host for _, host, _ in claims_of(service)}
+
+
+def overlap(some: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of hosts that are the same, or of which one is a wildcard that covers the other."""
+    for one, other in product(some, others):
+        covers = (
+            wild.startswith("*.") and wild[2:] == name.partition(".")[2]
+            for wild, name in ((one, other), (other, one))
+        )
+        if one == other or any(covers):
+            yield one, other
+
+
+def host_taken(
+    service: Object, others: Iterable[Object], *, default_class: str = ""
+) -> Note | None:
+    """The first host of the service that belongs to another one; `others` may include the service.
+
+    The exposure of `service` must be that of the spec in use, since it is what would be created.
+    """
+    claims = claims_of(service, default_class)
+    hosts = sorted({host for _, host, _ in claims})
+    if not hosts:
         return None
     for other in sorted(others, key=_age):
-        if _age(other) >= _age(service):
-            return None
-        both = sorted(claims & claims_of(other))
-        if both:
-            _, host, path = both[0]
-            metadata = other["metadata"]
-            owner = f"{metadata['namespace']}/{metadata['name']}"
-            message = (
-                f"spec.exposure.ingress: the older service {owner} has host {host} with path {path}, so there is no "
-                "Ingress. Choose another host, path or class."
-            )
-            return Note(reasons.HOST_TAKEN, message)
+        if _identity(other) == _identity(service):
+            continue
+        for host, of_other in overlap(hosts, hosts_of(other)):
+            first = (of_other not in hosts_held(other), _age(other))
+            if first > (host not in hosts_held(service), _age(service)):
+                continue
+            clash = _clash(service, other, host, claims & claims_of(other, default_class))
+            if clash is not None:
+                return Note(reasons.HOST_TAKEN, clash)
     return None
+
+
+def _clash(service: Object, owner: Object, host: str, both: Collection[Claim]) -> str | None:
+    """Why the service may not use a host of the owner."""
+    (namespace, name), own = _identity(owner), _identity(service)[0]
+    shared = namespace == own or not {own, "*"}.isdisjoint(_shares_with(owner))
+    if not shared:
+        return (
+            f"spec.exposure: host {host} belongs to namespace {namespace} (service {name}), so there is no Ingress and no "
+            f"HTTPRoute. Choose another host, or let its owner share it: "
+            f"`kubectl annotate fis -n {namespace} {name} {SHARE_ANNOTATION}={own}`."
+        )
+    paths = sorted(path for _, claimed, path in both if claimed == host)
+    if not paths:
+        return None
+    return (
+        f"spec.exposure: service {namespace}/{name} has host {host} with path {paths[0]}, so there is no Ingress and no "
+        "HTTPRoute. Choose another host, path or class."
+    )
+
+
+def _shares_with(owner: Object) -> frozenset[str]:
+    listed = annotations_of(owner).get(SHARE_ANNOTATION, "").split(",")
+    return frozenset(one.strip() for one in listed)
+
+
+def _identity(service: Object) -> tuple[str, str]:
+    """(namespace, name)."""
+    return str(service["metadata"]["namespace"]), str(service["metadata"]["name"])
 
 
 def _age(service: Object) -> tuple[str, str, str]:
     """Sorts services from the oldest to the newest."""
-    metadata = service["metadata"]
-    created = str(metadata.get("creationTimestamp", ""))
-    return created, str(metadata["namespace"]), str(metadata["name"])
+    return str(service["metadata"].get("creationTimestamp", "")), *_identity(service)
+
+
+def default_class(listed: Object) -> str:
+    """The name of the default one of the cluster's IngressClasses; of several, the newest, as the API server chooses."""
+    marked = [
+        one
+        for one in listed.get("items") or ()
+        if annotations_of(one).get("ingressclass.kubernetes.io/is-default-class") == "true"
+    ]
+    marked.sort(key=lambda one: str(one["metadata"]["name"]))
+    marked.sort(key=lambda one: str(one["metadata"].get("creationTimestamp", "")), reverse=True)
+    return str(marked[0]["metadata"]["name"]) if marked else ""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

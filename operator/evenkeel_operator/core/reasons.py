@@ -45,15 +45,23 @@ HEALTHY: Final = "Healthy"  # all objects match the spec
 OLD_SPEC_RUNS: Final = "OldSpecRuns"  # the newest spec is invalid
 FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
-HOST_TAKEN: Final = "HostTaken"  # an older service has the same host and path
+HOST_TAKEN: Final = "HostTaken"  # the host, or its path, belongs to another service
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
 CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # the configuration does not fit into one Secret
 SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not exist
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label evenkeel.dev/use=true
+TARGET_NOT_LABELLED: Final = (
+    "TargetNotLabelled"  # the object of scaleTargetRef lacks the label evenkeel.dev/use=true
+)
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object
+RIGHT_MISSING: Final = "RightMissing"  # the operator lacks a right that the message names
+WEBHOOK_FAILS: Final = "WebhookFails"  # an admission webhook that the message names does not answer
+API_SERVER_ERROR: Final = (
+    "ApiServerError"  # the API server fails a call; the message has its answer
+)
 
 # PluginInactive
 POLICY_ACTIVE: Final = "PolicyActive"  # no engine reports that its policy is inactive

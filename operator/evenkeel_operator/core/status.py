@@ -268,6 +268,7 @@ def service_status(
         ready_replicas=found.engines.ready,
         selector=engine_selector(str(raw["metadata"]["name"]), running),
         url=None if running is None else url_of(running, host_taken=host_taken),
+        hosts=() if running is None or host_taken else running.spec.exposure.hosts,
         image=image,
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
@@ -276,6 +277,28 @@ def service_status(
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
+
+
+def failed_status(raw: Object, why: Note, *, now: str) -> dict[str, Any]:
+    """The status of a resource whose pass failed: what is known already, and the reason."""
+    is_tenant = raw["kind"] == "InferenceTenant"
+    verdict = (
+        Verdict(TenantCondition.READY, ConditionStatus.UNKNOWN, why.reason, _failed(why))
+        if is_tenant
+        else Verdict(ServiceCondition.DEGRADED, TRUE, why.reason, _failed(why))
+    )
+    (found,) = conditions((verdict,), raw, now=now)
+    types = {one.value for one in (TenantCondition if is_tenant else ServiceCondition)}
+    present = raw.get("status") or {}
+    before = [one for one in _known_conditions(raw) if one.type in types]
+    kept = [found if one.type == found.type else one for one in before]
+    listed = kept if found in kept else [*kept, found]
+    owned = {field: present[field] for field in _OWNED if field in present}
+    return {**owned, "conditions": [to_plain(one) for one in listed]}
+
+
+def _failed(why: Note) -> str:
+    return cut(f"A pass over the resource failed and is repeated: {why.message}")
 
 
 def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStatus:
@@ -321,11 +344,9 @@ def engine_selector(service: str, running: FairInferenceService | None) -> str:
 def url_of(service: FairInferenceService, *, host_taken: bool) -> str:
     """Where clients send requests: from outside where it is exposed, else from inside the cluster."""
     exposure = service.spec.exposure
-    if exposure.ingress is not None and not host_taken:
-        scheme = "https" if exposure.ingress.tls else "http"
-        return f"{scheme}://{exposure.ingress.host}"
-    if exposure.http_route is not None and exposure.http_route.hostnames:
-        return f"http://{exposure.http_route.hostnames[0]}"
+    if exposure.hosts and not host_taken:
+        scheme = "https" if exposure.ingress is not None and exposure.ingress.tls else "http"
+        return f"{scheme}://{exposure.hosts[0]}"
     return f"http://{router_name(service.metadata.name)}.{service.metadata.namespace}.svc"
 
 

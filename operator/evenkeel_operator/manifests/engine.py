@@ -46,6 +46,7 @@ from evenkeel_contract.vllm import (
     vllm_kv_events_flag,
 )
 
+from evenkeel_operator.core.literal import Language, literal
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.records import KEY_PREFIX
 from evenkeel_operator.core.rotation import GATES, LAST_WORDS
@@ -217,7 +218,10 @@ def _environment(context: BuildContext) -> list[Manifest]:
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
     settings = _settings(context.spec)
-    found += [{"name": name, "value": value} for name, value in settings.items()]
+    found += [
+        {"name": name, "value": literal(value, Language.POD_ARGUMENT)}
+        for name, value in settings.items()
+    ]
     found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
     if token is not None:
@@ -250,7 +254,21 @@ ADAPTERS_PATH: Final = "/models/adapters"
 
 
 def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
-    """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it."""
+    """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it, and variables in
+    `spec.engine.args`."""
+    for argument in _generated(spec):
+        yield literal(argument, Language.POD_ARGUMENT)
+    yield "--host=0.0.0.0"
+    yield f"--port={ENGINE_PORT}"
+    yield f"--api-key=$({KEY_ENV})"
+    if spec.engine.runtime is not Runtime.VLLM:
+        yield f"--page-size={PAGE_TOKENS}"
+    # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
+    yield from spec.engine.args
+
+
+def _generated(spec: ServiceSpec) -> Iterator[str]:
+    """The arguments that hold names and paths of the spec."""
     runtime = spec.engine.runtime
     paths = {adapter.name: model_path(adapter, of=spec.model) for adapter in spec.model.adapters}
     if runtime is Runtime.VLLM:
@@ -259,13 +277,6 @@ def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
     else:
         yield from _sglang(spec) if runtime is Runtime.SGLANG else _simulator(spec)
         yield from adapter_flags(spec.model, paths=paths)
-    yield "--host=0.0.0.0"
-    yield f"--port={ENGINE_PORT}"
-    yield f"--api-key=$({KEY_ENV})"
-    if runtime is not Runtime.VLLM:
-        yield f"--page-size={PAGE_TOKENS}"
-    # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
-    yield from spec.engine.args
 
 
 def _sglang(spec: ServiceSpec) -> Iterator[str]:

@@ -21,6 +21,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.spec.parts import Slo, TtftObjective
 
+from evenkeel_operator.core.literal import Language, literal
 from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.recommendation import series_of
 from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, selector
@@ -87,10 +88,19 @@ def rules_config_map(context: BuildContext) -> Manifest | None:
         return None
     found = _head_of_alerts(context, "ConfigMap")
     found["metadata"]["labels"][RULES_LABEL] = "true"
-    rules = msgspec.json.encode({"groups": alert_groups(context)})  # JSON is YAML
-    text = msgspec.json.format(rules, indent=1).decode()
+    text = rule_file(alert_groups(context))
     found["data"] = {f"{context.namespace}.{context.name}.yaml": text}
     return found
+
+
+def rule_file(groups: list[Manifest]) -> str:
+    """The text of a rule file. JSON is YAML, except for characters that YAML allows only as escapes, or reads as line breaks."""
+    text = msgspec.json.format(msgspec.json.encode({"groups": groups}), indent=1).decode()
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# Beyond U+FFFF, JSON would need pairs of escapes, which YAML refuses.
+_UNSAFE: Final = re.compile("[\x7f-\uffff]")
 
 
 def _head_of_alerts(context: BuildContext, kind: str) -> Manifest:
@@ -103,8 +113,9 @@ def alert_groups(context: BuildContext) -> list[Manifest]:
     """Groups of rules, as Prometheus reads them."""
     slo = context.spec.slo
     values = dict(_values(context))
+    given = {key: literal(value, Language.GO_TEMPLATE) for key, value in slo.alert_labels.items()}
     labels = {
-        **slo.alert_labels,
+        **given,
         "namespace": context.namespace,
         "service": context.name,
     }

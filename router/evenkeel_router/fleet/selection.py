@@ -39,13 +39,11 @@ class Member:
     """One known replica."""
 
     name: str
-    slot: int | None = None
-    """Slot of the replica's process; None: the process is not there."""
+    slot: int | None = None  # of the replica's process; None: the process is not there
     routable: bool = False
     unschedulable: str = ""
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
-    lives: int = 0
-    """Times that the replica joined."""
+    lives: int = 0  # times that the replica joined
     context_tokens: int = 0
     """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)
@@ -106,15 +104,14 @@ class Fleet:
         self.adapters = AdapterPlaces(adapters_per_batch)
         self.block_bytes = block_bytes
         self._members: dict[str, Member] = {}
-        self._slots: list[Member | None] = []
+        self.slots: list[Member | None] = []  # the replica whose process holds each slot
         self._last_slot = -1
-        self.outstanding: list[int] = []
-        """Sequences of requests that have not finished, by slot (s_w)."""
+        self.outstanding: list[int] = []  # sequences that have not finished, by slot (s_w)
+        self.vacant: ReplicaSet = EMPTY
+        """Slots where this router has no unfinished request; also slots of processes that are gone."""
         self.routable: ReplicaSet = EMPTY
-        self._is_wary = False
-        """Whether any client avoids a replica, or any replica is not trusted."""
-        self.rested: ReplicaSet = EMPTY
-        """Suspects of which each may get one request as a probe."""
+        self._is_wary = False  # whether any client avoids a replica, or any replica is not trusted
+        self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
         self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
         self.avoided: dict[str, ReplicaSet] = {}
         """Client → replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No empty sets."""
@@ -176,8 +173,9 @@ class Fleet:
         if member.slot is None:
             member.slot = self._free_slot()
             member.lives += 1
-            self._slots[member.slot] = member
+            self.slots[member.slot] = member
             self.outstanding[member.slot] = 0
+            self.vacant = ReplicaSet(self.vacant | 1 << member.slot)
             self.policy.joined(member.slot)
         member.routable = True
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
@@ -276,7 +274,7 @@ class Fleet:
             self.adapters.left(member.slot)
             self.index.drop(member.slot)
             self._avoided_no_more(member.slot)
-            self._slots[member.slot] = None
+            self.slots[member.slot] = None
             member.slot = None
 
     def measured(self, speeds: Mapping[str, float]) -> None:
@@ -371,12 +369,13 @@ class Fleet:
         if not routable:
             return None
         slot = self.policy.select(match.dispatch, routable, self.outstanding)
-        member = self._slots[slot] if slot is not None else None
+        member = self.slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
         self.outstanding[slot] += match.dispatch.sequences
+        self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
@@ -394,7 +393,7 @@ class Fleet:
             return routable, False
         slot = (self.rested & -self.rested).bit_length() - 1
         self.rested = ReplicaSet(self.rested & ~(1 << slot))
-        member = self._slots[slot]
+        member = self.slots[slot]
         if member is not None:
             member.standing.probing = True
         return ReplicaSet(1 << slot), True
@@ -429,6 +428,7 @@ class Fleet:
             return
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= match.dispatch.sequences
+        self.vacant = ReplicaSet(self.vacant | (not self.outstanding[slot]) << slot)
         if self._is_wary:
             if ticket.probe:
                 ticket.member.standing.probing = False
@@ -444,12 +444,12 @@ class Fleet:
 
     def _free_slot(self) -> int:
         """A new slot while few are free, else the one that was handed out longest ago, cyclically."""
-        free = [slot for slot, member in enumerate(self._slots) if member is None]
+        free = [slot for slot, member in enumerate(self.slots) if member is None]
         if len(free) > SPARE_SLOTS:
             slot = min(free, key=lambda slot: (slot <= self._last_slot, slot))
         else:
-            slot = len(self._slots)
-            self._slots.append(None)
+            slot = len(self.slots)
+            self.slots.append(None)
             self.outstanding.append(0)
         self._last_slot = slot
         return slot

@@ -264,7 +264,7 @@ class Gates:
             account = ledger.replica_accounts.get(incarnation)
             if account is not None:
                 accounts[router] = account
-                waiting.update(account.clients.positive(WAITING))
+                waiting.update(account.waiting)
         at = {
             router: {
                 client: ClientAtGate(account.served(client), account.clients.cell(client, WAITING))

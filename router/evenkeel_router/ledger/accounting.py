@@ -8,7 +8,7 @@ store know are closed too once no router counts them as alive; otherwise their a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final
@@ -67,12 +67,14 @@ class Accounting:
         self._return_s = return_s
         self.queue = QueueOwner.AUTO
         """What orders the replicas' queues, as configured."""
-        self.alive: frozenset[str] = frozenset()
-        """Incarnations that this router or a peer takes for alive."""
+        self._alive: frozenset[str] = frozenset()
+        self._seen: object = None
+        """What peers took for alive when `_alive` was computed; None: it must be computed again."""
         self._at: dict[str, str] = {}
         """Replica → the incarnation that answers there."""
         self._seeded: set[str] = set()
-        self._came_s: dict[str, float] = {}
+        self._joining_s: dict[str, float] = {}
+        """Live incarnation that joined not long ago → when, oldest first."""
         self._left_s: dict[str, float] = {}
         """Departed incarnation that is not closed yet → when it may be closed."""
         self._open: dict[str, dict[str, dict[int, None]]] = {}
@@ -103,12 +105,13 @@ class Accounting:
             if self.is_closed(incarnation):
                 return False
             self._at[replica] = incarnation
-            self._came_s[incarnation] = now_s
+            self._joining_s.pop(incarnation, None)
+            self._joining_s[incarnation] = now_s
             self._left_s.pop(incarnation, None)
             self._draining.discard(incarnation)
+            self._note_change()
         if policy == SEEDED_POLICY:
             self._seeded.add(incarnation)
-        self._look_around()
         return True
 
     def meets_unreported(self, replica: str, now_s: float) -> None:
@@ -160,8 +163,20 @@ class Accounting:
         account = self.ledger.replica_accounts.get(incarnation)
         if account is not None and client.identity in account.clients:
             return NO_SEED
-        joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
-        return promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
+        return promise(
+            self.ledger,
+            client.identity,
+            incarnation,
+            live=self.alive,
+            joiners=self._joiners(now_s),
+        )
+
+    def _joiners(self, now_s: float) -> Collection[str]:
+        """Incarnations that join together, now (R5)."""
+        joining = self._joining_s
+        while joining and now_s - joining[oldest := next(iter(joining))] >= JOINING_S:
+            del joining[oldest]
+        return joining.keys()
 
     def drains(self, replica: str) -> None:
         """This router sends nothing to a replica any more, and lets it finish."""
@@ -187,7 +202,7 @@ class Accounting:
     def leaves(self, replica: str, now_s: float) -> None:
         """A replica is no longer configured, or its incarnation is unknown."""
         self._depart(replica, now_s + self._return_s)
-        self._look_around()
+        self._note_change()
 
     def close(self, now_s: float, *, settled: bool) -> None:
         """Close what departed and has nothing open. `settled`: whether this router has had time to look around."""
@@ -195,13 +210,13 @@ class Accounting:
             if now_s >= at_s and incarnation not in self._open:
                 del self._left_s[incarnation]
                 self.ledger.closed(incarnation)
-        self._look_around()
-        ledger = self.ledger
+                self._note_change()
+        ledger, alive = self.ledger, self.alive
         if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
             return  # a router has not named its live incarnations yet
         for incarnation, account in list(ledger.open_accounts()):
             if (
-                incarnation not in self.alive
+                incarnation not in alive
                 and incarnation not in self._left_s
                 and ledger.router not in account.closed_by
                 and incarnation not in self._open
@@ -209,10 +224,10 @@ class Accounting:
             ):
                 ledger.closed(incarnation)
         self._lost = {at: lost for at, lost in self._lost.items() if at[0] in self._open}
-        for gone in [name for name in self._came_s if name not in self.alive]:
-            del self._came_s[gone]
-            self._seeded.discard(gone)
-        known = self.alive | self._left_s.keys()
+        for gone in [name for name in self._joining_s if name not in alive]:
+            del self._joining_s[gone]
+        self._seeded &= alive
+        known = alive | self._left_s.keys()
         self._draining &= known
         self._incomplete &= known
         for columns in (self._aborted, self._latencies):
@@ -231,11 +246,20 @@ class Accounting:
             return True
         return incarnation in self.ledger.closed_totals.folded
 
-    def _look_around(self) -> None:
+    def _note_change(self) -> None:
+        self.ledger.live = frozenset(self._at.values())
+        self._seen = None
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """Incarnations that this router or a peer takes for alive."""
         ledger = self.ledger
-        ledger.live = frozenset(self._at.values())
-        theirs = (live for router, live in ledger.live_of.items() if router in ledger.members)
-        self.alive = ledger.live.union(*theirs) - self._left_s.keys()
+        seen = ledger.live_changes, ledger.members
+        if self._seen != seen:
+            theirs = (live for router, live in ledger.live_of.items() if router in ledger.members)
+            self._alive = ledger.live.union(*theirs) - self._left_s.keys()
+            self._seen = seen
+        return self._alive
 
     # What replicas report.
 
@@ -345,12 +369,15 @@ class Accounting:
             cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
         )
 
+    def may_wait_at(self, incarnation: str) -> bool:
+        """Whether this router has an open request at an incarnation where requests wait by its last report."""
+        account = self.ledger.replica_accounts.get(incarnation)
+        return account is not None and bool(account.waiting) and incarnation in self._open
+
     def is_idle(self, incarnation: str) -> bool:
         """Whether no request runs or waits at an incarnation by its last report; not if there was none."""
         account = self.ledger.replica_accounts.get(incarnation)
-        return account is not None and not (
-            account.clients.positive(RUNNING) or account.clients.positive(WAITING)
-        )
+        return account is not None and not (account.running or account.waiting)
 
     def open_at(self, incarnation: str, client: str) -> int:
         """Number of the sequences that this router has open for a client at an incarnation."""

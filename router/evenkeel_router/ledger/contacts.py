@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from evenkeel_fairshare.ledger import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class PeerContact:
     """Time from which on the peer was to be asked."""
     router: str = ""
     """The incarnation that answered last; empty: no answer yet."""
+    progress: Progress = field(default_factory=Progress)
+    """How far this router has read the peer's ledger."""
     asked: bool = False
     answered_s: float | None = None
     error: str = ""

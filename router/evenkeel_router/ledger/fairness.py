@@ -20,9 +20,7 @@ import msgspec
 from evenkeel_contract.adminstate import Demand, FleetState
 from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.idle import NO_LOAD, IdleReplicas, ReplicaLoad
-from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
-from evenkeel_fairshare.ledger.replica_account import RUNNING, WAITING
-from evenkeel_fairshare.ledger.replica_account import SERVICE as SERVED
+from evenkeel_fairshare.ledger import Ledger, position, position_of_tenant, tenant_of
 from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
@@ -88,7 +86,6 @@ class Fairness:
         self.now = FleetFigures()
         """The last complete value."""
         self._ledger = ledger
-        self._served = ServiceIndex(ledger)
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
         self._ahead: dict[str, float] = {}
@@ -108,7 +105,7 @@ class Fairness:
     @property
     def known(self) -> int:
         """Clients with service that are not aged out."""
-        return len(self._served.clients())
+        return len(self._ledger.service)
 
     def speed(self, incarnation: str) -> float | None:
         """Weighted tokens per second of an incarnation's replica while requests waited there; None: not measured."""
@@ -125,27 +122,20 @@ class Fairness:
         """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as alive; `routable`:
         those that may get requests, None: all. Others are not idle."""
         self._most_alive = max(self._most_alive, len(alive))
-        grown: dict[str, float] = {}
-        for client, more in self._served.refresh():
-            grown[client] = grown.get(client, 0.0) + more
-            if len(grown) % STRIDE == 0:
-                yield
+        grown = self._ledger.grown()
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
         replicas: dict[str, ReplicaLoad] = {}
         for incarnation, account in list(self._ledger.open_accounts()):
             if incarnation in alive:
-                names = account.clients.positive(WAITING)
                 own = ReplicaLoad(
-                    service=sum(account.clients.column(SERVED)),
-                    waits=bool(names),
-                    runs=bool(account.clients.positive(RUNNING)),
+                    account.service, waits=bool(account.waiting), runs=bool(account.running)
                 )
                 replica = replica_of(incarnation)
                 replicas[replica] = own.beside(replicas.get(replica, NO_LOAD))
-                waiting.update(names)
-                for name in names:
-                    queued[name] += account.clients.cell(name, WAITING)
+                for name, count in account.waiting.items():
+                    waiting[name] += 1
+                    queued[name] += count
                 yield
         for replica, load in replicas.items():
             self._saturation.observe(replica, service=load.service, waits=load.waits, now_s=now_s)
@@ -202,7 +192,7 @@ class Fairness:
         for client, more in grown.items():
             if client not in competed:
                 self._owed[client] += more
-            if client not in self._served.clients():  # aged out, or without service
+            if client not in self._ledger.service:  # aged out, or without service
                 del self._owed[client]
                 self._ahead.pop(client, None)
         self._total += sum(grown.values())
@@ -299,7 +289,7 @@ class Fairness:
         self, waiting: Collection[str], leads: Mapping[str, float]
     ) -> Generator[None, None, dict[str, MemberFigures]]:
         """The most served clients one by one, the others of a tenant together."""
-        known = dict(self._served.clients())
+        known = self._ledger.counted()
         named = set(heapq.nlargest(self._max_clients, known, key=known.__getitem__))
         found: dict[str, MemberFigures] = {}
         for n, client in enumerate({*known, *waiting}):

@@ -137,6 +137,8 @@ async def demand(service_ledger: ServiceLedger, timing: Timing) -> None:
         # Only tests have shorter report intervals than a second.
         await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * timing.report_interval_s))
         rates = list(service_ledger.demand.rates(now()).items())
-        for at in range(0, len(rates), DEMAND_PIECE):
-            service_ledger.ledger.requested(dict(rates[at : at + DEMAND_PIECE]))
+        for at in range(0, len(rates) or 1, DEMAND_PIECE):
+            end = at + DEMAND_PIECE
+            part = min(1.0, end / (len(rates) or 1))
+            service_ledger.ledger.requested(dict(rates[at:end]), part=part)
             await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """Asking the other routers for their part of the ledger (R3, contract `ledgerwire`).
 
-Every router asks every other one each second, with a digest of what it has; the answer is what it lacks, in parts that
-are merged as they arrive. A router keeps nothing per peer but the name that answered last, so a peer that is away,
-slow or started anew needs no handling of its own.
+Every router asks every other one each second for what changed since its last whole answer; the answer is what it lacks, in
+parts that are merged as they arrive. A router keeps nothing per peer but the name that answered last and how far it has read that
+one's ledger, so a peer that is away, slow or started anew needs no handling of its own.
 
 The answer names a member, not the address: a peer that never answered has no name, and until it has one, nothing is
 closed or compacted here. An address that turns out to be this router is no peer.
@@ -110,8 +110,14 @@ class Peers:
             await asyncio.sleep(self._interval_s())
 
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
-        """One question. A part that is lost or invalid ends it: later parts would hide the gap."""
-        question = encode(self._service_ledger.ledger.digest())
+        """One question, and a second one if the peer asks for versions of accounts that changed there."""
+        await self._ask_once(peer, known)
+        if known.progress.listed:
+            await self._ask_once(peer, known)
+
+    async def _ask_once(self, peer: Peer, known: PeerContact) -> None:
+        """A part that is lost or invalid ends a question: later parts would hide the gap."""
+        question = encode(self._service_ledger.ledger.digest(known.progress))
         token = self._settings.config.state.peer_token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
@@ -136,4 +142,6 @@ class Peers:
         known.router = delta.router
         if delta.router != self._service_ledger.ledger.router:
             self._service_ledger.ledger.merge(delta)
+        if delta.revision:  # the last part
+            known.progress.answered(delta)
         await asyncio.sleep(0)  # a part may hold thousands of rows: requests come first

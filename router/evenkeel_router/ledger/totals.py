@@ -306,8 +306,6 @@ class _Requested:
     since_s: float = 0.0
     last_s: float = 0.0
     """Time of the client's last request."""
-    silent: bool = False
-    """Whether the client's rate of 0 was reported."""
     cost: float = 0.0
     """Decayed sum of the costs of finished requests."""
     finished: float = 0.0
@@ -336,7 +334,7 @@ class DemandMeter:
             known = self._clients[client] = _Requested(since_s=now_s)
         self._decay(known, now_s)
         known.arrivals += sequences
-        known.last_s, known.silent = now_s, False
+        known.last_s = now_s
 
     def finished(self, client: str, cost: float, sequences: int = 1) -> None:
         """A request has ended with this cost. It is ignored if its arrival is unknown."""
@@ -346,7 +344,7 @@ class DemandMeter:
             known.finished += sequences
 
     def rates(self, now_s: float) -> dict[str, float]:
-        """Weighted tokens per second by client. A client that stopped is reported once, with 0.
+        """Weighted tokens per second by client, without those that stopped.
 
         The mean cost of its requests is kept longer: seven windows after a single request, twice as long after a thousand.
         """
@@ -356,9 +354,6 @@ class DemandMeter:
             if known.arrivals < 1e-3:
                 del self._clients[client]
             if now_s - known.last_s >= SILENT_WINDOWS * self._window_s:
-                if not known.silent:
-                    rates[client] = 0.0
-                known.silent = True
                 continue
             mean = known.cost / known.finished if known.finished > 0.01 else FIRST_COST
             rates[client] = known.arrivals / self._window_s * mean

@@ -68,7 +68,11 @@ class Relocation:
             return
         if accounting.is_draining(incarnation):
             self._take_back(incarnation)
-        elif incarnation not in self._pending and (idle := self._idle()):
+        elif (
+            incarnation not in self._pending
+            and accounting.may_wait_at(incarnation)
+            and (idle := self._idle())
+        ):
             self._fill(incarnation, idle)
 
     def forget(self, incarnation: str) -> None:
@@ -87,13 +91,13 @@ class Relocation:
     def _idle(self) -> ReplicaSet:
         """Routable replicas without a request, by this router's count and by their last reports."""
         fleet, accounting = self._fleet, self._accounting
+        vacant = map(fleet.slots.__getitem__, slots_of(ReplicaSet(fleet.routable & fleet.vacant)))
         return replica_set(
             [
                 member.slot
-                for member in fleet
-                if member.routable
+                for member in vacant
+                if member is not None
                 and member.slot is not None
-                and not fleet.outstanding[member.slot]
                 and accounting.is_idle(accounting.incarnation(member.name))
             ]
         )

@@ -9,7 +9,6 @@ from collections.abc import Generator
 from typing import Final
 
 from evenkeel_fairshare.ledger import tenant_of
-from evenkeel_fairshare.ledger.replica_account import RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import other_clients
 from evenkeel_router.ledger.clients import client_figures
@@ -72,11 +71,11 @@ def _count(
     """Count requests by client, as a replica reports them and at its gate. Returns its totals as in `Moment`."""
     account, gate = rooms.service_ledger.account(replica), rooms.gates.gate(replica)
     if account is not None:
-        for counts, column in ((waiting, WAITING), (running, RUNNING)):
-            for name in account.clients.positive(column):
-                counts[name] += int(account.clients.cell(name, column))
+        for counts, found in ((waiting, account.waiting), (running, account.running)):
+            for name, count in found.items():
+                counts[name] += int(count)
     if gate is not None:
         waiting.update(request.client for request in gate.waiting())
-    service = 0.0 if account is None else sum(account.clients.column(SERVICE))
+    service = 0.0 if account is None else account.service
     totals = rooms.replicas.totals[replica]
     return service, totals.cached_tokens, totals.input_tokens

@@ -21,7 +21,6 @@ from evenkeel_fairshare.ledger.replica_account import (
     SERVICE,
     TENANT_DEFICIT,
     WAITING,
-    ReplicaAccount,
 )
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_fairshare.window import WindowShares
@@ -112,8 +111,8 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
         quantum=seen.quantum if seen is not None else 0.0,
-        waiting=_sum(account, WAITING),
-        running=_sum(account, RUNNING),
+        waiting=int(sum(account.waiting.values())) if account is not None else 0,
+        running=int(sum(account.running.values())) if account is not None else 0,
         report_age_s=now_s - seen.received_s if seen is not None else None,
         inactive_reason=seen.inactive if seen is not None else "",
         kv_state=follower.sync_state.value if follower is not None else "",
@@ -148,10 +147,6 @@ def _prefix(rooms: Rooms) -> adminstate.PrefixState:
             for basis, prediction in rooms.totals.predictions.items()
         },
     )
-
-
-def _sum(account: ReplicaAccount | None, column: int) -> int:
-    return int(sum(account.clients.column(column))) if account is not None else 0
 
 
 def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:

@@ -180,6 +180,7 @@ def test_with_a_list_of_namespaces_the_rights_end_there() -> None:
     everywhere = only(objects, "ClusterRole", "evenkeel")["rules"]
     assert [rule["resources"] for rule in everywhere] == [
         ["nodes"],
+        ["ingressclasses"],
         ["namespaces"],
         ["customresourcedefinitions"],
     ]

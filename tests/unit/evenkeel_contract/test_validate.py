@@ -385,6 +385,29 @@ def test_flags_that_bypass_the_policy_are_refused(flag: str) -> None:
     assert fault.message.endswith("lets requests bypass the replica policy; remove it")
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("nginx.ingress.kubernetes.io/configuration-snippet", True),
+        ("nginx.ingress.kubernetes.io/server-snippet", True),
+        ("nginx.org/location-snippets", True),
+        ("haproxy.org/backend-config-snippet", True),
+        ("haproxy-ingress.github.io/config-backend", True),
+        ("ingress.kubernetes.io/config-backend", True),
+        ("nginx.ingress.kubernetes.io/proxy-body-size", False),
+        ("cert-manager.io/cluster-issuer", False),
+    ],
+)
+def test_snippets_of_any_controller_are_refused(name: str, refused: bool) -> None:
+    routes = {"parentRefs": [{"name": "g"}], "annotations": {name: "x"}}
+    for exposure in ({"ingress": {"host": "a.test", "annotations": {name: "x"}}}, {"httpRoute": routes}):  # fmt: skip
+        data = deepcopy(SERVICE)
+        data["spec"]["exposure"] = exposure
+        paths = [fault.path for fault in parse_service(data)[1]]
+        (part,) = exposure
+        assert paths == ([f"spec.exposure.{part}.annotations['{name}']"] if refused else [])
+
+
 def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> None:
     data = deepcopy(SERVICE)
     data["spec"]["slo"]["alertLabels"] = {"team": "ml", "pager-duty": "x", "severity": "page"}

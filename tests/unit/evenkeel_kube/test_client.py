@@ -104,6 +104,8 @@ async def test_a_list_selects_by_label_and_its_items_name_their_kind(
     method, path, query, _, body = server.asked.pop()
     assert (method, path, body) == ("GET", "/api/v1/namespaces/ns/pods", None)
     assert query == {"labelSelector": "a=b,c in (d, e)"}
+    await client.list_all("Pod", "")
+    assert server.asked.pop()[1] == "/api/v1/pods"
     assert writes == []
 
 
@@ -117,22 +119,26 @@ async def test_the_scale_of_any_kind_is_read_and_written_by_its_subresource(
     ]
     server.answers["/apis/example.com/v1"] = json.dumps({"resources": listed}).encode()
     path = "/apis/example.com/v1/namespaces/ns/workers/w/scale"
+    item = path.removesuffix("/scale")
+    server.answers[item] = b'{"metadata": {"labels": {"a": "b"}}}'
     server.answers[path] = b'{"spec": {"replicas": 3}}'
-    assert await client.scale("example.com/v1", "Worker", "ns", "w") == 3
+    assert await client.scaled("example.com/v1", "Worker", "ns", "w") == ({"a": "b"}, 3)
     assert [(method, where) for method, where, *_ in server.asked] == [
         ("GET", "/apis/example.com/v1"),
+        ("GET", item),
         ("GET", path),
     ]
     await client.set_scale("example.com/v1", "Worker", "ns", "w", replicas=5)
-    assert server.asked[2:] == [  # where the kind is found is known by now
+    assert server.asked[3:] == [  # where the kind is found is known by now
         ("PATCH", path, {"fieldManager": "me"}, "application/merge-patch+json", {"spec": {"replicas": 5}})
     ]  # fmt: skip
     assert writes == ["patch"]
     server.answers[path] = b'{"spec": {}}'  # zero is left out
-    assert await client.scale("example.com/v1", "Worker", "ns", "w") == 0
+    server.answers[item] = b'{"metadata": {}}'
+    assert await client.scaled("example.com/v1", "Worker", "ns", "w") == ({}, 0)
     for kind in ("Job", "Nothing"):
         with pytest.raises(Refused, match=f"has no kind {kind} with the subresource scale"):
-            await client.scale("example.com/v1", kind, "ns", "w")
+            await client.scaled("example.com/v1", kind, "ns", "w")
 
 
 async def test_an_object_or_an_api_that_is_missing_is_no_error(

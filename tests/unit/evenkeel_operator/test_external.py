@@ -20,6 +20,7 @@ SAMPLE = changed(document("external.yaml"), {"metadata.name": "simulated"})
 """In front of pods with the label app=vllm."""
 ENGINE: dict[str, Any] = SAMPLE["spec"]["engine"]
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm"}
+DATABASE = ("apps/v1", "Deployment", "vllm")
 AUTOSCALING = {
     "minReplicas": 1,
     "maxReplicas": 8,
@@ -172,6 +173,19 @@ async def test_a_new_operator_lists_the_slices_and_a_pass_at_rest_writes_nothing
     await operator.make_pass(KEY)
     await Operator(cluster).make_pass(KEY)
     assert cluster.writes == []
+
+
+async def test_the_key_of_engines_needs_the_label(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    metadata = {"name": "vllm-key", "namespace": "team-ml"}
+    data = {"token": "c2stdmxsbQ=="}
+    cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    external = {**ENGINE["external"], "apiKeySecretRef": {"name": "vllm-key", "key": "token"}}
+    await operator.edit(SERVICE, "simulated", engine={**ENGINE, "external": external})
+    found = told(cluster).cluster
+    assert found is not None
+    assert found.api_key is None
+    assert condition(cluster, "Degraded")["reason"] == "SecretNotLabelled"
 
 
 async def test_another_selector_restarts_the_routers(cluster: FakeCluster) -> None:
@@ -338,6 +352,55 @@ async def test_a_target_that_cannot_be_scaled_is_reported(cluster: FakeCluster) 
     assert degraded["message"] == (
         "spec.engine.external.scaleTargetRef: Deployment vllm cannot be scaled: no such thing."
     )
+
+
+async def test_a_target_whose_webhook_is_down_is_reported_and_costs_no_status(
+    cluster: FakeCluster,
+) -> None:
+    down = 'failed calling webhook "scale.policy.example"'
+    cluster.fails = lambda item: down if item["metadata"]["name"] == "vllm" else None
+    await scaled(cluster)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["reason"], down in degraded["message"]) == ("WebhookFails", True)
+    assert condition(cluster, "ScalingActive")["status"] == "True"
+
+
+async def test_a_target_without_the_label_of_its_owner_is_never_scaled(
+    cluster: FakeCluster,
+) -> None:
+    cluster.scales[DATABASE] = 3
+    cluster.scale_labels = {"app": "database"}
+    operator = await scaled(cluster)
+    assert cluster.scales == {DATABASE: 3}
+    for type_, status in (("ScalingActive", "False"), ("Degraded", "True")):
+        found = condition(cluster, type_)
+        assert (found["status"], found["reason"]) == (status, "TargetNotLabelled")
+        assert "`kubectl label deployment vllm evenkeel.dev/use=true`" in found["message"]
+    assert await operator.make_pass(KEY) == INTERVAL_S  # no watch reports the label
+    cluster.scale_labels = {"evenkeel.dev/use": "true"}
+    await operator.make_pass(KEY)
+    await operator.autoscaler.look(KEY)
+    await operator.make_pass(KEY)
+    assert cluster.scales == {DATABASE: 4}
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    "scaling", [{"minReplicas": 0, "maxReplicas": 1}, {"minReplicas": 1, "maxReplicas": 2}]
+)
+async def test_without_data_a_target_never_shrinks(
+    cluster: FakeCluster, scaling: dict[str, Any]
+) -> None:
+    cluster.scales[DATABASE] = 3
+    cluster.put(changed(SAMPLE, {**SCALED, "spec.autoscaling": {**AUTOSCALING, **scaling}}))
+    cluster.put(slice_of())  # pods of another owner, of which the selector finds none
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    operator.now_s += INTERVAL_S
+    await operator.autoscaler.look(KEY)
+    await operator.make_pass(KEY)
+    assert condition(cluster, "ScalingActive")["status"] == "False"
+    assert cluster.scales == {DATABASE: 3}
 
 
 async def test_a_second_scaler_of_the_target_is_reported(cluster: FakeCluster) -> None:

@@ -246,11 +246,11 @@ def test_every_resource_gets_a_pass_after_all_is_listed_again(fails: bool) -> No
         made.store.see("ADDED", TENANT, cluster.put(tenant("acme")))
         made.work_queue.add = lambda key, after_s=None: added.append((key, after_s))  # type: ignore
 
-        async def list_again() -> None:
-            if fails:
-                raise Unreachable("down")
+        async def down(*_: object, **__: object) -> list[Any]:
+            raise Unreachable("down")
 
-        made.observer.list_again = list_again  # type: ignore[method-assign]
+        if fails:
+            cluster.list_all = down  # type: ignore[method-assign]
         await during(RESYNC_S - 1, made.list_again())
         assert added == []
         await during(RESYNC_S + 1, made.list_again())

@@ -7,10 +7,12 @@ from random import Random
 from evenkeel_operator.cluster.apply import FIRST_RETRY_S, LAST_RETRY_S, ApplyResult, Refusals
 from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.core.objects import Ref
+from evenkeel_operator.core.reasons import Note
 
 from tests.support.operator_lives import KEY, Operator, cluster_with_the_sample, condition
 
 REF = Ref("Deployment", "s-engine")
+NO = Note("Refused", "no")
 
 
 class Clock:
@@ -22,7 +24,7 @@ def test_each_no_to_the_same_write_doubles_the_wait_up_to_a_bound() -> None:
     refusals = Refusals(rng=rng, monotonic_s=lambda: clock.now_s)
     waits = []
     for attempt in range(1, 15):
-        found = refusals.refused(KEY, REF, "change 1", message="no")
+        found = refusals.refused(KEY, REF, "change 1", why=NO)
         assert (found.attempts, refusals.pending(KEY, REF, "change 1")) == (attempt, found)
         waits.append(refusals.wait_s(found))
         clock.now_s = found.due_s
@@ -35,11 +37,11 @@ def test_each_no_to_the_same_write_doubles_the_wait_up_to_a_bound() -> None:
 def test_other_manifests_objects_and_services_are_not_delayed() -> None:
     refusals = Refusals(rng=Random(1), monotonic_s=lambda: 0.0)
     for _ in range(3):
-        refusals.refused(KEY, REF, "change 1", message="no")
+        refusals.refused(KEY, REF, "change 1", why=NO)
     assert refusals.pending(KEY, REF, "change 2") is None
     assert refusals.pending(KEY, Ref("Service", "s-engine"), "change 1") is None
     assert refusals.pending(Key(SERVICE, "team-ml", "other"), REF, "change 1") is None
-    assert refusals.refused(KEY, REF, "change 2", message="no").attempts == 1
+    assert refusals.refused(KEY, REF, "change 2", why=NO).attempts == 1
     refusals.keep(KEY, ())
     assert refusals.pending(KEY, REF, "change 2") is None
 
@@ -47,7 +49,7 @@ def test_other_manifests_objects_and_services_are_not_delayed() -> None:
 def test_the_first_of_several_refused_writes_says_when_to_try_again() -> None:
     result = ApplyResult()
     for again_s, want in ((8.0, 8.0), (2.0, 2.0), (5.0, 2.0)):
-        result.refused(REF, "no", again_s=again_s)
+        result.refused(REF, NO, again_s=again_s)
         assert result.again_s == want
     assert len(result.notes) == 3
 

@@ -221,9 +221,7 @@ async def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(
     assert ("Deployment", "team-ml", "simulated-router") in cluster.objects
 
 
-async def test_of_two_services_with_the_same_host_the_older_one_has_the_ingress(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_host_belongs_to_one_namespace(cluster: FakeCluster) -> None:
     def service(namespace: str, created: str) -> dict[str, Any]:
         plain = document("simulator.yaml")
         plain["metadata"] |= {"namespace": namespace, "uid": namespace, "generation": 1,
@@ -231,29 +229,29 @@ async def test_of_two_services_with_the_same_host_the_older_one_has_the_ingress(
         return plain
 
     ingress = ("Ingress", "team-ml", "simulated-router")
-    ours = cluster.put(service("team-ml", "2026-01-02T00:00:00Z"))
-    operator = Operator(cluster)
-    await operator.sees(ours)
-    assert ingress in cluster.objects
     theirs = cluster.put(service("team-a", "2026-01-01T00:00:00Z"))
-    assert KEY in operator.store.see("ADDED", SERVICE, theirs)
-    await operator.make_pass(KEY)
+    operator = Operator(cluster)
+    operator.store.see("ADDED", SERVICE, theirs)
+    ours = cluster.put(service("team-ml", "2026-01-02T00:00:00Z"))
+    await operator.sees(ours)
     assert ingress not in cluster.objects
     degraded = condition(cluster, "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "HostTaken")
-    assert "team-a/simulated has host llm.example.com with path /" in degraded["message"]
+    assert "host llm.example.com belongs to namespace team-a" in degraded["message"]
     url = cluster.objects[SERVICE, "team-ml", "simulated"]["status"]["url"]
     assert url == "http://simulated-router.team-ml.svc"
-    # Another path, or another class, is no conflict.
+    # Another path is no way around it.
     exposure = {"ingress": {"host": "llm.example.com", "paths": ["/v2"]}}
     await operator.edit(SERVICE, "simulated", exposure=exposure)
-    assert ingress in cluster.objects
-    await operator.edit(SERVICE, "simulated", exposure={"ingress": {"host": "llm.example.com"}})
     assert ingress not in cluster.objects
     assert KEY in operator.store.see("DELETED", SERVICE, theirs)
     await operator.make_pass(KEY)
     assert ingress in cluster.objects
     assert condition(cluster, "Degraded")["status"] == "False"
+    # The namespace that has the host keeps it, also if an older service asks for it.
+    assert KEY in operator.store.see("ADDED", SERVICE, theirs)
+    await operator.make_pass(KEY)
+    assert ingress in cluster.objects
 
 
 async def test_what_is_wanted_no_more_is_deleted(cluster: FakeCluster) -> None:

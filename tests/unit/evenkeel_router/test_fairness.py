@@ -288,7 +288,6 @@ def test_requests_are_served_between_the_steps() -> None:
     world.tick({f"ns/t/{n}": n for n in range(500)})
     world.tick({f"ns/t/{n}": 2 * n for n in range(500)})
     world.at += 1
-    world.ledger.stale.update(f"ns/t/{n}" for n in range(500))
     assert sum(1 for _ in world.truth.steps(world.alive, WEIGHTS, 99.0)) > 500
 
 
