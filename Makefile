@@ -233,6 +233,25 @@ test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform 
 test-sglang-core: env sglang  ## The tests with SGLang for every change (about 10 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
 
+# What a GPU machine without network lacks (bench/gpu/README.md).
+.gpu/site.tar.xz: bench/gpu/bundle.py plugins/sglang/cpu/requirements.txt plugins/sglang/cpu/engine.txt | env sglang
+	$(BIN)/python -m bench.gpu.bundle --out .gpu
+
+.PHONY: gpu-bundle
+gpu-bundle: .gpu/site.tar.xz  ## Build what a GPU machine without network lacks into .gpu (400 MB of downloads, minutes)
+
+GPU_TOY = bench/gpu/on_gpu.py --cpu $(ENGINE) --model $(ENGINE)/model --scale 0.1 --limit 3000 --patience 10 --work out/gpu-rehearsal
+.PHONY: gpu-rehearsal
+gpu-rehearsal: env sglang gpu-bundle  ## Rehearse every call of bench/gpu/README.md with the CPU engine (20 minutes)
+	rm -rf out/gpu-rehearsal
+	$(BIN)/python $(GPU_TOY) smoke --keep --out out/gpu-rehearsal/smoke
+	$(BIN)/python $(GPU_TOY) policies --out out/gpu-rehearsal/policies
+	$(BIN)/python $(GPU_TOY) long replicas --pace 0.3 --out out/gpu-rehearsal/further
+	$(BIN)/python $(GPU_TOY) papers --workloads qa-s1 tot-s1 --burst 4 --duration 6 --out out/gpu-rehearsal/papers
+	$(BIN)/python $(GPU_TOY) profile --attempt 1 --out out/gpu-rehearsal/fallback
+	$(BIN)/python -m bench.gpu.fit out/gpu-rehearsal/smoke/results.jsonl --out out/gpu-rehearsal/profile.json
+	$(BIN)/python -m bench.gpu.compare out/gpu-rehearsal/policies/results.jsonl --profile out/gpu-rehearsal/profile.json
+
 .PHONY: lint
 lint: env  ## Run ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check .

@@ -33,7 +33,9 @@ class LoopClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Mean rate of its requests, which come by chance."""
     input_tokens: int
     shared_tokens: int = 0
-    """The first input tokens, which are the same in all its requests."""
+    """The first input tokens, which are the same in all its requests, or in those with the same of its `prefixes`."""
+    prefixes: int = 1
+    """Different shared prefixes; each request has one of them by chance."""
     output_tokens: int
     max_output_tokens: int | None = None
     """The most output that its requests ask for; None: `output_tokens`."""
@@ -46,6 +48,12 @@ class LoopClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(
                 f"{self.name}: exactly one of open_requests and rate_per_s must be above 0"
             )
+        if self.prefixes < 1:
+            raise ValueError(f"{self.name}: prefixes is {self.prefixes}, must be at least 1")
+
+    def prefix_of(self, number: int) -> int:
+        """The shared prefix of its request `number`, from 0 up to `prefixes`."""
+        return Random(f"{self.name}/{number}").randrange(self.prefixes) if self.prefixes > 1 else 0
 
 
 class LoopSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,7 +208,7 @@ class _Loop:
 
 
 def _request(client: LoopClient, number: int, now_s: float) -> EngineRequest:
-    shared = Segment((client.name, "shared"), client.shared_tokens)
+    shared = Segment((client.name, "shared", client.prefix_of(number)), client.shared_tokens)
     own = Segment((client.name, number), client.input_tokens - client.shared_tokens)
     return EngineRequest(
         id=f"{client.name}-{number}",

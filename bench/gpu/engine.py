@@ -60,19 +60,29 @@ def running_process(
     command: Sequence[str], environment: Mapping[str, str], url: str, probe: str, *, log: Path
 ) -> Iterator[str]:
     """An engine at `url`, from when its path `probe` answers 200."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
+    process = launch(command, environment, log=log)
     try:
-        _await_ready(process, url + probe, log)
+        await_ready(process, url + probe, log=log)
         yield url
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline_s = time.monotonic() + _START_S
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], *, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one; its group has the number of the process."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def await_ready(
+    process: subprocess.Popen[bytes], url: str, *, log: Path, limit_s: float = _START_S
+) -> None:
+    """Wait until `url` answers 200; raises `EngineError`."""
+    deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         with suppress(httpx.TransportError):
             if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
@@ -80,10 +90,11 @@ def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)
             raise EngineError(f"the engine ended; {log} ends:\n{log_tail(log)}")
-    raise EngineError(f"the engine was not ready in {_START_S:g} s; {log} ends:\n{log_tail(log)}")
+    raise EngineError(f"the engine was not ready in {limit_s:.0f} s; {log} ends:\n{log_tail(log)}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_S)

@@ -7,6 +7,7 @@ prefixes are exactly the workload's, and a turn's prompt holds what the engine r
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ _DATA: Final = b"data: "
 _DONE: Final = b"[DONE]"
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024  # SGLang repeats all output ids in each event
 _IDLE_S: Final = 0.25
+_LONG_TOKENS: Final = 512
+_LONG_INTERVAL: Final = 16
+"""Tokens for each event of an output longer than `_LONG_TOKENS`: SGLang repeats all output ids in each event."""
+_OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,9 +74,9 @@ class Run:
         mark = (program.client, self._sent)
         self.open.add(mark)
         sent_s = self.now_s()
-        first_s, meta, output_ids = await self._generate(
-            program.client, input_ids, call.output_tokens
-        )
+        body = body_of(ClientKey("bench", self.name, program.client), input_ids, call.output_tokens)
+        answer = await generate(self.session, self.url, body, now_s=self.now_s)
+        meta, output_ids = answer.meta, answer.output_ids
         self.open.discard(mark)
         prompts.answered(number, input_ids, output_ids)
         self.records.append(
@@ -83,7 +88,7 @@ class Run:
                 status="finished",
                 arrival_s=sent_s,
                 admitted_s=None,
-                first_token_s=first_s,
+                first_token_s=answer.tokens[0][0],
                 finished_s=self.now_s(),
                 input_tokens=len(input_ids),
                 cached_tokens=meta.get("cached_tokens") or 0,
@@ -94,31 +99,66 @@ class Run:
         )
         ended[number].set()
 
-    async def _generate(
-        self, client: str, input_ids: Sequence[int], output_tokens: int
-    ) -> tuple[float, Mapping[str, Any], Sequence[int]]:
-        """When the first token came, the engine's account of the request, its output."""
-        body = {
-            "input_ids": input_ids,
-            "sampling_params": {
-                "max_new_tokens": output_tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-            },
-            "stream": True,
-            CLIENT_KEY_FIELD: ClientKey("bench", self.name, client).encode(),
-        }
-        first_s, last = None, b""
-        async with self.session.post(f"{self.url}/generate", data=msgspec.json.encode(body)) as got:
-            got.raise_for_status()
-            async for line in got.content:
-                if line.startswith(_DATA) and not line.startswith(_DATA + _DONE):
-                    first_s = self.now_s() if first_s is None else first_s
-                    last = line
-        event = msgspec.json.decode(last.removeprefix(_DATA))
-        if first_s is None or "meta_info" not in event:
-            raise RuntimeError(f"the engine answered {event}")
-        return first_s, event["meta_info"], event["output_ids"]
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one request."""
+
+    tokens: Sequence[tuple[float, int]]
+    """(time of an event of the stream, output tokens until then)."""
+    meta: Mapping[str, Any]
+    """The engine's account of the request."""
+    output_ids: Sequence[int]
+
+    @property
+    def cached_tokens(self) -> int:
+        """Input tokens that the engine found in its cache."""
+        return int(self.meta.get("cached_tokens") or 0)
+
+
+def key_of(client: str) -> str:
+    """The API key by which a router knows a client of the harness."""
+    return f"bench-{client}"
+
+
+def body_of(client: ClientKey, input_ids: Sequence[int], output_tokens: int) -> Mapping[str, Any]:
+    """A request whose output has a forced length."""
+    sampling = {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0}
+    if output_tokens > _LONG_TOKENS:
+        sampling["stream_interval"] = _LONG_INTERVAL
+    return {
+        "input_ids": input_ids,
+        "sampling_params": sampling,
+        "stream": True,
+        CLIENT_KEY_FIELD: client.encode(),
+    }
+
+
+async def generate(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, Any],
+    *,
+    now_s: Callable[[], float],
+    key: str = "",
+) -> Answer:
+    """Send one request and read its stream. `key`: the client's API key, for a router. Raises `RuntimeError` if the engine did not answer it."""
+    tokens: list[tuple[float, int]] = []
+    last = b""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    data = msgspec.json.encode(body)
+    async with session.post(f"{url}/generate", data=data, headers=headers) as got:
+        if got.status != 200:
+            raise RuntimeError(f"the engine answered {got.status}: {(await got.text())[:300]}")
+        async for line in got.content:
+            if line.startswith(_DATA) and not line.startswith(_DATA + _DONE):
+                found = _OUTPUT.search(line)
+                tokens.append((now_s(), int(found.group(1)) if found else len(tokens) + 1))
+                last = line
+    event = msgspec.json.decode(last.removeprefix(_DATA)) if last else {}
+    if "meta_info" not in event:
+        raise RuntimeError(f"the engine answered {event}")
+    return Answer(tokens, event["meta_info"], event["output_ids"])
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.gpu.papers import WORKLOADS
 from bench.gpu.report import Measurement
-from bench.gpu.run import WORKLOADS
 from tests.sglang.engine import ROOT, engine_environment
 from tests.sglang.fleet import source_environment
 
@@ -24,9 +24,11 @@ def test_a_short_run_measures_every_workload(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "bench.gpu.run", "--cpu", "--out", str(out)),
-            *("--sglang", str(environment), "--model", str(environment / "model")),
-            *("--shrink", "32", "--burst", "4", "--duration", "6", "--policies", "DLPM"),
+            *(sys.executable, "-m", "bench.gpu.run", "papers", "--cpu", str(environment)),
+            *("--out", str(out), "--work", str(tmp_path / "work")),
+            *("--model", str(environment / "model"), "--scale", str(1 / 32), "--pool", "262144"),
+            *("--burst", "4", "--duration", "6", "--engines", "dlpm"),
+            *("--limit", "1700", "--patience", "3"),
         ],
         cwd=ROOT,
         env=source_environment(),
@@ -34,7 +36,7 @@ def test_a_short_run_measures_every_workload(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = msgspec.json.decode((out / "figures.json").read_bytes(), type=Measurement)
     assert {(run.workload, run.policy) for run in found.runs} == {
         (workload, "DLPM") for workload in WORKLOADS

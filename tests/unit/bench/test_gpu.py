@@ -14,9 +14,9 @@ from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.workload import Program
 
 from bench.gpu.load import burst, longest_call, paced, shrunk
+from bench.gpu.papers import WORKLOADS
 from bench.gpu.prompts import Prompts
 from bench.gpu.report import Measurement, RunResult, figures_of, table_of, write
-from bench.gpu.run import WORKLOADS
 
 VOCABULARY = 1024
 
