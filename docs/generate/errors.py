@@ -69,6 +69,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "requests_per_minute": "the limit `requestsPerMinute` of the tenant",
     "response_not_stored": "a stored response was requested",
     "scaled_to_zero": "the service was scaled to zero by hand",
+    "too_many_values": "the body has more values than a router reads",
     "tokens_per_minute": "the limit `tokensPerMinute` of the tenant",
     "unknown_tenant": "the tenant does not exist",
     "unknown_host": "admin port without a token: `Host` is another name",

@@ -38,6 +38,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.connection_holders import of_new, report
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_state import RequestLog, RequestTracer
@@ -77,6 +78,7 @@ class Router:
         self.rooms = rooms
         self.tokenising = tokenising
         self.discovery = discovery
+        self.large_bodies = LargeBodies()
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -120,6 +122,7 @@ async def running(
         sender, session, health = await _way_to_replicas(stack, rooms, upstream, prober)
         await stack.enter_async_context(tokenising)
         await tokenising.load()
+        await stack.enter_async_context(router.large_bodies)
 
         # 3. What runs beside the requests.
         console = Console(rooms)
@@ -148,6 +151,7 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
         )
@@ -230,7 +234,7 @@ def _followers(
     return reports.run(), kv_events.run(), facts.run(), gates.run()
 
 
-def _pipeline(
+def _pipeline(  # noqa: PLR0913 - each is one object of the router
     rooms: Rooms,
     tokenising: Tokenisation,
     upstream: Upstream,
@@ -238,6 +242,7 @@ def _pipeline(
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
 ) -> Pipeline:
@@ -248,6 +253,7 @@ def _pipeline(
         rooms.gates,
         upstream=upstream,
         health=health,
+        large_bodies=large_bodies,
         unanswered=rooms.intake.unanswered,
         is_draining=lambda: rooms.intake.draining,
     )
@@ -264,6 +270,7 @@ def _pipeline(
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
+        large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,
     )

@@ -75,6 +75,7 @@ def signals() -> asyncio.Queue[signal.Signals]:
 
 async def until_signalled(router: Router, arriving: asyncio.Queue[signal.Signals]) -> None:
     """The first signal drains, a second one ends at once."""
+    await router.large_bodies.start()
     _relax_garbage_collection()
     max_concurrent = router.rooms.settings.config.limits.max_concurrent
     _allow_files(files_for(max_concurrent))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import Match, token_blocks
+from evenkeel_fairshare.prefix.index import token_blocks
+from evenkeel_fairshare.prefix.matching import Match
 from hypothesis import given
 from hypothesis import strategies as st
 

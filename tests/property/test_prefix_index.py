@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
-from evenkeel_fairshare.prefix.index import Match, PrefixIndex, token_blocks
+from evenkeel_fairshare.prefix.index import PrefixIndex, token_blocks
+from evenkeel_fairshare.prefix.matching import Match
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from evenkeel_router.api.openai import EventScan
-from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
+from evenkeel_router.transport.replica_connection import ReplicaConnection
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import Reply
 
 _T = TypeVar("_T")

@@ -14,11 +14,14 @@ expectations alone, as in text mode. Hashes of text and of tokens may share an i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from operator import or_
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.prefix.columns import Columns
 from evenkeel_fairshare.prefix.copies import Copies
-from evenkeel_fairshare.prefix.index import DEFAULT_MAX_BLOCKS, Match, PrefixIndex, match_either
+from evenkeel_fairshare.prefix.index import DEFAULT_MAX_BLOCKS, PrefixIndex
+from evenkeel_fairshare.prefix.matching import NO_MATCH, STEP_BLOCKS, Depths, Match, depths
 
 
 class ExactIndex:
@@ -32,8 +35,9 @@ class ExactIndex:
         """`max_blocks` bounds facts and expectations together; each may have half of it."""
         if max_blocks < 2:
             raise ValueError(f"max_blocks is {max_blocks}; it must be at least 2")
-        self._facts = PrefixIndex(max_blocks=max_blocks // 2)
-        self._expected = PrefixIndex(max_blocks=max_blocks // 2)
+        self._columns = Columns()
+        self._facts = PrefixIndex(max_blocks=max_blocks // 2, columns=self._columns)
+        self._expected = PrefixIndex(max_blocks=max_blocks // 2, columns=self._columns)
         self.synced: ReplicaSet = EMPTY
         """The replicas whose events are complete. `set_synced` changes it."""
         self._copies: defaultdict[int, Copies] = defaultdict(Copies)
@@ -48,8 +52,33 @@ class ExactIndex:
         return self._facts.held(slot) + self._expected.held(slot)
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
-        """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
-        return match_either(self._facts, self._expected, hashes, among)
+        """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth).
+
+        Blocks may alternate: the beginning known by facts, the rest by expectations.
+        """
+        held = self._columns.bits(among)
+        if not held:
+            return NO_MATCH
+        of_first, of_second = self._facts.entry_of, self._expected.entry_of
+        depth = 0
+        for key in hashes:
+            still = held & of_first(key, 0)
+            if still != held:  # else the other cannot add a replica
+                still |= held & of_second(key, 0)
+                if not still:
+                    break
+                held = still
+                # The next block is mostly in the same index: look there first.
+                of_first, of_second = of_second, of_first
+            depth += 1
+        return Match(depth, self._columns.slots(held)) if depth else NO_MATCH
+
+    def matching(self, hashes: Sequence[int], among: ReplicaSet) -> Generator[None, None, Depths]:
+        """`match` in steps, for each replica of `among`."""
+        return depths(self._entries, self._columns, hashes, among)
+
+    def _entries(self, hashes: Sequence[int]) -> Iterable[int]:
+        return map(or_, self._facts.entries(hashes), self._expected.entries(hashes))
 
     # Calls for the router's own requests
 
@@ -57,16 +86,30 @@ class ExactIndex:
         """`slot` is about to compute the whole prompt: blocks without a fact become expectations."""
         self._expected.insert(self._facts.lacking(hashes, slot), slot)
 
+    def inserting(self, hashes: Sequence[int], slot: int) -> Generator[None]:
+        """`insert` in steps. It ends where the replica leaves."""
+        column = self._columns.assign(slot)
+        return self._inserting(hashes, column, self._columns.replica(column))
+
+    def _inserting(self, hashes: Sequence[int], column: int, replica: int) -> Generator[None]:
+        lacking: list[int] = []
+        for start in range(0, len(hashes), STEP_BLOCKS):
+            lacking += self._facts.lacking_in(hashes[start : start + STEP_BLOCKS], column)
+            yield
+        yield from self._expected.inserting_in(lacking, column, replica)
+
     def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
         """The prompt was not computed: beyond its first `blocks` only facts remain."""
         self._expected.truncate(hashes, blocks, slot)
 
+    def truncating(self, hashes: Sequence[int], blocks: int, slot: int) -> Generator[None]:
+        """`truncate` in steps."""
+        return self._expected.truncating(hashes, blocks, slot)
+
     def drop(self, slot: int) -> None:
         """The replica in `slot` is gone with its cache. O(1), as `PrefixIndex.drop`."""
         self.set_synced(slot, complete=False)
-        self._copies.pop(slot, None)
-        self._facts.drop(slot)
-        self._expected.drop(slot)
+        self.cleared(slot)
 
     # Calls for a replica's events, in their order
 
@@ -96,11 +139,13 @@ class ExactIndex:
     def cleared(self, slot: int) -> None:
         """`slot` holds no blocks: its cache was flushed, or the facts about it may be wrong.
 
-        `synced` does not change. The next block of `slot` causes a sweep of the whole index (0.1 µs per entry).
+        `synced` does not change. O(1).
         """
         self._copies.pop(slot, None)
-        self._facts.drop(slot)
-        self._expected.drop(slot)
+        column = self._columns.retire(slot, indexes=2)
+        if column is not None:
+            self._facts.depart(column)
+            self._expected.depart(column)
 
     def set_synced(self, slot: int, *, complete: bool) -> None:
         """Whether every event of `slot`, from its first, has been applied here. Blocks do not change.

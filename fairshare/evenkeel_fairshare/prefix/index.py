@@ -1,4 +1,4 @@
-"""What replicas hold of a request's beginning, as far as the router knows: a map from prefixes to replicas, and their LoRA adapters.
+"""What replicas hold of a request's beginning, as far as the router knows: a map from prefixes to replicas.
 
 A prompt is cut into blocks, and the hash of each block is the seed of the next one's. So the hash of block k stands for the whole
 prefix up to its end, and one dictionary holds a forest of prefixes without pointers. Only whole blocks count: the rest of a prompt
@@ -12,28 +12,30 @@ used" without links between entries: a hand goes round the entries and removes t
 since its last visit. The blocks of one prompt are stored longest prefix first, so that the hand removes leaves before
 their roots.
 
-Only `insert`, at dispatch, counts as use, because it shows where a prefix is computed. A match does not.
+What would take long is also offered in steps of `STEP_BLOCKS`, between which all else may happen: `matching`, `inserting`, `evicting`.
+Without anything in between they do the same as `match`, `insert` and `evict`.
 
-An engine loads an adapter for the first request that needs it, and drops the least recently used one. So the last adapters
-sent to a replica, as many as its slots, are those that are loaded. A wrong guess costs a load, never fairness.
+Only `insert`, at dispatch, counts as use, because it shows where a prefix is computed. A match does not.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate, repeat, takewhile
 from operator import and_
 from struct import iter_unpack
 from sys import byteorder
-from typing import Final, NamedTuple
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, slots_of
+from evenkeel_fairshare.fleet.contract import ReplicaSet, slots_of
+from evenkeel_fairshare.prefix.columns import Columns
+from evenkeel_fairshare.prefix.matching import NO_MATCH, STEP_BLOCKS, Depths, Match, depths
 
 DEFAULT_BLOCK_BYTES = 256  # about 64 tokens of English, and 128 hashes for a prompt of 8k tokens
 
@@ -142,79 +144,135 @@ def unsigned(hashes: Iterable[int]) -> list[int]:
 
 DEFAULT_MAX_BLOCKS: Final = 2_000_000  # about 200 MB
 
-_USED = 1  # bit 0 of an entry: inserted again since the hand came by; slot s is bit s + 1
+_USED = 1  # bit 0 of an entry: inserted again since the hand came by; column c is bit c + 1
 _CHANCES = 32  # entries spared per block inserted: bounds the pause when everything was used
-_SWEEP = 4  # entries cleaned of departed replicas per block inserted, until a whole turn is done
-
-
-class Match(NamedTuple):
-    """The longest match of a prompt."""
-
-    blocks: int
-    """Number of matched blocks from the first; 0 without any match."""
-    replicas: ReplicaSet
-    """The replicas that hold all of them; empty if `blocks` is 0."""
-
-
-NO_MATCH = Match(0, EMPTY)
+_SWEEP = 4  # entries cleaned per block inserted and replica that left
+_MOST_SWEPT = 8192  # entries cleaned in one go
 
 
 class PrefixIndex:
     """Prefix hash → replicas. Deterministic; independent of time."""
 
-    def __init__(self, *, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
+    def __init__(
+        self, *, max_blocks: int = DEFAULT_MAX_BLOCKS, columns: Columns | None = None
+    ) -> None:
+        """`columns`: shared with another index, so that entries of both can be compared."""
         if max_blocks < 1:
             raise ValueError(f"max_blocks is {max_blocks}; it must be at least 1")
         self._max_blocks = max_blocks
-        self._entries: dict[int, int] = {}  # hash → replicas << 1 | used
+        self._columns = Columns() if columns is None else columns
+        self._entries: dict[int, int] = {}  # hash → replicas' columns << 1 | used
         self._ring = array("Q")  # the same hashes, in the order in which the hand visits them
+        self.entry_of: Callable[[int, int], int] = self._entries.get
+        """Looks up one block, with what there is instead."""
         self._hand = 0
         self._departed = 0  # entry bits of replicas that left and may still be found in entries
-        self.unswept = 0
-        """Number of entries that may still contain departed replicas. Later inserts clean them."""
+        self._departing: deque[tuple[int, int]] = deque()
+        """The columns of replicas that left, and `_swept` at that time."""
+        self._swept = 0  # places that the broom has visited
         self._broom = 0
-        self._held: defaultdict[int, int] = defaultdict(int)
-        self.displaced: ReplicaSet = EMPTY
-        """Replicas that lost blocks to those of others since they were last dropped."""
+        self._held: defaultdict[int, int] = defaultdict(int)  # by column
+        self._displaced = 0  # entry bits
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`. Emptied ones count until the hand comes by."""
         return len(self._entries)
 
+    @property
+    def unswept(self) -> int:
+        """Number of entries that may still contain departed replicas. Later inserts clean them."""
+        if not self._departing:
+            return 0
+        # A whole turn of the present ring, wherever it grew meanwhile.
+        return len(self._ring) - (self._swept - self._departing[-1][1])
+
+    @property
+    def displaced(self) -> ReplicaSet:
+        """Replicas that lost blocks to those of others since they were last dropped."""
+        return self._columns.slots(self._displaced)
+
     def held(self, slot: int) -> int:
         """Number of blocks that `slot` is known to hold; 0 for a departed replica."""
-        return self._held.get(slot, 0)
+        column = self._columns.of.get(slot)
+        return 0 if column is None else self._held.get(column, 0)
+
+    def entries(self, hashes: Sequence[int]) -> Iterable[int]:
+        """The entries of blocks; 0 for one that is not known."""
+        return map(self._entries.get, hashes, repeat(0))
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
         """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
+        columns = self._columns
+        first = among << 1 if columns.are_slots else columns.bits(among)
         entries = map(self._entries.get, hashes, repeat(0))
         # What is held before the first block, then up to the end of each, as long as a replica holds it.
-        held = list(
-            takewhile(bool, accumulate(entries, and_, initial=among << 1 & ~self._departed))
-        )
+        held = list(takewhile(bool, accumulate(entries, and_, initial=first)))
         if len(held) < 2:
             return NO_MATCH
-        return Match(len(held) - 1, ReplicaSet(held[-1] >> 1))
+        last = held[-1]
+        return Match(
+            len(held) - 1, ReplicaSet(last >> 1) if columns.are_slots else columns.slots(last)
+        )
+
+    def matching(self, hashes: Sequence[int], among: ReplicaSet) -> Generator[None, None, Depths]:
+        """`match` in steps, for each replica of `among`."""
+        return depths(self.entries, self._columns, hashes, among)
 
     def lacking(self, hashes: Sequence[int], slot: int) -> list[int]:
         """The `hashes` that `slot` lacks, in their order. O(blocks)."""
-        replica = 2 << slot & ~self._departed
+        column = self._columns.of.get(slot)
+        return list(hashes) if column is None else self.lacking_in(hashes, column)
+
+    def lacking_in(self, hashes: Sequence[int], column: int) -> list[int]:
+        """`lacking`, for a replica by its column."""
+        replica = 2 << column
         entry_of = self._entries.get
         return [key for key in hashes if not entry_of(key, 0) & replica]
 
     def insert(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` holds (or is about to compute) the whole prompt. O(blocks)."""
-        replica = 2 << slot
+        column = self._columns.of.get(slot)
+        if column is None:
+            column = self._columns.assign(slot)
         if self._departed:
-            self._sweep(len(self._ring) if self._departed & replica else _SWEEP * len(hashes))
+            self._sweep(len(hashes))
         if len(hashes) > self._max_blocks:
             hashes = hashes[: self._max_blocks]
+        fresh = self._use(hashes, column)
+        if fresh:
+            self._add(fresh, column)
+
+    def inserting(self, hashes: Sequence[int], slot: int) -> Generator[None]:
+        """`insert` in steps. It ends where the replica leaves."""
+        column = self._columns.assign(slot)
+        return self.inserting_in(hashes, column, self._columns.replica(column))
+
+    def inserting_in(self, hashes: Sequence[int], column: int, replica: int) -> Generator[None]:
+        """`inserting`, for a replica by its column and number."""
+        hashes = hashes[: self._max_blocks]
+        fresh: list[int] = []
+        for start in range(0, len(hashes), STEP_BLOCKS):
+            some = hashes[start : start + STEP_BLOCKS]
+            if self._departed:
+                self._sweep(len(some))
+            if self._columns.replica(column) == replica:
+                fresh += self._use(some, column)
+            yield
+        # As in one go, the longest prefix first.
+        for end in range(len(fresh), 0, -STEP_BLOCKS):
+            if self._columns.replica(column) == replica:
+                self._add(fresh[max(0, end - STEP_BLOCKS) : end], column)
+            yield
+
+    def _use(self, hashes: Sequence[int], column: int) -> list[int]:
+        """Note the replica, and the use, in the entries that exist. Returns the other `hashes`."""
         entries = self._entries
+        replica = 2 << column
         mark = replica | _USED
         found = list(map(entries.get, hashes))
         first = found[0] if found else mark
         if first is not None and first & mark == mark and found.count(first) == len(found):
-            return  # the slot holds and uses all of it
+            return []  # the slot holds and uses all of it
         before = after = -1  # neighbours mostly have the same replicas: share one int
         gain = gained = 0
         fresh = []
@@ -229,24 +287,55 @@ class PrefixIndex:
                 gain = not entry & replica
             gained += gain
             entries[key] = after
+        self._held[column] += gained
+        return fresh
+
+    def _add(self, fresh: Sequence[int], column: int) -> None:
+        """Store blocks that had no entry a while ago, the last one first."""
+        entries = self._entries
+        replica = 2 << column
+        gained = 0
         for key in reversed(fresh):
-            if key not in entries:  # twice in one prompt: a collision, which any client can forge
+            entry = entries.get(key)
+            if entry is None:
                 self._place(key)
                 entries[key] = replica
                 gained += 1
-        self._held[slot] += gained
+            elif not entry & replica:  # stored meanwhile for another replica
+                entries[key] = entry | replica | _USED
+                gained += 1
+            # Else it comes twice in one prompt: a collision, which any client can forge.
+        self._held[column] += gained
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` dropped these blocks; unknown hashes are ignored."""
+        column = self._columns.of.get(slot)
+        if column is not None:
+            self._evict(hashes, column)
+
+    def _evict(self, hashes: Sequence[int], column: int) -> None:
         entries = self._entries
-        replica = 2 << slot & ~self._departed
+        replica = 2 << column
         lost = 0
         for key in hashes:
             entry = entries.get(key, 0)
             if entry & replica:
                 entries[key] = entry ^ replica
                 lost += 1
-        self._held[slot] -= lost
+        self._held[column] -= lost
+
+    def evicting(self, hashes: Sequence[int], slot: int) -> Generator[None]:
+        """`evict` in steps. It ends where the replica leaves."""
+        column = self._columns.of.get(slot)
+        if column is None:
+            return self._evicting((), 0, 0)
+        return self._evicting(hashes, column, self._columns.replica(column))
+
+    def _evicting(self, hashes: Sequence[int], column: int, replica: int) -> Generator[None]:
+        for start in range(0, len(hashes), STEP_BLOCKS):
+            if self._columns.replica(column) == replica:
+                self._evict(hashes[start : start + STEP_BLOCKS], column)
+            yield
 
     def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
         """`slot` holds no more than the first `blocks` of this prompt.
@@ -256,23 +345,28 @@ class PrefixIndex:
         """
         self.evict(hashes[blocks:], slot)
 
+    def truncating(self, hashes: Sequence[int], blocks: int, slot: int) -> Generator[None]:
+        """`truncate` in steps."""
+        return self.evicting(hashes[blocks:], slot)
+
     def drop(self, slot: int) -> None:
         """The replica in `slot` is gone with its cache. O(1): later inserts clean its entries.
 
-        Until then no match returns them. If a slot is reused before, its first insert cleans all remaining entries
-        (about 0.1 µs per entry), so callers should reuse slots late.
+        No match returns them, also where the slot is used again before.
         """
-        self._departed |= 2 << slot
-        self.displaced = ReplicaSet(self.displaced & ~(1 << slot))
-        self._held.pop(slot, None)
-        self.unswept = len(self._ring)
+        column = self._columns.retire(slot)
+        if column is not None:
+            self.depart(column)
 
-    def _reader(self) -> Callable[[int, int], int]:
-        """Look-up of entries without departed replicas; a plain look-up while none has departed."""
-        return self._living if self._departed else self._entries.get
-
-    def _living(self, key: int, default: int) -> int:
-        return self._entries.get(key, default) & ~self._departed
+    def depart(self, column: int) -> None:
+        """The replica with a retired column is gone."""
+        bit = 2 << column
+        self._displaced &= ~bit
+        if self._held.pop(column, 0):
+            self._departing.append((column, self._swept))
+            self._departed |= bit
+        else:
+            self._columns.cleaned(column)
 
     def _place(self, key: int) -> None:
         """Find a place in the ring for a new key; evicts where the index is full.
@@ -290,96 +384,28 @@ class PrefixIndex:
                 break
             entries[candidate] = entry ^ _USED
             self._hand = self._next(self._hand)
-        losing = ReplicaSet((entries.pop(ring[self._hand]) & ~self._departed) >> 1)
-        self.displaced = ReplicaSet(self.displaced | losing)
-        for slot in slots_of(losing):
-            self._held[slot] -= 1
+        losing = entries.pop(ring[self._hand]) & ~self._departed & ~_USED
+        self._displaced |= losing
+        for column in slots_of(ReplicaSet(losing >> 1)):
+            self._held[column] -= 1
         ring[self._hand] = key
         self._hand = self._next(self._hand)
 
-    def _sweep(self, places: int) -> None:
-        """Clean some places of the ring of departed replicas; all clean after a whole turn."""
+    def _sweep(self, blocks: int) -> None:
+        """Clean some places of the ring of departed replicas, before so many blocks are inserted."""
         ring, entries, keep = self._ring, self._entries, ~self._departed
-        places = min(places, self.unswept)
+        places = min(_SWEEP * blocks * len(self._departing), self.unswept, _MOST_SWEPT)
         for _ in range(places):
             self._broom = self._next(self._broom)
             key = ring[self._broom]
             entry = entries[key]
             if entry & self._departed:
                 entries[key] = entry & keep
-        self.unswept -= places
-        if not self.unswept:
-            self._departed = 0
+        self._swept += places
+        while self._departing and self._swept - self._departing[0][1] >= len(ring):
+            column, _ = self._departing.popleft()
+            self._departed ^= 2 << column
+            self._columns.cleaned(column)
 
     def _next(self, place: int) -> int:
         return place + 1 if place + 1 < len(self._ring) else 0
-
-
-def match_either(
-    one: PrefixIndex, other: PrefixIndex, hashes: Sequence[int], among: ReplicaSet
-) -> Match:
-    """The longest prefix of which a replica of `among` holds each block by one index or the other.
-
-    Blocks may alternate: the beginning known by one, the rest by the other. O(depth).
-    """
-    held = among << 1
-    if not held:
-        return NO_MATCH
-    of_first, of_second = one._reader(), other._reader()
-    depth = 0
-    for key in hashes:
-        still = held & of_first(key, 0)
-        if still != held:  # else the other cannot add a replica
-            still |= held & of_second(key, 0)
-            if not still:
-                break
-            held = still
-            # The next block is mostly in the same index: look there first.
-            of_first, of_second = of_second, of_first
-        depth += 1
-    return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
-
-
-LOAD_TOKENS: Final = 1024
-"""What a replica that has the adapter loaded is worth, in input tokens that another one would compute: about 100 ms of prefill. The
-load itself takes less; but a replica's slots are few, and a request for one more adapter waits until all requests of another end."""
-
-
-class AdapterPlaces:
-    """The last adapters of each replica, by slot of the fleet."""
-
-    def __init__(self, adapters_per_batch: int) -> None:
-        self.limit = adapters_per_batch
-        """Slots of each replica."""
-        self._of: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
-        self._replicas: defaultdict[str, int] = defaultdict(int)
-
-    def sent(self, adapter: str | None, slot: int) -> None:
-        """A request with this adapter was sent to a replica."""
-        if adapter is None:
-            return
-        adapters = self._of[slot]
-        adapters[adapter] = None
-        adapters.move_to_end(adapter)
-        self._replicas[adapter] |= 1 << slot
-        while len(adapters) > self.limit:
-            self._replicas[adapters.popitem(last=False)[0]] &= ~(1 << slot)
-
-    def left(self, slot: int) -> None:
-        """The replica is gone."""
-        for adapter in self._of.pop(slot, ()):
-            self._replicas[adapter] &= ~(1 << slot)
-
-    def nearest(
-        self, adapter: str | None, longest: ReplicaSet, routable: ReplicaSet
-    ) -> tuple[ReplicaSet, int]:
-        """The nearest replicas, and the tokens that their loaded adapter is worth.
-
-        `longest`: those with the longest match of the prefix. Of these the ones with the adapter are nearer. Without any match,
-        all with the adapter are nearest.
-        """
-        loaded = self._replicas.get(adapter, 0) & routable if adapter is not None else 0
-        if not loaded:
-            return longest, 0
-        near = loaded & longest if longest != EMPTY else loaded
-        return (ReplicaSet(near), LOAD_TOKENS) if near else (longest, 0)

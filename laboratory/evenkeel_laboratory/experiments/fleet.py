@@ -33,7 +33,8 @@ from evenkeel_fairshare.fleet.contract import (
     replica_set,
     slots_of,
 )
-from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
+from evenkeel_fairshare.prefix.adapters import AdapterPlaces
+from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_fairshare.qoe import Expectation, qoe
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace

@@ -14,6 +14,7 @@ from evenkeel_contract.messages import UNREADABLE
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.audio import TOKENS_PER_S
+from evenkeel_router.api.contents import written_bytes
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect, Refusal, aborted, failure_in
 from evenkeel_router.api.openai import OPENAI, Details, OpenAIReply, of_openai, within_bounds
@@ -144,6 +145,11 @@ def _check(body: bytes) -> None:
         failure = next(filter(None, map(aborted, reasons)), None)
     if failure is not None:
         raise ErrorAnswer(failure)
+
+
+def written_in(body: bytes) -> int:
+    """Bytes of text in a whole answer, which may be a transcript without JSON."""
+    return written_bytes(body) if body[:1] in (b"{", b"[") else len(body)
 
 
 def end_of(body: bytes) -> object:

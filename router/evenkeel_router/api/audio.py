@@ -21,13 +21,17 @@ TOKENS_PER_S: Final = 50
 BYTES_PER_TOKEN: Final = 320
 """Bytes of an audio file that count as one token: compressed speech has about 16,000 bytes per second (128 kbit/s)."""
 MAX_FIELDS: Final = 64
+MAX_PART_HEAD_BYTES: Final = 4096
+"""Head of one field: a name of a file has 255 characters at most, percent-encoded 3060 bytes."""
 
 _BOUNDARY: Final = re.compile(  # RFC 2046, section 5.1.1
     r"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([\w'()+,\-./:=? ]{1,70})"|([\w'()+\-./]{1,70}))\s*(?:;|$)""",
     re.IGNORECASE | re.ASCII,
 )
-_NAME: Final = re.compile(rb'content-disposition:[^\r\n]*?\bname="([^"\r\n]*)"', re.IGNORECASE)
-_FILE: Final = re.compile(rb"content-disposition:[^\r\n]*?\bfilename\*?=", re.IGNORECASE)
+# From the beginning of a line, or a line of many such names would be searched once for each.
+_LINES: Final = re.IGNORECASE | re.MULTILINE
+_NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*?\bname="([^"\r\n]*)"', _LINES)
+_FILE: Final = re.compile(rb"^content-disposition:[^\r\n]*?\bfilename\*?=", _LINES)
 _TRUE: Final = frozenset({b"true", b"1", b"on", b"yes", b"t", b"y"})  # as FastAPI reads a form
 
 
@@ -130,6 +134,8 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[_Part]:
     while body[at : at + 2] != b"--":
         head_ends, ends = body.find(b"\r\n\r\n", at), body.find(mark, at)
         if ends < 0 or not at <= head_ends < ends:
+            raise _invalid()
+        if head_ends - at > MAX_PART_HEAD_BYTES:
             raise _invalid()
         head = body[at:head_ends]
         name = _NAME.search(head)

@@ -8,7 +8,7 @@ that a long prompt is not encoded again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -42,13 +42,22 @@ class Limits:
     """Whether engines get the lines that `volatile` takes out of prefixes."""
 
 
+class Hashed(msgspec.Struct, frozen=True, gc=False):
+    """The canonical text of a long prompt, as hashes of its blocks."""
+
+    hashes: Sequence[int]
+    """Hashes of the whole blocks, shortest prefix first (`text_blocks`)."""
+    block_bytes: int
+    text_bytes: int
+
+
 class Inference(msgspec.Struct, frozen=True, gc=False):
     """One request, as later steps use it."""
 
     body: bytes
     """What a replica receives, but for the client key on `/generate`."""
     text: bytes
-    """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached."""
+    """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached, or if it is `hashed`."""
     prompt_bytes: int
     """Bytes of text of all prompts, for the estimate of input tokens; 0 if they are no text."""
     prompt_tokens: int | None
@@ -76,6 +85,10 @@ class Inference(msgspec.Struct, frozen=True, gc=False):
     """Content type of the body."""
     adapter: str | None = None
     """The LoRA adapter that the request names."""
+    hashed: Hashed | None = None
+    """The text, where a process of its own read the body."""
+    values: int = 0
+    """Values of the body or a few more, where a process of its own read it; otherwise they are few."""
 
 
 Parser: TypeAlias = Callable[[bytes, Limits], Inference]
@@ -93,7 +106,10 @@ def json_parser(
             inference = parser(body, limits)
         except msgspec.ValidationError as error:
             raise _wrong_field(str(error)) from error
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except RecursionError as error:
+            message = "The body is nested too deeply; send less than a few hundred levels."
+            raise invalid(message, code="invalid_json") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
         if inference.adapter is None:
             return inference

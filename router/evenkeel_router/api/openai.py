@@ -9,7 +9,6 @@ other APIs.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import ClassVar, Final
 
 import msgspec
@@ -20,9 +19,20 @@ from evenkeel_router.api import begun
 from evenkeel_router.api.begun import Progress
 from evenkeel_router.api.contents import written_bytes
 from evenkeel_router.api.errors import Outcome, Refusal, error_event, failure_in
-from evenkeel_router.api.prompt import (
-    USUAL_TOKEN_BYTES,
+from evenkeel_router.api.framing import (
+    CHUNK_HEADS,
+    CHUNK_TAIL,
+    FIELD_BYTES,
+    FIELDS,
+    LINE,
+    MAX_CHUNK_BYTES,
+    NO_USAGE,
+    START,
+    begins_event,
+    cut,
+    name_of,
 )
+from evenkeel_router.api.prompt import USUAL_TOKEN_BYTES
 
 TOKEN_ROOM: Final = 48
 """Bytes of text in an event that may be one token, in JSON."""
@@ -83,6 +93,11 @@ def within_bounds(given: int | None, cached: int | None, output: int | None) -> 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a whole answer, and of one event of a stream, which may carry as much: /generate repeats all text in every event."""
 
+MAX_WHOLE_EVENT_BYTES: Final = 1024 * 1024
+"""A longer event is passed on as it comes: reading it would stop the event loop. It has the log probabilities of a long prompt."""
+LAST_BYTES: Final = 4096
+"""The last of it, where its usage is."""
+
 TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES} bytes"
 _UNKNOWN_FAILURE: Final = Refusal(
     Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
@@ -93,28 +108,7 @@ _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 _FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
 LONG_EVENT_BYTES: Final = 4000  # with room for a token it fits into the longest chunk that passes
-_START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
-_NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
-_END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server sends it
-_LINE: Final = re.compile(rb"\r?\n")
-_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":", b"error:")
-"""Beginnings of lines. `error:` is llama.cpp's, with the error as its data."""
-_CHUNK_TAIL: Final = _NO_USAGE + b"\n\n\r\n"
-
-
-def _chunk_head(size_bytes: int) -> bytes:
-    """How a chunk of this size (framing included) begins if it is an event. A line end: no chunk of an event has this size."""
-    for digits in range(1, 4):
-        head = b"%x\r\n" % max(0, size_bytes - digits - 4)
-        if len(head) == digits + 2:
-            return head + _START
-    return b"\n"
-
-
-MAX_CHUNK_BYTES: Final = 4096  # an event of one token has about 250
-_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(MAX_CHUNK_BYTES)]
-"""Beginnings of chunks, by size: one comparison checks both the framing and the beginning of the event."""
 
 
 class EventScan(msgspec.Struct, kw_only=True, eq=False):
@@ -122,6 +116,8 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     PAYLOAD: ClassVar = b'"choices"'
     """Member of every event but errors; never within a text, where JSON escapes the quotes."""
+    SPLITS: ClassVar = True
+    """Whether an event that is too long to be read may be passed on in parts, read at its end alone."""
 
     drops_usage: bool
     """Whether the client did not ask for the usage event."""
@@ -151,7 +147,13 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
     """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
     _fresh: bool = True
     """No bytes are kept, the stream has not ended, and the last event had content."""
+    _long: int = 0
+    """Bytes so far of an event that is passed on as it comes; 0: the next event is not of that kind."""
+    _last: bytes = b""
+    """The last of them."""
     _tail: bytes = b""
+    _tail_bytes: int = 0
+    """Size of `_tail` and `_more`."""
     _more: list[bytes] = msgspec.field(default_factory=list)
     """What follows `_tail` of a long event; joined at its end."""
     _usage: Usage | None = None
@@ -218,8 +220,8 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         size = len(chunk)
         if (
             size < self._passable
-            and chunk.startswith(_CHUNK_HEADS[size])
-            and chunk.endswith(_CHUNK_TAIL)
+            and chunk.startswith(CHUNK_HEADS[size])
+            and chunk.endswith(CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
             and self.left
         ):
@@ -232,7 +234,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         # One whole event of one line. It is quick to search for single bytes, and slow to search for pairs.
         if (
             self._fresh
-            and data.startswith(_START)
+            and data.startswith(START)
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n")
         ):
@@ -247,7 +249,9 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         if self._ends:
             self.begun = True
         elif self.broken is None and not self.done and not self.failed:
-            where = "in the middle of an event" if self._tail else "before its last event"
+            where = (
+                "in the middle of an event" if self._tail or self._long else "before its last event"
+            )
             self.broken = f"the replica's stream ended {where}"
 
     def error_event(self, refusal: Refusal) -> bytes:
@@ -259,14 +263,20 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         return _DONE_EVENT
 
     def _slowly(self, data: bytes) -> bytes:
+        if self._long:
+            return self._more_of_long(data)
         if self._tail:
             if b"\n" not in data:
-                self._more.append(data)
-                self._check_size(len(self._tail) + sum(map(len, self._more)))
-                return b""
+                if len(self._tail) < FIELD_BYTES:
+                    self._tail += data  # so that it begins with a whole name of a field
+                else:
+                    self._more.append(data)
+                self._tail_bytes += len(data)
+                self._check_size(self._tail_bytes)
+                return self._begin_long() if self._tail_bytes > MAX_WHOLE_EVENT_BYTES else b""
             data = b"".join((self._tail, *self._more, data))
             self._more.clear()
-        events, tail = _cut(data)
+        events, tail = cut(data)
         passed = []
         for event in events:
             if self._event(event):
@@ -274,14 +284,53 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
             elif self.cut or self.broken is not None:
                 self._tail = b""
                 return b"".join(passed) + self._replaced()
-        self._tail = tail
+        self._tail, self._tail_bytes = tail, len(tail)
         self._fresh = not tail and not self.done and (self.begun or not self._opening)
         self._passable = self._usual_chunk if self._fresh else 0
         if len(tail) > MAX_ANSWER_BYTES:
             self._check_size(len(tail))
-        elif tail and not _begins_event(tail):
+        elif tail and not begins_event(tail):
             self._break("the replica's stream contains no events")
         return b"".join(passed)
+
+    def _begin_long(self) -> bytes:
+        """Pass on what is there of an event that is too long to be read. It counts as one token."""
+        if not (self.SPLITS and self._tail.startswith(b"data:")) or self.broken is not None:
+            return b""
+        if not self.left:
+            self.cut = self.done = True
+            return _DONE_EVENT
+        self.left -= 1
+        self.begun = True
+        self._fresh, self._passable = False, 0
+        data = b"".join((self._tail, *self._more))
+        self._more.clear()
+        self._tail, self._tail_bytes = b"", 0
+        self._long, self._last = len(data), data[-LAST_BYTES:]
+        return data
+
+    def _more_of_long(self, data: bytes) -> bytes:
+        """More of it; at its end its usage is read."""
+        overlap = self._last[-3:]
+        seam = overlap + data
+        ends = [at + len(end) for end in (b"\n\n", b"\r\n\r\n") if (at := seam.find(end)) >= 0]
+        here = data[: min(ends) - len(overlap)] if ends else data
+        self._long += len(here)
+        self._last = (self._last + here)[-LAST_BYTES:]
+        if not ends:
+            self._check_size(self._long)
+            return here
+        for usage in _USAGE_OF_EVENT.findall(self._last):
+            self._usage = of_chunk(b"{%b}" % usage)[0] or self._usage
+        self._long, self._last = 0, b""
+        self._fresh, self._passable = True, self._usual_chunk
+        rest = data[len(here) :]
+        return here + self._slowly(rest) if rest else here
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the client was sent a part of an event."""
+        return self._long > 0
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > MAX_ANSWER_BYTES:
@@ -294,15 +343,15 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         # The usual case, one line: several times faster than the general one.
         if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
             return self._data(event[6:-2].strip())
-        lines = [line for line in _LINE.split(event) if line]
-        if not all(line.startswith(_FIELDS) for line in lines):
+        lines = [line for line in LINE.split(event) if line]
+        if not all(line.startswith(FIELDS) for line in lines):
             self._break("the replica's stream contains no events")
             return False
         if any(line.startswith(b"error:") for line in lines):
             return self._fails(b"\n".join(line[6:].strip() for line in lines))
         data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
         # Without data it is a comment, passed on too: it may keep a connection alive.
-        return not data or self._named(_name(lines), data)
+        return not data or self._named(name_of(lines), data)
 
     def _named(self, name: bytes, data: bytes) -> bool:
         """Note an event with its name, which OpenAI's completions and `/generate` use for errors at most."""
@@ -328,7 +377,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         return True
 
     def _content(self, data: bytes) -> bool:
-        if not data.endswith(_NO_USAGE) and _USAGE in data:
+        if not data.endswith(NO_USAGE) and _USAGE in data:
             usage, alone = of_chunk(data)
             self._usage = usage or self._usage
             # Usage in every event says nothing of the end: then the usage event follows.
@@ -402,23 +451,3 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
     def _break(self, why: str) -> bytes:
         self.broken = why
         return b""
-
-
-def _cut(data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole events, each with its end, and what is left."""
-    if b"\r" not in data:  # the usual case; a split is several times faster than the pattern
-        *events, tail = data.split(b"\n\n")
-        return [event + b"\n\n" for event in events], tail
-    ends = [0, *(end.end() for end in _END.finditer(data))]
-    return [data[start:end] for start, end in pairwise(ends)], data[ends[-1] :]
-
-
-def _name(lines: list[bytes]) -> bytes:
-    """The event's name; empty if it has none."""
-    return next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"")
-
-
-def _begins_event(tail: bytes) -> bool:
-    """Whether these bytes can begin an event."""
-    tail = tail.lstrip(b"\r\n")
-    return not tail or any(tail.startswith(field) or field.startswith(tail) for field in _FIELDS)

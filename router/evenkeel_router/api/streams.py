@@ -63,6 +63,7 @@ class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all of its sequence and counts up."""
 
     PAYLOAD: ClassVar = b'"meta_info"'
+    SPLITS: ClassVar = False
 
     _newest: dict[bytes, bytes] = msgspec.field(default_factory=dict)
     """Index of a sequence → its last event."""
@@ -110,6 +111,8 @@ class GeneratedScan(EventScan):
 
 class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
+
+    SPLITS: ClassVar = False
 
     passed: int = 0
     """Events so far, of any kind."""

@@ -16,17 +16,19 @@ from typing import Final
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
+from evenkeel_fairshare.prefix.adapters import AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
+from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
 
 from evenkeel_router.fleet.discovered import TERMINATING
+from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP, Later, LookedUp, at_once, keep, store
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
 """Key of `Fleet.avoided` for every client."""
 SPARE_SLOTS: Final = 8
-"""A slot is used again only while more than this many are free: the index has swept it by then."""
+"""A slot is used again only while more than this many are free: mostly the index has swept it by then, and needs no other column for it."""
 
 
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
@@ -37,13 +39,11 @@ class Member:
     """One known replica."""
 
     name: str
-    slot: int | None = None
-    """Slot of the replica's process; None: the process is not there."""
+    slot: int | None = None  # of the replica's process; None: the process is not there
     routable: bool = False
     unschedulable: str = ""
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
-    lives: int = 0
-    """Times that the replica joined."""
+    lives: int = 0  # times that the replica joined
     context_tokens: int = 0
     """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)
@@ -102,25 +102,20 @@ class Fleet:
         self.policy = policy
         self.index = index
         self.adapters = AdapterPlaces(adapters_per_batch)
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
         self._members: dict[str, Member] = {}
-        self.slots: list[Member | None] = []
-        """The replica whose process holds each slot."""
+        self.slots: list[Member | None] = []  # the replica whose process holds each slot
         self._last_slot = -1
-        self.outstanding: list[int] = []
-        """Sequences of requests that have not finished, by slot (s_w)."""
+        self.outstanding: list[int] = []  # sequences that have not finished, by slot (s_w)
         self.vacant: ReplicaSet = EMPTY
         """Slots where this router has no unfinished request; also slots of processes that are gone."""
         self.routable: ReplicaSet = EMPTY
-        self._is_wary = False
-        """Whether any client avoids a replica, or any replica is not trusted."""
-        self.rested: ReplicaSet = EMPTY
-        """Suspects of which each may get one request as a probe."""
-        self._returning: ReplicaSet = EMPTY
-        """Replicas that may hold few sequences at a time."""
+        self._is_wary = False  # whether any client avoids a replica, or any replica is not trusted
+        self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
+        self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
         self.avoided: dict[str, ReplicaSet] = {}
-        """Client → the replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No
-        empty sets."""
+        """Client → replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No empty sets."""
+        self.later: Later = at_once  # does the steps of what would take long
         self.withdrawn: Callable[[Member], None] = lambda member: None
         """Callback with a replica that takes no new requests from now on."""
 
@@ -302,9 +297,9 @@ class Fleet:
     def replace_index(self, index: PrefixIndex | ExactIndex, *, block_bytes: int) -> None:
         """A changed block size or bound: the index starts empty."""
         self.index = index
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
 
-    def match(
+    def match(  # noqa: PLR0913 - what a request is matched by
         self,
         client: str,
         *,
@@ -315,6 +310,7 @@ class Fleet:
         adapter: str | None = None,
         cache_salt: str = "",
         sequences: int = 1,
+        looked_up: LookedUp = NOT_LOOKED_UP,
     ) -> MatchedRequest:
         """Match a prompt with the prefixes cached at routable replicas: by its `pages`, or else by its text.
 
@@ -324,13 +320,16 @@ class Fleet:
             dispatch = Dispatch(client, input_tokens, weight, sequences=sequences)
             return MatchedRequest(dispatch, 0)
         blocks: Sequence[int]
+        length, block_bytes = len(text), self.block_bytes
+        hashed, depths = looked_up
         if pages is not None:
             blocks = pages.hashes
+        elif hashed is not None:
+            blocks = hashed.hashes
+            length, block_bytes = hashed.text_bytes, hashed.block_bytes
         else:
             seed = namespace_seed(cache_salt)
-            blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
-
-        length, block_bytes = len(text), self._block_bytes
+            blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
 
         def tokens(depth: int) -> int:
             if pages is not None:
@@ -338,9 +337,11 @@ class Fleet:
             return input_tokens * depth * block_bytes // length if depth else 0
 
         def matched_at(slot: int) -> int:
+            if depths is not None:
+                return tokens(depths.at(slot))
             return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
 
-        depth, holders = self.index.match(blocks, self.routable)
+        depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
         matched_tokens = tokens(depth)
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
@@ -378,7 +379,7 @@ class Fleet:
         if self._is_wary:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
-        self.index.insert(match.dispatch.blocks, slot)
+        store(self.index, match.dispatch.blocks, slot, self.later)
         self.adapters.sent(match.adapter, slot)
         return ticket
 
@@ -434,7 +435,7 @@ class Fleet:
             self._limit(ticket.member, slot)
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
+            keep(self.index, match.dispatch.blocks, match.matched_blocks, slot, self.later)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that the request went to is still there."""

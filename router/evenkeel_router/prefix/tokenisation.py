@@ -38,6 +38,10 @@ INLINE_BYTES: Final = 2048
 """Tokenised on the loop: about half a millisecond, less than a thread's detour under load."""
 LONGEST_BYTES: Final = 2 * 1024 * 1024
 """The longest prompt that is tokenised: half a million tokens, about half a second of a thread."""
+LONGEST_BODY_BYTES: Final = 2 * LONGEST_BYTES
+"""The longest body that is decoded in a thread, which holds the interpreter meanwhile: about 5 ms."""
+MOST_VALUES: Final = 32_768
+"""Values of a body that is decoded there; token ids beyond are matched as text."""
 WAITING_BYTES: Final = 4 * 1024 * 1024
 """Prompts being tokenised, all together."""
 THREADS: Final = 2
@@ -182,7 +186,11 @@ class Tokenisation:
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
         threaded_bytes = 0 if len(inference.body) <= INLINE_BYTES else size_bytes
-        if threaded_bytes > LONGEST_BYTES:
+        if (
+            threaded_bytes > LONGEST_BYTES
+            or len(inference.body) > LONGEST_BODY_BYTES
+            or inference.values > MOST_VALUES
+        ):
             raise UntokenisedError(Reason.TOO_LONG)
         if threaded_bytes and self.busy_bytes + threaded_bytes > WAITING_BYTES:
             raise UntokenisedError(Reason.BUSY)

@@ -44,11 +44,12 @@ from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.failures import Cause, FailedAttempt
+from evenkeel_router.request.large_bodies import LARGE_ANSWER_BYTES, LargeBodies
 from evenkeel_router.request.pacing import relay_of
 from evenkeel_router.request.relay import Answered, Relay, relay_stream
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState, Step
-from evenkeel_router.request.whole_answer import relay_whole
+from evenkeel_router.request.whole_answer import read_large, relay_whole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (
@@ -95,7 +96,7 @@ class _History(Struct, eq=False):
 class Forwarder:
     """Sends requests to replicas until one answers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
         settings: Settings,
         replicas: Replicas,
@@ -104,6 +105,7 @@ class Forwarder:
         *,
         upstream: Upstream,
         health: HealthMonitor,
+        large_bodies: LargeBodies,
         unanswered: MutableSet[Attempt],
         is_draining: Callable[[], bool],
     ) -> None:
@@ -114,6 +116,7 @@ class Forwarder:
         self._gates = gates
         self._upstream = upstream
         self._health = health
+        self._large_bodies = large_bodies
         self._unanswered = unanswered
         self._is_draining = is_draining
         self._replica_wait = ReplicaWait(settings, replicas, accounting)
@@ -276,9 +279,13 @@ class Forwarder:
                 return await self._relay(answered)
         except (BrokenError, SilenceError) as error:
             raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
+        body, read = reply.body, None
+        if body is not None and len(body) > LARGE_ANSWER_BYTES:
+            read = await read_large(self._large_bodies, admitted, reply, body)
         answer = relay_whole(
-            request_state, admitted, request=request, reply=reply, close=self._is_draining()
-        )
+            request_state, admitted, request=request, reply=reply, body=body, read=read,
+            close=self._is_draining(),
+        )  # fmt: skip
         self._begun(request_state, admitted, attempt, history)
         return answer
 

@@ -26,6 +26,8 @@ from evenkeel_router.api.identity import Client, claims_of
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.api.volatile import label_of
+from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
+from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
@@ -39,6 +41,7 @@ from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     AdmittedRequest,
@@ -90,6 +93,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
@@ -104,6 +108,9 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._large_bodies = large_bodies
+        self._long_work = LongWork()
+        replicas.fleet.later = self._long_work.add
         self._tracer = tracer
         self._sinks = sinks
         self._now = asyncio.get_running_loop().time
@@ -213,15 +220,18 @@ class Pipeline:
         body = whole_body(request, body_memory, limit_bytes)
         if body is None:
             body = await read_body(
-                request,
-                body_memory,
-                limit_bytes=limit_bytes,
-                timeout_s=self._settings.timing.body_timeout_s,
-            )
+                request, body_memory, limit_bytes=limit_bytes, timeout_s=self._settings.timing.body_timeout_s,
+            )  # fmt: skip
         held_bytes = len(body)
         try:
             content_type = request.headers.get(_CONTENT_TYPE, "")
-            inference = endpoint.api.parse(body, intake.limits, content_type)
+            if held_bytes > SMALL_BYTES and is_large(body):
+                with yielding(request.connection):
+                    inference = await self._large_bodies.inference(
+                        endpoint, body, intake.limits, content_type, client=client, block_bytes=self._replicas.fleet.block_bytes,
+                    )  # fmt: skip
+            else:
+                inference = endpoint.api.parse(body, intake.limits, content_type)
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
                 request_state.removed = inference.stripped
                 headers = filter(request.headers.__contains__, _GUARDED)
@@ -241,14 +251,8 @@ class Pipeline:
             except PartUsedUp as refusal:
                 with yielding(request.connection):
                     await topped_up(
-                        intake.admission,
-                        self._top_up,
-                        client,
-                        tokens,
-                        self._now,
-                        refusal=refusal,
-                        sequences=sequences,
-                    )
+                        intake.admission, self._top_up, client, tokens, self._now, refusal=refusal, sequences=sequences,
+                    )  # fmt: skip
             if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, now_s, sequences)
 
@@ -257,7 +261,6 @@ class Pipeline:
                 return await self._forward(
                     request_state, request, client, totals, endpoint, inference
                 )
-
             # 5. Account: what it really used, or the best estimate.
             finally:
                 self._settle(request_state, client, totals, endpoint, inference, known)
@@ -307,16 +310,15 @@ class Pipeline:
                 pages = await self._tokenise(request_state, client, endpoint, inference)
             if request_state.trace is not None:
                 request_state.trace.step(Step.SELECT)
-            match = self._replicas.fleet.match(
-                client.identity,
-                weight=client.weight,
-                text=inference.text,
-                input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
-                pages=pages,
-                adapter=inference.adapter,
-                cache_salt=client.cache_salt,
-                sequences=sequences,
-            )
+            fleet, looked_up = self._replicas.fleet, NOT_LOOKED_UP
+            if len(inference.body) > SMALL_BYTES:
+                looked_up = await self._long_work.looked_up(
+                    fleet, inference, pages, client.cache_salt
+                )
+            match = fleet.match(
+                client.identity, weight=client.weight, text=inference.text, looked_up=looked_up, input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
+                pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt, sequences=sequences,
+            )  # fmt: skip
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:

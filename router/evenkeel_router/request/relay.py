@@ -177,7 +177,8 @@ class Relay:
         self.send_now()
         if not self.scan.done:
             self.request_state.outcome = refusal.outcome
-            self.stream.send(self.scan.error_event(refusal))
+            end = b"\n\n" if self.scan.is_within else b""  # of an event that was sent in part
+            self.stream.send(end + self.scan.error_event(refusal))
         self.stream.finish()
         return self.stream
 

@@ -42,7 +42,7 @@ from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.transport.client_request import Request
-from evenkeel_router.transport.upstream import Outgoing
+from evenkeel_router.transport.upstream import APART_BYTES, Outgoing
 
 REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -221,6 +221,10 @@ class RequestState(msgspec.Struct, eq=False):
         return self.expired
 
 
+_CHANGED_BYTES: Final = 256
+"""Behind the brace that opens a body: longer than a member that the router added and changes again."""
+
+
 class AdmittedRequest(msgspec.Struct, frozen=True):
     """What an admitted request asks for."""
 
@@ -234,6 +238,11 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
         inference, api, cache_salt = self.inference, self.endpoint.api, self.client.cache_salt
         body = inference.body
+        rest: bytes | memoryview = b""
+        if len(body) >= APART_BYTES:
+            # All changes are at its beginning. The rest is sent as it is: a copy of many megabytes would stop the event loop.
+            cut = body.find(b"{") + _CHANGED_BYTES
+            body, rest = body[:cut], memoryview(body)[cut:]
         if request_state.continuous:
             body = with_continuous_usage(body)
         if api.key_in_body:
@@ -251,7 +260,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             )
         elif _TRACEPARENT in request.headers or _TRACESTATE in request.headers:
             lines += _trace_lines(request)
-        return Outgoing(request_state.path, lines, body, inference.content_type)
+        return Outgoing(request_state.path, lines, body, inference.content_type, rest)
 
 
 @lru_cache(maxsize=4096)

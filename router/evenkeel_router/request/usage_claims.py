@@ -15,7 +15,7 @@ from typing import Final
 
 from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.contents import written_bytes
+from evenkeel_router.api.answers import written_in
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.openai import LONG_TOKEN_BYTES, EventScan
 from evenkeel_router.api.prompt import USUAL_TOKEN_BYTES
@@ -64,14 +64,20 @@ def of_stream(state: RequestState, admitted: AdmittedRequest, scan: EventScan) -
 
 
 def of_whole(
-    state: RequestState, admitted: AdmittedRequest, claim: Usage | None, body: bytes
+    state: RequestState,
+    admitted: AdmittedRequest,
+    claim: Usage | None,
+    body: bytes,
+    *,
+    written: int | None = None,
 ) -> Usage:
-    """The usage of a whole answer, in the same way."""
+    """The usage of a whole answer, in the same way. `written`: bytes of text in the body; None: not counted yet."""
     inference = admitted.inference
     most = inference.most_output_tokens
     if claim is None:
-        seen = _written(body) // USUAL_TOKEN_BYTES if most else 0
-        return admitted.match.estimate(min(seen, most))
+        if most and written is None:
+            written = written_in(body)
+        return admitted.match.estimate(min((written or 0) // USUAL_TOKEN_BYTES, most))
     if (
         claim.input_tokens <= inference.prompt_bytes
         and claim.output_tokens <= most
@@ -81,12 +87,13 @@ def of_whole(
     least = seen = 0
     # An answer of so few bytes has no more tokens than were reported.
     if most and len(body) > _FRAME_BYTES + LONG_TOKEN_BYTES * claim.output_tokens:
-        written = _written(body)
+        written = written_in(body) if written is None else written
         if not inference.loose_events:
             least = written // LONG_TOKEN_BYTES
         seen = written // USUAL_TOKEN_BYTES
     if claim.output_tokens > most:
-        seen = seen or _written(body) // USUAL_TOKEN_BYTES
+        written = written_in(body) if written is None else written
+        seen = written // USUAL_TOKEN_BYTES
     return _checked(state, admitted, claim, least=least, seen=seen)
 
 
@@ -108,8 +115,3 @@ def _checked(
             f"{claim.output_tokens} output tokens (from {min(least, most)} to {most})"
         )
     return usage
-
-
-def _written(body: bytes) -> int:
-    """Bytes of text in a whole answer, which may be a transcript without JSON."""
-    return written_bytes(body) if body[:1] in (b"{", b"[") else len(body)

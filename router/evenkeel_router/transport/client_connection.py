@@ -144,7 +144,7 @@ class ClientConnection(RequestParser):
 
     # Writing.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send to the client; nothing if it has disconnected. Every write must come through here, to keep the order.
 
         It writes to the socket at once, as long as the kernel takes everything: uvloop's transport collects writes
@@ -157,7 +157,8 @@ class ClientConnection(RequestParser):
                     return
             except OSError:  # full or disconnected; the transport finds out, too
                 sent = 0
-            self._fd, data = None, data[sent:]
+            # Without a copy: there may be megabytes of it.
+            self._fd, data = None, memoryview(data)[sent:]
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from io import BytesIO
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -26,7 +27,7 @@ from evenkeel_router.transport.body_rate import STEP_BYTES, InSteps
 from evenkeel_router.transport.compression import codings, unpacked
 from evenkeel_router.transport.downstream import Downstream, yielding
 from evenkeel_router.transport.request_head import CrowdedOutError, HttpSyntaxError
-from evenkeel_router.transport.upstream import Sink
+from evenkeel_router.transport.upstream import APART_BYTES, Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Bytes of a body in a connection's memory, from which on the connection stops reading from its socket."""
@@ -261,7 +262,8 @@ async def _unpack(packed: bytes, memory: Memory, limit_bytes: int) -> bytes:
 
 
 async def _collect(pieces: AsyncIterator[bytes], memory: Memory, limit_bytes: int) -> bytes:
-    taken: list[bytes] = []
+    # Its value is what was written, uncopied: a join of many megabytes would stop the loop.
+    taken = BytesIO()
     taken_bytes = 0
     try:
         async for piece in pieces:
@@ -269,11 +271,11 @@ async def _collect(pieces: AsyncIterator[bytes], memory: Memory, limit_bytes: in
                 raise _too_large(limit_bytes)
             memory.reserve(len(piece))
             taken_bytes += len(piece)
-            taken.append(piece)
+            taken.write(piece)
     except BaseException:  # cancellation included: the client disconnected
         memory.release(taken_bytes)
         raise
-    return b"".join(taken)
+    return taken.getvalue()
 
 
 def _too_large(limit_bytes: int) -> Refusal:
@@ -344,7 +346,13 @@ class CompleteReply(Struct, eq=False):
         self.keep_alive = keep_alive = request.keep_alive and awaited and not self.close
         fixed = f"content-type: {self.content_type}\r\ncontent-length: {len(body)}\r\n"
         head = _head(self.status, fixed, self.headers, keep_alive=keep_alive)
-        request.connection.write(head if request.method == "HEAD" else head + body)
+        if request.method == "HEAD":
+            body = b""
+        if len(body) < APART_BYTES:
+            request.connection.write(head + body)
+        else:
+            request.connection.write(head)
+            request.connection.write(body)
 
 
 class Stream:

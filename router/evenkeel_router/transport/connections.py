@@ -22,8 +22,10 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from msgspec import Struct
 
 from evenkeel_router.transport.peer_watch import watch_peer
-from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
+from evenkeel_router.transport.replica_connection import ReplicaConnection
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
+    APART_BYTES,
     BrokenError,
     ConnectError,
     ConnectionLimitError,
@@ -164,6 +166,13 @@ class Connections:
         longest.abort()
 
 
+async def _send_rest(connection: ReplicaConnection, rest: bytes | memoryview) -> None:
+    """Send the rest of a large body. The kernel would take megabytes in one call, and copy them to a replica on the same machine."""
+    for at in range(0, len(rest), APART_BYTES):
+        connection.send_more(rest[at : at + APART_BYTES])
+        await asyncio.sleep(0)
+
+
 def _is_name(host: str) -> bool:
     try:
         ip_address(host)
@@ -196,14 +205,17 @@ class _HttpExchange(Struct, eq=False):
             _head(replica.url, replica.api_key, request.path),
             request.headers.encode(),
             request.content_type,
-            len(body),
+            len(body) + len(request.rest),
             body,
         )
         connection = self._connection
         while True:
             may_be_closed = connection.reused
             try:
-                await connection.send(data, silence_s, is_overdue)
+                answered = connection.send(data, silence_s, is_overdue)
+                if request.rest:
+                    await _send_rest(connection, request.rest)
+                await answered
                 return connection
             except BrokenError:
                 if not may_be_closed or connection.answered:

@@ -20,7 +20,7 @@ then comments, pings and empty events delay no time limit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 from msgspec import Struct
@@ -62,6 +62,10 @@ class RelocatedError(UpstreamError):
     """The router took the request back from a draining replica."""
 
 
+APART_BYTES: Final = 256 * 1024
+"""A larger body is not copied behind its head, and is sent in pieces."""
+
+
 class Outgoing(Struct, frozen=True, gc=False):
     """A request to a replica."""
 
@@ -70,6 +74,8 @@ class Outgoing(Struct, frozen=True, gc=False):
     """Header lines, each with its end, in addition to those of every request: content type and length, host, the replica's own key."""
     body: bytes
     content_type: bytes = b"application/json"
+    rest: bytes | memoryview = b""
+    """What follows of a large body."""
 
 
 Feed = Callable[[bytes, bool], None]
@@ -92,6 +98,21 @@ class Sink(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send; do nothing if the client disconnected."""
+
+
+class _NoClient:
+    """Stands in for a client until a stream has one."""
+
+    def write(self, data: bytes) -> None:
+        """Do nothing."""
+
+
+NO_CLIENT: Final = _NoClient()
+
+
+def pass_nothing(_: bytes) -> bool:
+    """Pass no chunk."""
+    return False
 
 
 class Reply(Protocol):

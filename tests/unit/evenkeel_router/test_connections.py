@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.transport import connections, peer_watch, replica_connection
+from evenkeel_router.transport import connections, peer_watch, replica_connection, silence
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -295,7 +295,7 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
 
 
 async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_connection, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(silence, "CHECK_INTERVAL_S", 0.02)
 
     async def dawdles(asked: Asked) -> None:
         await asked.begin_stream()

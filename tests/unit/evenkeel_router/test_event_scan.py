@@ -247,3 +247,53 @@ def test_a_role_that_cannot_be_read_counts() -> None:
     scanner = scan()
     scanner.feed(b'data: {"choices":[{"role":1}]}\n\n')
     assert scanner.output_tokens == 1
+
+
+LONG = b'data: {"choices":[{"text":"%b"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 500, 4000])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_a_long_event_is_passed_on_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch, size: int, newline: bytes
+) -> None:
+    monkeypatch.setattr(sse, "MAX_WHOLE_EVENT_BYTES", 300)
+    stream = (CHUNK + LONG % (b"x" * 3000) + CHUNK + DONE).replace(b"\n", newline)
+    scanner = scan(drops_usage=False)
+    passed = [scanner.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
+    assert b"".join(passed) == stream
+    assert max(map(len, passed)) <= max(301 + size, 2 * size)
+    assert (scanner.done, scanner.broken, scanner.is_within) == (True, None, False)
+    assert scanner.usage == Usage(9, 0, 1)
+    assert scanner.events == 3
+
+
+def test_a_long_event_may_be_the_first_and_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_WHOLE_EVENT_BYTES", 300)
+    scanner, event = scan(), LONG % (b"x" * 3000)
+    assert scanner.feed(event[:200]) == b""
+    assert scanner.feed(event[200:400]) == event[:400]
+    assert (scanner.begun, scanner.is_within) == (True, True)
+    scanner.close()
+    assert scanner.broken == "the replica's stream ended in the middle of an event"
+
+
+def test_a_long_event_beyond_the_bound_of_the_output_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sse, "MAX_WHOLE_EVENT_BYTES", 300)
+    scanner = EventScan(drops_usage=True, most_events=1, left=1)
+    assert scanner.feed(CHUNK) == CHUNK
+    assert scanner.feed(b'data: {"choices":[{"text":"' + b"x" * 100) == b""
+    assert scanner.feed(b"x" * 400) == DONE
+    assert scanner.cut
+
+
+def test_a_long_event_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_WHOLE_EVENT_BYTES", 300)
+    monkeypatch.setattr(sse, "MAX_ANSWER_BYTES", 2000)
+    scanner = scan()
+    scanner.feed(b'data: {"choices":[{"text":"')
+    for _ in range(20):
+        scanner.feed(b"x" * 200)
+    assert scanner.broken == sse.TOO_LARGE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from evenkeel_router.transport import replica_connection
 
 from tests.support.nasty import DONE, EVENT
 from tests.support.wires import LAST_CHUNK, STREAM_HEAD, Line, Wire, framed, streamed, unframed
@@ -99,3 +100,39 @@ async def test_after_a_hold_no_chunk_goes_on_to_a_client_that_does_not_read() ->
     wire.connection.data_received(END)
     assert await relaying
     assert b"".join(pieces) == EVENT * 3 + DONE
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+@pytest.mark.parametrize("first", [STREAM_HEAD, STREAM_HEAD + framed(EVENT) * 9])
+@pytest.mark.parametrize("holds", [(), (True, False, True)])
+async def test_a_long_read_is_handed_over_in_turns_and_in_order(
+    monkeypatch: pytest.MonkeyPatch, most: int, first: bytes, holds: tuple[bool, ...]
+) -> None:
+    monkeypatch.setattr(replica_connection, "MOST_FED", most)
+    reads = [first, framed(EVENT), framed(EVENT) * 5, framed(EVENT) * 3 + END]
+    client = await streamed(reads, holds)
+    want = EVENT * (9 + first.count(framed(EVENT))) + DONE
+    assert unframed(b"".join(client.transport.written)) == want
+    assert (client.scan.done, client.scan.broken) == (True, None)
+
+
+async def test_a_connection_with_bytes_behind_its_answer_takes_no_other_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_connection, "MOST_FED", 50)
+    wire = Wire()
+    await wire.stream([STREAM_HEAD, framed(EVENT), framed(EVENT) + END + b"x" * 500])
+    assert not wire.connection.reused
+
+
+async def test_a_large_answer_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_connection, "APART_BYTES", 100)
+    wire, body = Wire(), bytes(range(256)) * 20
+    answered = wire.connection.send(b"POST / HTTP/1.1\r\n\r\n", 5.0)
+    data = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    for at in range(0, len(data), 333):
+        wire.connection.data_received(data[at : at + 333])
+    assert await answered
+    assert wire.connection.body == wire.connection.body == body
+    wire.connection.release()
+    assert wire.connection.reused

@@ -10,6 +10,7 @@ from evenkeel_contract.routerconfig import AtZero, LimitsConfig, ReplicaConfig
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.upstream import ConnectError, Exchange, Outgoing, RelocatedError
 
@@ -56,6 +57,7 @@ async def forwarded(rooms: Rooms, upstream: FakeUpstream) -> int:
         rooms.gates,
         upstream=upstream,
         health=health,
+        large_bodies=LargeBodies(),
         unanswered=rooms.intake.unanswered,
         is_draining=lambda: False,
     )

@@ -7,8 +7,9 @@ from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.prefix.adapters import LOAD_TOKENS, AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import LOAD_TOKENS, AdapterPlaces, PrefixIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.fleet import selection as candidates
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.selection import Fleet, MatchedRequest, Member

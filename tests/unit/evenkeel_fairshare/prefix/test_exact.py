@@ -3,7 +3,7 @@
 import pytest
 from evenkeel_fairshare.fleet.contract import EMPTY, replica_set
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import NO_MATCH, Match
+from evenkeel_fairshare.prefix.matching import NO_MATCH, Match
 
 ALL = replica_set(range(8))
 

@@ -2,7 +2,8 @@
 
 import pytest
 from evenkeel_fairshare.fleet.contract import EMPTY, replica_set
-from evenkeel_fairshare.prefix.index import NO_MATCH, Match, PrefixIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.matching import NO_MATCH, Match
 
 ALL = replica_set(range(8))
 
@@ -93,15 +94,38 @@ def test_a_reused_slot_inherits_nothing() -> None:
     assert index.match([500], ALL) == Match(1, replica_set([3]))
 
 
-def test_an_insert_sweeps_four_entries_per_block_and_a_reused_slot_all() -> None:
+def test_an_insert_sweeps_four_entries_per_block_for_a_reused_slot_too() -> None:
     index = PrefixIndex()
     assert index.unswept == 0
     index.insert(list(range(100)), 3)
     index.drop(3)
     assert index.unswept == 100
     index.insert([200, 201], 1)
-    assert index.unswept == 92
+    assert index.unswept == 94  # a turn of the ring, which grew by two
     index.insert([300], 3)
+    assert index.unswept == 91
+    assert index.match([0], ALL) == NO_MATCH
+    assert index.match([300], ALL) == Match(1, replica_set([3]))
+
+
+def test_a_sweep_reaches_all_that_was_there_though_the_index_grows() -> None:
+    index = PrefixIndex()
+    index.insert(list(range(100)), 3)
+    index.drop(3)
+    for key in range(1000, 1200):
+        index.insert([key], 1)
+    assert index.unswept == 0
+    index.insert([7777], 3)
+    assert [key for key in range(100) if index.match([key], ALL).blocks] == []
+
+
+def test_a_replica_that_held_nothing_leaves_nothing_to_sweep() -> None:
+    index = PrefixIndex()
+    index.insert(list(range(100)), 1)
+    for _ in range(1000):
+        index.insert([7], 3)
+        index.evict([7], 3)
+        index.drop(3)
     assert index.unswept == 0
 
 

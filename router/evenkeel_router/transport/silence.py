@@ -1,0 +1,52 @@
+"""Replicas that send nothing for too long: one timer looks at all connections that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+CHECK_INTERVAL_S: Final = 0.25
+"""Time between two checks for silent replicas. A limit may be exceeded by twice this."""
+
+
+class Watched(Protocol):
+    """A connection that waits for its replica."""
+
+    def note_activity(self, now_s: float) -> None:
+        """Note that the replica has sent content since the last check."""
+
+    def check_silence(self, now_s: float) -> None:
+        """Fail the request if the replica has sent nothing for too long."""
+
+
+class SilenceTimer:
+    """One timer for all connections that wait. A timer for each event of each stream would cost too much."""
+
+    def __init__(self) -> None:
+        self._connections: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.active_s: dict[str, float] = {}
+        """URL of a replica → when it last sent content to a client, as of the last check."""
+
+    def watch(self, connection: Watched) -> None:
+        """A connection has a request."""
+        self._connections.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check)
+
+    def unwatch(self, connection: Watched) -> None:
+        """The request is over."""
+        self._connections.discard(connection)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._connections:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(CHECK_INTERVAL_S, self._check)
+            now_s = loop.time()
+            for connection in self._connections:
+                connection.note_activity(now_s)
+            for connection in self._connections:
+                connection.check_silence(now_s)
+        else:
+            self.active_s.clear()  # addresses of replicas that are gone do not stay
