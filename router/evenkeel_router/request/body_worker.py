@@ -96,7 +96,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     param: str | None
     retry_after_s: float | None
     status: int
-    more: list[tuple[str, str]]
+    more: tuple[tuple[str, str], ...]
     """Headers."""
 
     @classmethod
@@ -109,7 +109,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
             refusal.param,
             refusal.retry_after_s,
             refusal.status,
-            list(refusal.more),
+            tuple(refusal.more),
         )
 
     def refusal(self) -> Refusal:

@@ -162,6 +162,14 @@ async def test_a_body_read_beside_the_loop_is_refused_in_the_same_words(
     assert vars(there.value) == vars(here.value)
 
 
+async def test_a_refusal_from_beside_the_loop_keeps_its_headers(bodies: LargeBodies) -> None:
+    with pytest.raises(Refusal) as refusal:
+        await bodies.inference(
+            Endpoint.TRANSCRIPTIONS, b"{}", LIMITS, JSON, client=client(), block_bytes=256
+        )
+    assert ("accept", "multipart/form-data") in refusal.value.more
+
+
 @pytest.mark.parametrize(
     "members",
     [
