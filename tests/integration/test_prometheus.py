@@ -127,6 +127,8 @@ async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path
             assert (
                 await client.post("/v1/completions", json=body, headers=headers)
             ).is_client_error
+            # Past the router: without a client key.
+            assert (await client.post(f"{server.url}/v1/completions", json=body)).is_success
         addresses = {
             "engine": urlsplit(server.url).netloc,
             "router": f"127.0.0.1:{router.probe_port}",

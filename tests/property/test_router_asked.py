@@ -13,6 +13,7 @@ import pytest
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect, Refusal
+from evenkeel_router.api.fields import TRANSCRIPTIONS
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.prefix.model_tokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
@@ -180,9 +181,19 @@ def test_every_form_is_taken_or_refused(
         for name, value in [("file", b"RIFF"), *fields]
     ]
     body = before + b"".join(parts) + end.encode()
-    with suppress(Refusal):
-        form = "multipart/form-data; boundary=b"
-        assert Endpoint.TRANSCRIPTIONS.api.parse(body, Limits("m", 9), form).body == body
+    parse = partial(
+        Endpoint.TRANSCRIPTIONS.api.parse,
+        limits=Limits("m", 9),
+        content_type="multipart/form-data; boundary=b",
+    )
+    try:
+        taken = parse(body)
+    except Refusal:
+        return
+    assert (taken.body == body) == (not taken.stripped)
+    assert set(taken.stripped).isdisjoint(TRANSCRIPTIONS)
+    again = parse(taken.body)
+    assert (again.body, again.stripped) == (taken.body, ())
 
 
 @examples(100)

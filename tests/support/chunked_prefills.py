@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import SimpleNamespace
 
 from evenkeel_plugin.scheduling import Scheduling
 from evenkeel_sglang import hooks
@@ -124,7 +125,8 @@ def enough(batch: Batch, selected: Sequence[int] | None) -> bool:
 class Scheduler:
     """One engine: `step` is one turn of its loop. The hooks act on `hooks._scheduling`, which must be `scheduling`."""
 
-    enable_lora = False
+    enable_lora = is_hybrid_swa = False
+    page_size = PAGE_TOKENS
 
     def __init__(
         self,
@@ -138,6 +140,9 @@ class Scheduler:
         """`no_room` is called with each request that finds no memory: SGLang ends the pass then, and the policy is not told."""
         self._scheduling = scheduling
         self._pool_tokens, self._chunk_tokens = pool_tokens, chunk_tokens
+        self.chunked_prefill_size = chunk_tokens
+        self.token_to_kv_pool_allocator = SimpleNamespace(available_size=self._free_tokens)
+        self.tree_cache = SimpleNamespace(supports_mamba=lambda: False, evictable_size=lambda: 0)
         self._most_running = most_running
         self._no_room = no_room
         self.truncation_align_size: int | None = None
@@ -204,7 +209,7 @@ class Scheduler:
         if self._free_places() <= 0 and self.chunked_req is None:
             running.batch_is_full = True
             return Plan(None)
-        hooks.calc_priority(lambda *_: None, self, self.waiting_queue)
+        hooks.calc_priority(lambda *_: None, self, self.waiting_queue, running)
         adder = Adder(running, free_tokens=self._free_tokens(), chunk_tokens=self._chunk_tokens)
         if self.chunked_req is not None:
             self.chunked_req = hooks.reserve_one(Adder.add_chunked_req, adder, self.chunked_req)
