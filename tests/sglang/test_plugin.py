@@ -263,7 +263,7 @@ def test_the_server_in_rust_is_refused_by_its_variable() -> None:
 
 
 def test_a_refusal_ends_the_engine_before_the_model_is_loaded(start: Start) -> None:
-    engine = start(POLICY, MODES[0], wait=False)
+    engine = start(POLICY, "--dp-size=2", wait=False)
     assert engine.wait_ended() != 0
     assert "--dp-size is set; remove it" in engine.log
     assert "Load weight" not in engine.log
