@@ -314,7 +314,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "allowFields",
             "names a field that routers set themselves; remove it",
             mirrors="routers_field_is_allowed",
-            rule=f"!self.allowFields.exists(name, name in {list(ROUTER_FIELDS)})",
+            rule=f"!has(self.allowFields) || !self.allowFields.exists(name, name in {list(ROUTER_FIELDS)})",
         ),
     ),
     State: (

@@ -255,3 +255,22 @@ def test_the_contract_refuses_what_is_outside_of_the_schema_with_its_path() -> N
         if not any(f.path.startswith(boundary.path) for f in faults_of(boundary.outside))
     ]
     assert missed == []
+
+
+def test_a_rule_reads_a_field_that_may_be_absent_only_behind_has():
+    """The API server refuses the definition, or every object without the field, where a rule finds no such key."""
+    read = 0
+    for kind, path, node in NODES:
+        for rule in (one["rule"] for one in node.get("x-kubernetes-validations", ())):
+            for chain in set(re.findall(r"\bself(?:\.\w+)+", rule)):
+                part, so_far = node, "self"
+                for name in chain.split(".")[1:]:
+                    if name not in part.get("properties", {}):
+                        break  # a function
+                    so_far += f".{name}"
+                    is_there = (
+                        name in part.get("required", ()) or "default" in part["properties"][name]
+                    )
+                    assert is_there or f"has({so_far})" in rule, (kind, path, rule)
+                    part, read = part["properties"][name], read + 1
+    assert read > 50
