@@ -76,7 +76,7 @@ def scenes_of(records: Iterable[Mapping[str, Any]]) -> Scenes:
 
 
 def ratios(scenes: Scenes) -> Iterator[Ratio]:
-    """Of each scene: the measured client beside its rival to alone, and all output to that under FCFS."""
+    """Ratios of each scene: the measured client beside its rival to alone, and all output to that under FCFS."""
     for (scene, engine), rows in scenes.items():
         own = _of(rows)
         before = scenes.get((scene + _ALONE, engine))

@@ -148,7 +148,7 @@ class Engines:
     """SGLang's version, of the engine that was started last."""
     _pids: dict[str, int] = field(default_factory=dict)
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    """Those that this call started."""
+    """Engines that this call started."""
     first: int = 0
     """The attempt that is tried first: after a start the one that worked."""
 

@@ -16,7 +16,7 @@ from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import accepted_name, credentials_name, engine_name
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import ApiError, ClusterError, KubeClient
+from evenkeel_kube.client import ApiError, KubeClient
 
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
@@ -104,13 +104,7 @@ class ServicePass:
 
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
-        try:
-            after_s = await self._pass(key)
-        except ClusterError as error:
-            await self._failures.failed(key, error)
-            raise
-        self._failures.ended(key)
-        return after_s
+        return await self._failures.watched(key, self._pass(key))
 
     async def _pass(self, key: Key) -> float | None:
         given = self._deps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from evenkeel_contract.names import (
@@ -133,12 +133,17 @@ class Failures:
         self._reporter = reporter
         self._failing: set[Key] = set()
 
-    async def failed(self, key: Key, error: ClusterError) -> None:
-        """A pass failed."""
+    async def watched(self, key: Key, one_pass: Awaitable[float | None]) -> float | None:
+        """The result of one pass. Raises `ClusterError`, which is in the status then."""
+        try:
+            after_s = await one_pass
+        except ClusterError as error:
+            await self._failed(key, error)
+            raise
+        self._failing.discard(key)
+        return after_s
+
+    async def _failed(self, key: Key, error: ClusterError) -> None:
         if key in self._failing or isinstance(error, Refused):
             await self._reporter.report_failure(key, note_of(error))
         self._failing.add(key)
-
-    def ended(self, key: Key) -> None:
-        """A pass ended as it should, or the resource is gone."""
-        self._failing.discard(key)

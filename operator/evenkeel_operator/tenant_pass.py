@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
-from evenkeel_kube.client import ClusterError
 
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
@@ -29,13 +28,7 @@ class TenantPass:
 
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
-        try:
-            after_s = await self._pass(key)
-        except ClusterError as error:
-            await self._failures.failed(key, error)
-            raise
-        self._failures.ended(key)
-        return after_s
+        return await self._failures.watched(key, self._pass(key))
 
     async def _pass(self, key: Key) -> float | None:
         dependencies = self._deps

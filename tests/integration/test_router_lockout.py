@@ -23,6 +23,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_router.api.errors import Outcome
+from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.transport import body_rate
 from evenkeel_router.transport.connection_shares import NO_KEY, Closing
@@ -116,6 +117,23 @@ async def test_every_request_of_another_tenant_is_answered(head: str) -> None:
             assert one_by_one + together == [200] * 72
             assert len(router.traffic.connections) <= BOUND
         assert {party for party, _ in router.rooms.connections.closed} <= {"ns/bad", NO_KEY}
+
+
+async def test_bodies_that_wait_for_their_reader_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LargeBodies, "inference", never)
+    body = json.dumps(BODY | {"stop": ["x"] * 10_000})
+    head = f"Authorization: Bearer sk-bad\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    async with (
+        behind(limits=SMALL, tenancy=tenancy()) as (router, _),
+        crowd(router.traffic_port, head),
+    ):
+        await until(lambda: len(router.traffic.connections) >= BOUND, "the crowd")
+        assert [await status_of(router.traffic_port) for _ in range(12)] == [200] * 12
 
 
 async def test_the_one_that_holds_most_is_named_with_the_reason(

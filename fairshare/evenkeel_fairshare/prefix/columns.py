@@ -1,4 +1,4 @@
-"""Which bit of an index's entries stands for which replica.
+"""Columns of an index: which bit of its entries stands for which replica.
 
 A replica that leaves gives up its column, and its slot gets another one with the next replica there. So its entries need not be found
 before the slot is used again. They are cleaned in small steps, and then the column is free.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, TypeVar
 
 from evenkeel_router.api.inference import Inference
@@ -19,6 +19,7 @@ from evenkeel_router.fleet.selection import Fleet
 
 SLICE_S: Final = 0.001
 _Result = TypeVar("_Result")
+_ENDED: Final = object()
 
 
 class LongWork:
@@ -37,7 +38,7 @@ class LongWork:
     async def run(self, steps: Generator[object, None, _Result]) -> _Result:
         """Do all steps, in their turn; returns their result. A caller that is cancelled ends them."""
         done: asyncio.Future[_Result] = self._loop.create_future()
-        self.add(_into(done.set_result, steps, done.done))
+        self.add(_into(done, steps))
         return await done
 
     async def looked_up(
@@ -56,12 +57,9 @@ class LongWork:
         until_s = time.perf_counter() + SLICE_S
         try:
             while self._waiting:
-                try:
-                    next(self._waiting[0])
-                except BaseException as end:
-                    self._waiting.popleft()
-                    if not isinstance(end, StopIteration):
-                        raise  # the loop logs it
+                steps = self._waiting.popleft()  # for good if it raises, which the loop logs
+                if next(steps, _ENDED) is not _ENDED:
+                    self._waiting.appendleft(steps)
                 if time.perf_counter() >= until_s:
                     break
         finally:
@@ -69,16 +67,15 @@ class LongWork:
                 self._loop.call_soon(self._slice)
 
 
-def _into(
-    take: Callable[[_Result], None],
-    steps: Generator[object, None, _Result],
-    is_cancelled: Callable[[], bool],
-) -> Iterator[None]:
-    """The steps, and what takes their result."""
-    while not is_cancelled():
+def _into(done: asyncio.Future[_Result], steps: Generator[object, None, _Result]) -> Iterator[None]:
+    """The steps; `done` takes their result, or the exception that ends them: a request waits for it."""
+    while not done.done():
         try:
             next(steps)
         except StopIteration as end:
-            take(end.value)
+            done.set_result(end.value)
+            return
+        except Exception as error:  # noqa: BLE001 - who waits raises it
+            done.set_exception(error)
             return
         yield

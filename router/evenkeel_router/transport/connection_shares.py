@@ -1,4 +1,4 @@
-"""Which connection closes when a port has more of them than its bound: one of the party that holds most, never the newest as such.
+"""Shares of a port: at its bound a connection of the party that holds most closes, never the newest as such.
 
 A party is a tenant, the trusted proxies before their first request, or all connections without a valid key. Within a tenant the
 client that holds most loses a connection, within the others the address. This is the push-out of the longest queue (Wei, Coyle

@@ -53,3 +53,15 @@ async def test_work_that_fails_stops_no_other() -> None:
     work.add(fails())
     assert await work.run(noting("next", 2, [])) == "next"
     assert [str(one["exception"]) for one in reported] == ["planted"]
+
+
+async def test_who_waits_for_work_that_fails_gets_its_error() -> None:
+    def fails() -> Generator[None, None, str]:
+        yield
+        raise RuntimeError("planted")
+
+    work = LongWork()
+    async with asyncio.timeout(5):
+        with pytest.raises(RuntimeError, match="planted"):
+            await work.run(fails())
+        assert await work.run(noting("next", 2, [])) == "next"
