@@ -112,7 +112,10 @@ class ServicePass:
             self._forget(key)
             return None
         # 1. Observe: the service, its objects, its tenants, their keys.
-        seen = await given.observer.service(key, relist=self._is_listing_due(key))
+        now_s, relist = given.monotonic_s(), self._is_listing_due(key)
+        seen = await given.observer.service(key, relist=relist)
+        if relist:  # only now: a listing that was refused stays due
+            self._listed_s[key] = now_s
         if seen is None or seen.is_leaving:
             self._forget(key)
             return None if seen is None else RESYNC_S
@@ -254,10 +257,12 @@ class ServicePass:
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()
-        due = key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
-        if due:
-            self._listed_s[key] = now_s
-        return due
+        return key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
+
+    def list_again(self, namespace: str) -> None:
+        """The next pass over each service of a namespace lists its objects: watches may have missed deletions."""
+        for key in [key for key in self._listed_s if key.namespace == namespace]:
+            del self._listed_s[key]
 
     def _forget(self, key: Key) -> None:
         self._deps.store.forget(key)

@@ -30,6 +30,8 @@ class Settings:
     lease: str = DEFAULT_LEASE
     watched_namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
+    has_overview: bool = True
+    """Whether the operator may read nodes, namespaces and definitions of the cluster."""
     probe_host: str = "0.0.0.0"
     probe_port: int = 8081
     """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""
@@ -48,6 +50,8 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         parser.error(
             "--namespace and --identity are needed outside a pod (POD_NAMESPACE, POD_NAME)"
         )
+    if flags.namespaces_only and not flags.watch_namespace:
+        parser.error("--namespaces-only needs --watch-namespace")
     return Settings(
         defaults=Defaults(
             version=_version(),
@@ -73,6 +77,7 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         namespace=namespace,
         lease=flags.lease,
         watched_namespaces=tuple(flags.watch_namespace),
+        has_overview=not flags.namespaces_only,
         probe_host=flags.probe_host,
         probe_port=flags.probe_port,
         workers=flags.workers,
@@ -93,6 +98,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "--watch-namespace",
         "NAMESPACE",
         "serve this namespace only; may be given several times; default: all",
+    )
+    parser.add_argument(
+        "--namespaces-only",
+        action="store_true",
+        help="read nothing outside of these namespaces: the operator has no rights in the cluster",
     )
     _add_images(parser)
     parser.add_argument(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -167,14 +167,16 @@ class Observer:
         }
         return Neighbours(tenants, secrets)
 
-    async def list_again(self) -> None:
-        """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
-        logged, and costs nothing else."""
-        for namespace in sorted(self._store.namespaces()):
+    async def list_again(self, *, only: Collection[str] | None = None) -> None:
+        """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
+        deletions. What cannot be read is logged, and costs nothing else."""
+        known = self._store.namespaces()
+        named = known if only is None else known.intersection(only)
+        for namespace in sorted(named):
             for kind in (SERVICE, TENANT, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
-        for namespace, name in sorted(self._store.secrets()):
+        for namespace, name in sorted(one for one in self._store.secrets() if one[0] in named):
             with _logged(f"Secret {name} in {namespace}"):
                 await self._read_secret(namespace, name)
 

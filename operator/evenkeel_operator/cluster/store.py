@@ -129,7 +129,9 @@ class Store:
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
-        """Namespaces that are being deleted: the API server refuses new objects there."""
+        """Namespaces that are being deleted, or that are gone: the API server refuses new objects there."""
+        self._uids: dict[str, str] = {}
+        """Namespace → its uid."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
         self._held: dict[Key, frozenset[str]] = {}
@@ -252,10 +254,22 @@ class Store:
         return self.keys_anywhere(SERVICE)
 
     def _see_namespace(self, item: Object, *, gone: bool) -> frozenset[Key]:
-        """Passes over its resources write nothing from now on."""
-        leaves = not gone and "deletionTimestamp" in item["metadata"]
-        (self.terminating.add if leaves else self.terminating.discard)(_name_of(item))
-        return frozenset()
+        """Passes over the resources of a namespace that leaves write nothing from now on."""
+        name, uid = _name_of(item), str(item["metadata"].get("uid", ""))
+        leaves = gone or "deletionTimestamp" in item["metadata"]
+        (self.terminating.add if leaves else self.terminating.discard)(name)
+        # Watches that the operator has no right to any more do not report that the contents are gone.
+        others = gone or self._uids.get(name, uid) != uid
+        self._uids[name] = uid
+        if not others:
+            return frozenset()
+        lost = self.keys(SERVICE, name) | self.keys(TENANT, name)
+        for key in lost:
+            self.forget(key)
+        self._tables = {where: table for where, table in self._tables.items() if where[1] != name}
+        self._hashes = {where: one for where, one in self._hashes.items() if where[0] != name}
+        self._held = {key: hosts for key, hosts in self._held.items() if key.namespace != name}
+        return lost
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""

@@ -218,6 +218,9 @@ async def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(
     cluster.refuses = lambda _: None
     operator.store.see("DELETED", "Namespace", namespace())
     await operator.make_pass(KEY)
+    assert ("Deployment", "team-ml", "simulated-router") not in cluster.objects
+    operator.store.see("ADDED", "Namespace", namespace(uid="new"))
+    await operator.make_pass(KEY)
     assert ("Deployment", "team-ml", "simulated-router") in cluster.objects
 
 
