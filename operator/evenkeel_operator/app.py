@@ -355,7 +355,9 @@ class Backoffs:
         failed = False
         try:
             for attempt, wait_s in enumerate(chain(WATCH_RETRIES_S, further)):
-                if is_watch and attempt and not failed:  # kopf takes the first wait before the first attempt
+                if (
+                    is_watch and attempt and not failed
+                ):  # kopf takes the first wait before the first attempt
                     failed = True
                     metrics.WATCH_FAILING.labels(watch).set(1)
                     _log.warning("cannot watch %s in %s; trying again", what, namespace)

@@ -70,8 +70,6 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
-    tenants: tuple[Tenant, ...]
-    secrets: SecretHashes
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
     forbidden: frozenset[str] = frozenset()
@@ -144,14 +142,11 @@ class Observer:
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
-        around = await self.neighbours(key.namespace)
         children, forbidden = await self._children(key, relist=relist)
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
             children=children,
-            tenants=around.tenants,
-            secrets=around.secrets,
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
@@ -159,8 +154,10 @@ class Observer:
             pods=self.pods(key),
         )
 
-    async def neighbours(self, namespace: str) -> Neighbours:
-        """All tenants of a namespace."""
+    async def neighbours(self, namespace: str, *, of: Key | None = None) -> Neighbours:
+        """All tenants of a namespace. Their changes trigger passes over service `of` from now on."""
+        if of is not None:
+            self._store.use_tenants(of, namespace)
         tenants = read_tenants(await self.all_of(TENANT, namespace))
         secrets = {
             name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))

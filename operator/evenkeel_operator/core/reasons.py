@@ -53,6 +53,9 @@ SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label eve
 TARGET_NOT_LABELLED: Final = (
     "TargetNotLabelled"  # the object of scaleTargetRef lacks the label evenkeel.dev/use=true
 )
+TENANTS_NOT_SHARED: Final = (
+    "TenantsNotShared"  # no tenant of tenancy.namespace is shared with the service's namespace
+)
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger

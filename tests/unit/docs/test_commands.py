@@ -119,7 +119,9 @@ def _fault_on_cluster(arguments: list[str]) -> str | None:
         name = one.partition("=")[0]
         if one.startswith("--for=condition=") and one.rpartition("=")[2] not in CONDITIONS:
             return f"no condition {one}"
-        if name.startswith(f"{GROUP}/") and not tree().words >= {name.rpartition("/")[2]}:
+        if name.startswith(f"{GROUP}/") and not tree().words >= set(
+            name.rpartition("/")[2].split("-")
+        ):
             return f"no annotation {name}"
         if one.startswith("charts/") and not (ROOT / one).is_dir():
             return f"no chart {one}"

@@ -48,7 +48,9 @@ def test_a_namespace_that_is_made_again_has_nothing_of_the_first() -> None:
         store.see(None, "Namespace", namespace("first"))
         store.see(None, SERVICE, item(SERVICE, "s", version=7))
         store.see(None, TENANT, item(TENANT, "t"))
-        other = store.see(None, SERVICE, {"kind": SERVICE, "metadata": {"name": "s", "namespace": "m"}})
+        other = store.see(
+            None, SERVICE, {"kind": SERVICE, "metadata": {"name": "s", "namespace": "m"}}
+        )
         store.remember_secret("n", "keys", secret(a="1"), asked=store.expect_secret("n", "keys"))
         store.see("ADDED", "Service", child())
         if gone:
