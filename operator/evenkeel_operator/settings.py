@@ -72,6 +72,9 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             prometheus_urls=tuple(flags.allow_prometheus),
             prometheus_namespaces=tuple(flags.allow_prometheus_namespace),
             any_secret=flags.any_secret,
+            cluster_domain=flags.cluster_domain,
+            fixed_user=not flags.no_fixed_user,
+            engine_variables=dict(flags.engine_variable),
         ),
         identity=identity,
         namespace=namespace,
@@ -112,6 +115,7 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help='requests and limits of a router, such as {"requests": {"cpu": "50m"}}',
     )
+    _add_pods(parser)
     _add_monitoring(parser)
     _add_rights(parser)
     parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
@@ -130,6 +134,25 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
     images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
     _add_list(images, "--image-pull-secret", "NAME", "may be repeated")
+
+
+def _add_pods(parser: argparse.ArgumentParser) -> None:
+    """What pods have from the cluster that they run in."""
+    parser.add_argument(
+        "--no-fixed-user",
+        action="store_true",
+        help="run pods as the user of their image, or as the one that the namespace assigns (OpenShift)",
+    )
+    parser.add_argument(
+        "--cluster-domain", default="cluster.local", metavar="DOMAIN", help="of the cluster's DNS"
+    )
+    _add_list(
+        parser,
+        "--engine-variable",
+        "NAME=VALUE",
+        "variable of all replicas but simulated ones, such as HTTPS_PROXY; may be repeated",
+        kind=_label,
+    )
 
 
 def _add_monitoring(parser: argparse.ArgumentParser) -> None:

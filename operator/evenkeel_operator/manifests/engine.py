@@ -54,13 +54,13 @@ from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
     LEAVE_ROTATION_S,
-    POD_SECURITY,
     PRE_STOP,
     BuildContext,
     disruption_budget,
     drain_s,
     manifest,
     network_policy,
+    pod_security,
     pod_template,
     pods_of,
     probe,
@@ -159,7 +159,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "enableServiceLinks": False,  # otherwise variables of other Services could become settings
         "terminationGracePeriodSeconds": drain_s(context.spec) + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "readinessGates": GATES,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(context),
         "topologySpreadConstraints": spread(match),
         "containers": [_container(context)],
         "volumes": [volume for _, volume in volumes_of(context)],
@@ -217,10 +217,12 @@ def _environment(context: BuildContext) -> list[Manifest]:
     ]
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = _settings(context.spec)
     found += [
         {"name": name, "value": literal(value, Language.POD_ARGUMENT)}
-        for name, value in settings.items()
+        for name, value in (
+            *context.defaults.engine_variables.items(),
+            *_settings(context.spec).items(),
+        )
     ]
     found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
