@@ -88,8 +88,8 @@ bench-router: env $(RIVAL)/.installed  ## Compare the router with sglang-router 
 define debian
 	@for one in $(1); do command -v "$$one" >/dev/null || test -e "$$one" || missing=1; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(2) >/dev/null; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -o DPkg::Lock::Timeout=600 update -qq && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -qq -y --no-install-recommends $(2) >/dev/null; \
 	then :; else echo "not installed: $(2); tests that need them are skipped"; fi
 endef
 

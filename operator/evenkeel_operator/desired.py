@@ -161,7 +161,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
         given.service,
         tenants=given.roster.tenants,
         key_hashes=given.roster.hashes,
-        listen=ListenConfig(host="0.0.0.0"),
+        listen=ListenConfig(host=given.defaults.router_host),
         cluster=ClusterConfig(
             engines=engine_name(name),
             peers=router_peers_name(name),

@@ -1,6 +1,6 @@
 """The operator's settings: one dataclass, and the command line that fills it.
 
-Of the environment it reads only POD_NAME and POD_NAMESPACE.
+Of the environment it reads only POD_NAME, POD_NAMESPACE and POD_IPS.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
+from evenkeel_contract.listening import ALL_IPV4, all_addresses_for
 
 from evenkeel_operator.core.records import ROUTER_RESOURCES, Defaults, Monitoring
 
+_LISTEN: Final = {"Auto": [], "IPv4": ["0.0.0.0"], "IPv6": ["::"]}
+"""Choice → the addresses that it stands for; none: those of the operator's pod, the primary one first."""
 DEFAULT_LEASE: Final = "evenkeel-operator"
 
 
@@ -32,7 +35,7 @@ class Settings:
     """Namespaces to watch; empty: all."""
     has_overview: bool = True
     """Whether the operator may read nodes, namespaces and definitions of the cluster."""
-    probe_host: str = "0.0.0.0"
+    probe_host: str = ALL_IPV4
     probe_port: int = 8081
     """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""
     workers: int = 4
@@ -52,6 +55,8 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         )
     if flags.namespaces_only and not flags.watch_namespace:
         parser.error("--namespaces-only needs --watch-namespace")
+    own = _LISTEN[flags.listen] or environment.get("POD_IPS", "").split(",")
+    listens = all_addresses_for(own)
     return Settings(
         defaults=Defaults(
             version=_version(),
@@ -73,6 +78,8 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             prometheus_namespaces=tuple(flags.allow_prometheus_namespace),
             any_secret=flags.any_secret,
             cluster_domain=flags.cluster_domain,
+            engine_host=all_addresses_for(own[:1]),
+            router_host=listens,
             fixed_user=not flags.no_fixed_user,
             engine_variables=dict(flags.engine_variable),
         ),
@@ -81,7 +88,7 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         lease=flags.lease,
         watched_namespaces=tuple(flags.watch_namespace),
         has_overview=not flags.namespaces_only,
-        probe_host=flags.probe_host,
+        probe_host=flags.probe_host or listens,
         probe_port=flags.probe_port,
         workers=flags.workers,
         log_level=flags.log_level,
@@ -118,7 +125,7 @@ def argument_parser() -> argparse.ArgumentParser:
     _add_pods(parser)
     _add_monitoring(parser)
     _add_rights(parser)
-    parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
+    parser.add_argument("--probe-host", metavar="ADDRESS", help="default: by --listen")
     parser.add_argument("--probe-port", type=int, default=8081)
     parser.add_argument("--workers", type=_positive, default=4, help="passes at a time")
     levels = ("debug", "info", "warning", "error")
@@ -142,6 +149,12 @@ def _add_pods(parser: argparse.ArgumentParser) -> None:
         "--no-fixed-user",
         action="store_true",
         help="run pods as the user of their image, or as the one that the namespace assigns (OpenShift)",
+    )
+    parser.add_argument(
+        "--listen",
+        choices=tuple(_LISTEN),
+        default="Auto",
+        help="families of addresses that pods listen on; Auto: those of the operator's own pod (POD_IPS)",
     )
     parser.add_argument(
         "--cluster-domain", default="cluster.local", metavar="DOMAIN", help="of the cluster's DNS"

@@ -290,6 +290,8 @@ class ServiceCondition(Enum):
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
     PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
+    RECONCILING = "Reconciling"  # as kstatus has it: the newest spec is being applied
+    STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied
 
 
 class TenantCondition(Enum):
@@ -383,7 +385,7 @@ class ServiceStatus:
     router: RouterStatus | None = None
     """The observed routers."""
     conditions: Conditions = ()
-    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive and SpecValid."""
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive, SpecValid, Reconciling and Stalled."""
     fairness: FairnessStatus | None = None
     """Fairness figures of the last minute. This version of the operator does not set them; routers export them as metrics."""
     scaling: ScalingStatus | None = None

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+from evenkeel_contract.listening import ALL_IPV4
 from evenkeel_contract.names import GROUP, SERVICE_LABEL
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.spec.parts import External, PodTemplate, Runtime
@@ -80,6 +81,10 @@ class Defaults:
     """The cluster's DNS domain."""
     fixed_user: bool = True
     """Pods run as user 65532; otherwise as the user of the image, or the one that the namespace assigns (OpenShift)."""
+    engine_host: str = ALL_IPV4
+    """What replicas listen on: all addresses of the family that probes and routers use."""
+    router_host: str = ALL_IPV4
+    """What routers listen on; `::` means both families."""
     engine_variables: Mapping[str, str] = field(default_factory=dict)
     """Variables of all replicas but simulated ones, such as proxies."""
 

@@ -112,7 +112,7 @@ def _fault_on_cluster(arguments: list[str]) -> str | None:
         if (
             flag == "-f"
             and not any((folder / value).exists() for folder in (ROOT, ROOT / "crds/samples"))
-            and value != INSTALL
+            and value not in (INSTALL, "-")
         ):
             return f"no file {value}"
     for one in arguments:
