@@ -96,7 +96,7 @@ endef
 # Some tests need a Redis server, libfaketime, promtool, nginx or Chromium, and are skipped without them.
 .PHONY: tools
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
-	$(call debian,redis-server promtool nginx chromium $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium)
+	$(call debian,redis-server promtool nginx chromium lua5.1 $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium lua5.1)
 
 .PHONY: quick
 quick: env lint  ## Lint, types, layers, and the tests nearest to what changed since main: under a minute

@@ -152,6 +152,8 @@ async def _watch(leader: Leader, settings: Settings) -> None:
                     leader.on_event, leader.activations.pause, overview=settings.has_overview
                 ),
                 settings=kopf_settings(leader.on_recovery, overview=settings.has_overview),
+                # Otherwise kopf looks for the user's name, and a user that a namespace assigns has none.
+                identity=settings.identity,  # type: ignore[arg-type]  # a NewType that is not exported
                 clusterwide=not settings.watched_namespaces,
                 namespaces=settings.watched_namespaces,
             )

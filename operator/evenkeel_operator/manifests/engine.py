@@ -225,6 +225,8 @@ def _environment(context: BuildContext) -> list[Manifest]:
             *_settings(context.spec, context.defaults.engine_host).items(),
         )
     ]
+    if not context.defaults.fixed_user:  # PyTorch names a folder by the user, who may have no name
+        found.append({"name": "USER", "value": "nonroot"})
     found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
     if token is not None:

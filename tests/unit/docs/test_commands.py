@@ -192,6 +192,10 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
         case "keda":  # of another project: only the target is ours
             assert plain["spec"]["scaleTargetRef"]["apiVersion"] == f"{GROUP}/v1alpha1"
             return
+        case "kustomize":
+            named = {plain["openapi"]["path"], *plain["configurations"]}
+            assert {path.name for path in (ROOT / "crds/gitops").iterdir()} >= named
+            return
         case "values":
             assert template(**plain)[1] == ""
             return
