@@ -287,6 +287,7 @@ class ServicePass:
         self._deps.activations.leave(key)
         self._deps.autoscaler.forget(key)
         self._reports.forget(key)
+        self._reporter.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)

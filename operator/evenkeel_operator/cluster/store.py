@@ -14,8 +14,10 @@ from evenkeel_contract.names import SERVICE_LABEL
 
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.ownership import foreign_fields
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
+from evenkeel_operator.manifests.context import MANAGER
 
 _Id = TypeVar("_Id", bound=Hashable)
 
@@ -76,9 +78,14 @@ class ObjectTable(Generic[_Id]):
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it and are never read."""
+    """The object without managed fields, which are half of it. What they say of others stays, in `FOREIGN`."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}
+    found = foreign_fields(item, MANAGER) if item.get("kind") in KINDS else ()
+    return {**item, "metadata": metadata | ({FOREIGN: found} if found else {})}
+
+
+FOREIGN: Final = "foreignFields"
+"""Entry of an object's metadata in the store: fields that others added."""
 
 
 def version_of(item: Object) -> int:

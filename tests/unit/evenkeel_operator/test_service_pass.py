@@ -520,6 +520,23 @@ async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(
     assert told(cluster).tenancy.tenants == ()
 
 
+async def test_a_field_that_somebody_added_is_reported_once(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    item = cluster.objects["Deployment", "team-ml", "simulated-engine"]
+    entry = {"k:{\"name\":\"engine\"}": {".": {}, "f:env": {"k:{\"name\":\"DEBUG\"}": {".": {}, "f:name": {}, "f:value": {}}}}}  # fmt: skip
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": entry}}}}
+    record = [{"manager": "kubectl-edit", "operation": "Update", "fieldsV1": fields}]
+    cluster.events.clear()
+    changed = cluster.put({**item, "metadata": {**item["metadata"], "managedFields": record}})
+    await operator.sees(changed)
+    await operator.make_pass(KEY)
+    said = [event for event in cluster.events if event["reason"] == "ForeignField"]
+    assert len(said) == 1
+    path = "spec.template.spec.containers[engine].env[DEBUG].value"
+    assert f"Deployment simulated-engine: kubectl-edit: {path}" in said[0]["message"]
+
+
 def _elsewhere(item: dict[str, Any], shared: str = "") -> dict[str, Any]:
     """The same object in the tenants' own namespace."""
     annotations = {"evenkeel.dev/share-tenant": shared} if shared else {}
