@@ -1,4 +1,4 @@
-"""Fields that somebody else added to a generated object, by the API server's record of who set what (`managedFields`).
+"""Fields that other managers added to a generated object, by the API server's record of who set what (`managedFields`).
 
 A changed field is reverted by the next apply. A field that the manifest does not have is no difference, so it would stay unnoticed.
 """

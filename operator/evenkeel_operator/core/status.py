@@ -181,7 +181,7 @@ def _kstatus(found: Findings) -> tuple[Verdict, Verdict]:
             ServiceCondition.STALLED,
             TRUE if stalled else FALSE,
             why.reason if stalled else reasons.STABLE,
-            why.message if stalled else rest if not moving else progress.message,
+            why.message if stalled else "The rollout can continue." if moving else rest,
         ),
     )
 
