@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import matplotlib
 import msgspec
 import numpy as np
 from evenkeel_fairshare.cells import CellSums, TenantInCell, local_weights
+from matplotlib import pyplot
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -104,12 +106,14 @@ def world(*, tenants: int, clients: int, seconds: int, seed: int) -> World:
 
 def _size(numbers: NDArray[np.int64]) -> Array:
     """Larger tenants bought more, though not in proportion."""
-    return np.maximum(1.0, np.round(np.sqrt(numbers / max(1.0, numbers.mean()))))
+    found: Array = np.maximum(1.0, np.round(np.sqrt(numbers / max(1.0, numbers.mean()))))
+    return found
 
 
 def _zipf(number: int) -> Array:
-    parts = 1 / np.arange(1, number + 1)
-    return parts / parts.sum()
+    parts: Array = 1 / np.arange(1, number + 1)
+    found: Array = parts / parts.sum()
+    return found
 
 
 def _choices(
@@ -303,7 +307,31 @@ def _parts(amounts: Array) -> Array:
 
 def errors(served: Array, owed: Array) -> Array:
     """How far each tenant's service over the whole time is from that of the ideal run, as a part of that."""
-    return np.abs(served.sum(axis=0) - owed.sum(axis=0)) / owed.sum(axis=0)
+    found: Array = np.abs(served.sum(axis=0) - owed.sum(axis=0)) / owed.sum(axis=0)
+    return found
+
+
+def save(folder: Path, served: dict[str, Array], owed: Array) -> None:
+    """Write each tenant's service in each run, and plot the errors in the course of time."""
+    matplotlib.use("Agg")
+    with (folder / "cells.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["tenant", "ideal", *served])
+        columns = [owed.sum(axis=0), *(one.sum(axis=0) for one in served.values())]
+        writer.writerows([n, *(f"{one[n]:.4g}" for one in columns)] for n in range(owed.shape[1]))
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    minutes = 60 // INTERVAL
+    for system, found in served.items():
+        by_minute = [
+            errors(found[at : at + minutes], owed[at : at + minutes])
+            for at in range(0, len(owed) - minutes + 1, minutes)
+        ]
+        axes.plot([np.quantile(one, 0.95) for one in by_minute], label=f"{system}, 95th percentile")
+        axes.plot([one.mean() for one in by_minute], "--", label=f"{system}, mean")
+    axes.set(xlabel="minute", ylabel="share error of a tenant in this minute", ylim=(0, None))
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(folder / "cells.png", dpi=120)
 
 
 def main() -> None:
@@ -330,7 +358,8 @@ def main() -> None:
         f"reading {CELLS} messages {1e3 * np.mean(cost.read_s):.0f} ms CPU; a message {np.mean(cost.sent):.0f} bytes"
     )
     if args.out:
-        save(args.out, served)
+        owed = served.pop("ideal")
+        save(args.out, served, owed)
 
 
 if __name__ == "__main__":
