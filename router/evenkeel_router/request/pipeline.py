@@ -6,7 +6,7 @@ Each decision is a pure function; this file puts them in order. The sender is id
 that an unknown sender cannot make the router hold megabytes.
 
 Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests to the console are neither counted nor logged.
+`/health` and of browsers (CORS) and requests of other cells and to the console are neither counted nor logged.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
@@ -31,6 +32,7 @@ from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -93,6 +95,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
@@ -108,6 +111,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
@@ -172,11 +176,13 @@ class Pipeline:
         return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health or to the console; None for all other requests."""
+        """The answer to a check of the health, another cell or the console; None for all other requests."""
         if own_answers.asks_health(request, path):
             return own_answers.health(
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
             )
+        if path == CELL_PATH and self._federation.expected is not None:
+            return own_answers.cell(request, self._federation)
         if self._console.serves(request, path):
             return await self._console.handle(request, path)
         return None
