@@ -110,7 +110,6 @@ class Fleet:
         self.vacant: ReplicaSet = EMPTY
         """Slots where this router has no unfinished request; also slots of processes that are gone."""
         self.routable: ReplicaSet = EMPTY
-        self._is_wary = False  # whether any client avoids a replica, or any replica is not trusted
         self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
         self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
         self.avoided: dict[str, ReplicaSet] = {}
@@ -181,26 +180,18 @@ class Fleet:
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
         if member.standing.allowed is not None:
             self._returning = ReplicaSet(self._returning | 1 << member.slot)
-            self._look_out()
             self._limit(member, member.slot)
 
     def offer(self, member: Member) -> None:
         """The next request that fits goes to this suspect, as a probe."""
         if member.slot is not None:
             self.rested = ReplicaSet(self.rested | 1 << member.slot)
-            self._look_out()
-
-    def _look_out(self) -> None:
-        """Find out whether every replica is trusted by all."""
-        standings = (member.standing.allowed for member in self._members.values())
-        self._is_wary = bool(self.avoided) or any(allowed is not None for allowed in standings)
 
     def settled(self, member: Member) -> None:
         """A new process has been there for a while: it may get any number of requests, though none yet came."""
         if member.slot is not None:
             member.standing.trust()
             self._returning = ReplicaSet(self._returning & ~(1 << member.slot))
-            self._look_out()
             if member.routable:
                 self.ready(member)
 
@@ -211,7 +202,6 @@ class Fleet:
             return False  # an answer to a request from before
         if member.standing.begun():
             self._returning = ReplicaSet(self._returning & ~(1 << ticket.slot))
-            self._look_out()
         if was_suspect:
             self._avoided_no_more(ticket.slot)
         if member.routable:
@@ -224,7 +214,6 @@ class Fleet:
         if not self.alive(ticket) or before >> ticket.slot & 1:
             return False
         self.avoided[client] = ReplicaSet(before | 1 << ticket.slot)
-        self._is_wary = True
         return True
 
     def avoid_no_more(self, client: str, ticket: Ticket) -> None:
@@ -234,7 +223,6 @@ class Fleet:
             self.avoided[client] = left
         else:
             self.avoided.pop(client, None)
-            self._look_out()
 
     def avoided_by(self, client: str) -> ReplicaSet:
         """The replicas that requests of the client avoid, while there are others."""
@@ -246,7 +234,6 @@ class Fleet:
         """No client avoids the replica any more: its process is gone, or answers again."""
         left = ((client, slots & ~(1 << slot)) for client, slots in self.avoided.items())
         self.avoided = {client: ReplicaSet(slots) for client, slots in left if slots}
-        self._look_out()
 
     def unready(self, member: Member) -> None:
         """A replica is draining or broken: it gets no more requests, but its cache is still valid."""
@@ -364,10 +351,10 @@ class Fleet:
         Otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
         routable, probe = ReplicaSet(self.routable & ~tried), False
-        if self._is_wary:
+        if self.avoided or self.rested or not routable:
             routable, probe = self._beware(match, routable, tried)
-        if not routable:
-            return None
+            if not routable:
+                return None
         slot = self.policy.select(match.dispatch, routable, self.outstanding)
         member = self.slots[slot] if slot is not None else None
         if member is None or slot is None:
@@ -376,7 +363,7 @@ class Fleet:
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
         self.outstanding[slot] += match.dispatch.sequences
         self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
-        if self._is_wary:
+        if self._returning >> slot & 1:
             self._limit(member, slot)
         self.policy.dispatched(match.dispatch, slot)
         store(self.index, match.dispatch.blocks, slot, self.later)
@@ -400,7 +387,7 @@ class Fleet:
 
     def _limit(self, member: Member, slot: int) -> None:
         """Take a replica that returns out of the choice while it holds as many sequences as it may (R19)."""
-        if not self._returning >> slot & 1 or not member.routable:
+        if not member.routable:
             return
         others, allowed = self.routable & ~(1 << slot), member.standing.allowed
         is_full = allowed is not None and self.outstanding[slot] >= allowed
@@ -429,9 +416,9 @@ class Fleet:
         slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= match.dispatch.sequences
         self.vacant = ReplicaSet(self.vacant | (not self.outstanding[slot]) << slot)
-        if self._is_wary:
-            if ticket.probe:
-                ticket.member.standing.probing = False
+        if ticket.probe:
+            ticket.member.standing.probing = False
+        if self._returning >> slot & 1:
             self._limit(ticket.member, slot)
         self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:

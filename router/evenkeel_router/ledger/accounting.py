@@ -160,8 +160,7 @@ class Accounting:
         """The seed of a client at an incarnation (R5)."""
         if incarnation not in self._seeded:
             return NO_SEED
-        account = self.ledger.replica_accounts.get(incarnation)
-        if account is not None and client.identity in account.clients:
+        if self.ledger.is_reported(incarnation, client.identity):
             return NO_SEED
         return promise(
             self.ledger,
