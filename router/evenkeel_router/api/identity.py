@@ -145,9 +145,15 @@ class Directory:
         """The client of all requests without an identity; None if they are refused."""
         self._proxies = Proxies(tenancy.trusted_proxies)
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._by_authorization: dict[str, Client] = {}
+        """`Authorization` header with a valid key → its client: a hash of the key costs more than all else here."""
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
+        if len(claims.authorization) == 1 and not claims.keys and not claims.named:
+            known = self._by_authorization.get(claims.authorization[0])
+            if known is not None:
+                return known
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
         if len(claims.named) > 1:
@@ -199,6 +205,10 @@ class Directory:
         if client is None:
             message = "The API key is unknown to this service."
             raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+        if claims.authorization:
+            if len(self._by_authorization) >= _MAX_REMEMBERED:
+                self._by_authorization.clear()
+            self._by_authorization[claims.authorization[0]] = client
         return client
 
     def _by_header(self, header: str, value: str) -> Client:

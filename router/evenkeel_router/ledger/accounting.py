@@ -422,12 +422,13 @@ class Accounting:
 
     def _service(self, paid: Paid, usage: Usage) -> float:
         """What a replica charged for a request of which `paid` was paid before (R11)."""
-        extend = usage.input_tokens - usage.cached_tokens
-        paid_tokens = min(paid.output_tokens, usage.output_tokens)
-        service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
+        input_tokens, cached_tokens, output_tokens = usage
+        extend, cost = input_tokens - cached_tokens, self.cost
+        paid_tokens = min(paid.output_tokens, output_tokens) if paid.output_tokens else 0
+        service = cost.output_cost(extend, paid_tokens, output_tokens)
         if paid.input and paid.booked:
             return service
-        return service + self.cost.input_cost(extend)
+        return service + cost.input_cost(extend)
 
 
 def _unreported(replica: str, router: str) -> str:

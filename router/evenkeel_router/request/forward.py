@@ -265,10 +265,11 @@ class Forwarder:
         totals.requests += 1
         if totals.packs_tokens:
             request_state.continuous = True
-        silence_s = self._silence_s(admitted)
-        left_s = self._answer_by_s(request_state, history, silence_s) - now_s
-        if left_s < silence_s:
-            silence_s = max(0.0, left_s)
+        limits = self._settings.config.limits
+        silence_s = limits.first_token_timeout_s if stream else limits.answer_timeout_s
+        if history.causes or now_s > request_state.started_s + limits.queue_timeout_s:
+            left_s = self._answer_by_s(request_state, history, silence_s) - now_s
+            silence_s = max(0.0, min(left_s, silence_s))
         is_overdue = partial(self._is_overdue, admitted, attempt, history, silence_s)
         outgoing = admitted.outgoing(request_state, request, key)
         try:
