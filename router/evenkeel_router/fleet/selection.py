@@ -22,7 +22,14 @@ from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_bl
 from evenkeel_fairshare.prefix.matching import Depths
 
 from evenkeel_router.fleet.discovered import TERMINATING
-from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP, Later, LookedUp, at_once, keep, store
+from evenkeel_router.fleet.long_prompts import (
+    LONG_BLOCKS,
+    NOT_LOOKED_UP,
+    Later,
+    LookedUp,
+    at_once,
+    keep,
+)
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
@@ -345,8 +352,9 @@ class Fleet:
             blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
         prompt = _Prompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
         depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
-        matched_tokens = prompt.tokens(depth)
-        holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
+        matched_tokens, adapter_tokens = prompt.tokens(depth), 0
+        if adapter is not None:
+            holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
             input_tokens=input_tokens,
@@ -371,19 +379,24 @@ class Fleet:
             routable, probe = self._beware(match, routable, tried)
             if not routable:
                 return None
-        slot = self.policy.select(match.dispatch, routable, self.outstanding)
+        dispatch = match.dispatch
+        slot = self.policy.select(dispatch, routable, self.outstanding)
         member = self.slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
         ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
-        self.outstanding[slot] += match.dispatch.sequences
+        self.outstanding[slot] += dispatch.sequences
         self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
         if self._returning >> slot & 1:
             self._limit(member, slot)
-        self.policy.dispatched(match.dispatch, slot)
-        store(self.index, match.dispatch.blocks, slot, self.later)
-        self.adapters.sent(match.adapter, slot)
+        self.policy.dispatched(dispatch, slot)
+        if len(dispatch.blocks) <= LONG_BLOCKS:
+            self.index.insert(dispatch.blocks, slot)
+        else:
+            self.later(self.index.inserting(dispatch.blocks, slot))
+        if match.adapter is not None:
+            self.adapters.sent(match.adapter, slot)
         return ticket
 
     def _beware(
@@ -427,18 +440,19 @@ class Fleet:
         A prompt that was not computed no longer counts as cached there. `NOTHING`: it did not arrive or did not run. None: its
         usage is unknown, and the estimated charge stays.
         """
-        if not self.alive(ticket):  # the next process in the slot did not get this request
-            return
-        slot, match = ticket.slot, ticket.match
-        self.outstanding[slot] -= match.dispatch.sequences
-        self.vacant = ReplicaSet(self.vacant | (not self.outstanding[slot]) << slot)
+        slot, member, dispatch = ticket.slot, ticket.member, ticket.match.dispatch
+        if member.slot != slot or member.lives != ticket.life:  # as `alive`
+            return  # the next process in the slot did not get this request
+        self.outstanding[slot] -= dispatch.sequences
+        if not self.outstanding[slot]:
+            self.vacant = ReplicaSet(self.vacant | 1 << slot)
         if ticket.probe:
-            ticket.member.standing.probing = False
+            member.standing.probing = False
         if self._returning >> slot & 1:
-            self._limit(ticket.member, slot)
-        self.policy.finished(match.dispatch, slot, usage)
+            self._limit(member, slot)
+        self.policy.finished(dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            keep(self.index, match.dispatch.blocks, match.matched_blocks, slot, self.later)
+            keep(self.index, dispatch.blocks, ticket.match.matched_blocks, slot, self.later)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that the request went to is still there."""

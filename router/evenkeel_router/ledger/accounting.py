@@ -418,7 +418,7 @@ class Accounting:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
         unseeded = incarnation.startswith(UNREPORTED)  # the gate took the seed
         seed = NO_SEED if unseeded else self.seed(client, incarnation, now_s=now_s)
-        return client.keyed(seed, paid)
+        return client.key if seed is NO_SEED and not paid.input else client.keyed(seed, paid)
 
     def _service(self, paid: Paid, usage: Usage) -> float:
         """What a replica charged for a request of which `paid` was paid before (R11)."""

@@ -29,7 +29,7 @@ from evenkeel_router.transport.request_head import (
     check_head,
     origin_target,
 )
-from evenkeel_router.transport.request_parser import MAX_HEADERS, RequestParser
+from evenkeel_router.transport.request_parser import MAX_HEADERS, TRAILERS, RequestParser
 
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
@@ -293,8 +293,7 @@ class ClientConnection(RequestParser):
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
-        self._in_head = False
-        self._head_bytes = 0
+        self._in_head, self._headers, self._head_bytes = False, TRAILERS, 0
         method = parser.get_method().decode()
         target = self._target.decode("utf-8", "surrogateescape")
         request = self._arriving = Request(

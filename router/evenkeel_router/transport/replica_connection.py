@@ -205,7 +205,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._whole = None
         if self._complete and not self._closing and not self._unfed and self._transport is not None:
             self.reused = True
-            self._resume()  # a paused connection would not notice that the replica closes it
+            if self._paused:  # it would not notice that the replica closes it
+                self._resume()
             self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
             self._pool.give_back(self)
         else:

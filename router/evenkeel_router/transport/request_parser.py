@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from typing import Final
 
 import httptools
@@ -39,7 +40,8 @@ class RequestParser(asyncio.Protocol):
         """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
         counted, at its end."""
         self._target = b""
-        self._headers: list[tuple[istr, str]] = []
+        self._headers: list[tuple[istr, str]] | deque[tuple[istr, str]] = []
+        """Headers of the head that arrives; `TRAILERS` behind it."""
         self._arriving: Request | None = None
         """The request whose body is being received."""
         self._reading_ended = False
@@ -111,9 +113,7 @@ class RequestParser(asyncio.Protocol):
             raise LongTargetError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer
-            return
-        if self._is_long and (
+        if self._is_long and self._in_head and (
             len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
         ):
             raise LargeHeadError
@@ -138,6 +138,8 @@ class RequestParser(asyncio.Protocol):
             self._reading_ended = True
 
 
+TRAILERS: Final[deque[tuple[istr, str]]] = deque(maxlen=0)
+"""Takes the trailers of a body, and keeps none."""
 _NAMES: Final[dict[bytes, istr]] = {}
 """Names of headers. Clients send the same few names again and again."""
 
