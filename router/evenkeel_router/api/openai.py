@@ -222,7 +222,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
             size < self._passable
             and chunk.startswith(CHUNK_HEADS[size])
             and chunk.endswith(CHUNK_TAIL)
-            and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line
+            and chunk.count(b"\n") == 4  # those of the framing: one line
             and self.left
         ):
             self.left -= 1

@@ -150,7 +150,9 @@ def _openai(
     loose_events: bool = False,
 ) -> Inference:
     fields, body = read.fields, read.body
-    adapter = adapter_of(fields.model, limits, fields.lora_path)
+    adapter = None
+    if fields.model != limits.model or fields.lora_path:
+        adapter = adapter_of(fields.model, limits, fields.lora_path)
     sequences = text.prompts
     if fields.n is not None:
         check_choices("n", fields.n)

@@ -187,7 +187,7 @@ class Attempt(Struct, eq=False):
         if self._state is _SELECTED:
             self.refused()  # nothing was sent, so no booking is open
         elif self._state is not _ENDED:
-            if self._state is _DISPATCHED:  # else `relocated` gave it back
+            if self._state is _DISPATCHED:
                 self._give_back(usage)
             charge = usage
             if usage is None and request_state is not None:
@@ -198,8 +198,7 @@ class Attempt(Struct, eq=False):
                     if self.booking is None or not self._accounting.sends_reports(self.booking):
                         charge = unknown
             self._accounting.ended(self._end(), charge)
-            if self.turn is not None:
-                self._leave_gate(usage)
+            self._leave_gate(usage)
 
     def _charge_of_unknown(self, *, client_left: bool) -> Usage:
         """The charge of a request that ends without content."""

@@ -276,8 +276,10 @@ class Forwarder:
             reply = await exchange.ask(outgoing, silence_s=silence_s, is_overdue=is_overdue)
             if stream and reply.status == 200 and reply.body is None:
                 begun = partial(self._begun, request_state, admitted, attempt, history)
-                answered = Answered(request_state, admitted, attempt, request, reply, begun)
-                return await self._relay(answered)
+                relay = self._relay(
+                    Answered(request_state, admitted, attempt, request, reply, totals, begun)
+                )
+                return await relay_stream(relay, idle_s=limits.idle_timeout_s, health=self._health)
         except (BrokenError, SilenceError) as error:
             raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
         body, read = reply.body, None
@@ -328,21 +330,13 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    async def _relay(self, answered: Answered) -> Answer:
-        """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
-        config = self._settings.config
-        relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
+    def _relay(self, answered: Answered) -> Relay:
+        """What passes a stream on."""
+        qoe = self._settings.config.qoe
+        relay = Relay(answered) if qoe is None else relay_of(qoe)(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        try:
-            return await relay_stream(
-                relay, idle_s=config.limits.idle_timeout_s, health=self._health
-            )
-        finally:
-            if (
-                relay.scan.packed and relay.scan.packs_tokens
-            ):  # from now on it is asked for usage in every event
-                self._replicas.totals[answered.attempt.replica].packs_tokens = True
+        return relay
 
     async def _has_turn(
         self,

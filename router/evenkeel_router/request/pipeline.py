@@ -436,12 +436,11 @@ class Pipeline:
                 totals.experienced(delivery.qoe())
         client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
         if client is not None and client.identity not in beyond:
-            # The objective: the time of the first token, or that none came through a fault of the service.
-            if ttft_s is None:
-                if request_state.outcome in OURS:
-                    self._totals.within_share_ttft_s.never()
-            elif served:
+            # The objective of clients within their share: the time of the first token, or that none came through our fault.
+            if ttft_s is not None and served:
                 self._totals.within_share_ttft_s.observe(ttft_s)
+            elif ttft_s is None and request_state.outcome in OURS:
+                self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:

@@ -288,7 +288,7 @@ class ClientConnection(RequestParser):
     def on_headers_complete(self) -> None:
         if self._resumes_body:
             return
-        if len(self._headers) > MAX_HEADERS:
+        if (self._is_long or len(self._headers) > MAX_HEADERS) and self._has_large_head():
             raise LargeHeadError
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()

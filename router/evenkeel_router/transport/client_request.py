@@ -373,8 +373,6 @@ class Stream:
 
     def send(self, events: bytes, last: bool = False) -> None:
         """Write whole events, and with the `last` the end of the stream; nothing if the client disconnected."""
-        if self._connection.gone:
-            return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None

@@ -93,6 +93,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._feed: Feed | None = None
         self._passes: Passes = pass_nothing
         self._client: Sink = NO_CLIENT
+        self._held = False  # the reader takes no more for now
+        self._between = False  # the parser is between two chunks
         self._begin()
 
     def _begin(self) -> None:
@@ -105,8 +107,6 @@ class ReplicaConnection(asyncio.Protocol):
         self._headed = False
         self._complete = False
         self._size = 0
-        self._held = False
-        self._between = False  # the parser is between two chunks
 
     # For the exchange and the pipeline.
 
@@ -197,7 +197,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def release(self) -> None:
         """Go back to the pool if the answer is complete, close otherwise."""
-        self._timer.unwatch(self)
+        self._timer.connections.discard(self)
         self._pieces.clear()
         self._busy = False
         # The client may disconnect before the next request.
