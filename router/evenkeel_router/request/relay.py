@@ -140,7 +140,7 @@ class Relay:
         """The stream is over: note what it used."""
         state, scan = self.request_state, self.scan
         state.usage_reported = scan.usage is not None
-        state.usage = self.usage()
+        state.usage = usage_claims.of_stream(state, self._answered.admitted, scan)
         if scan.packed and scan.packs_tokens:  # from now on it is asked for usage in every event
             self._answered.totals.packs_tokens = True
         if scan.cut:
