@@ -385,7 +385,11 @@ class Fleet:
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
-        ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
+        if match.pages is None and dispatch.longest >> slot & 1:
+            prediction = Prediction(_TEXT, dispatch.matched_tokens)
+        else:
+            prediction = self._predict(match, slot)
+        ticket = Ticket(member, slot, member.lives, match, prediction, probe)
         self.outstanding[slot] += dispatch.sequences
         self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
         if self._returning >> slot & 1:

@@ -293,7 +293,9 @@ class ClientConnection(RequestParser):
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
-        self._in_head, self._headers, self._head_bytes = False, TRAILERS, 0
+        self._in_head = False
+        self._headers = TRAILERS
+        self._head_bytes = 0
         method = parser.get_method().decode()
         target = self._target.decode("utf-8", "surrogateescape")
         request = self._arriving = Request(
