@@ -430,32 +430,24 @@ class Pipeline:
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
-        usage = request_state.usage
-        if totals is not None and usage is not None and usage != NOTHING:
-            first_s = request_state.first_byte_s
-            ttft_s = None if first_s is None else first_s - request_state.started_s
+        usage, first_s = request_state.usage, request_state.first_byte_s
+        ttft_s = None if first_s is None else first_s - request_state.started_s
+        served = usage is not None and usage != NOTHING
+        if totals is not None and usage is not None and served:
             totals.ended(duration_s, ttft_s)
             if ttft_s is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
                 totals.experienced(delivery.qoe())
-        client = request_state.client
-        if (
-            client is not None
-            and client.identity not in self._service_ledger.fairness.now.beyond_share
-        ):
-            self._objective(request_state)
+        client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
+        if client is not None and client.identity not in beyond:
+            # The objective of clients within their share: the time of the first token, or that none came through our fault.
+            if ttft_s is not None and served:
+                self._totals.within_share_ttft_s.observe(ttft_s)
+            elif ttft_s is None and request_state.outcome in OURS:
+                self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
-
-    def _objective(self, request_state: RequestState) -> None:
-        """Count a request of a client within its share: the time of its first token, or that none came through a fault of the
-        service."""
-        seen = self._totals.within_share_ttft_s
-        if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
-            seen.observe(request_state.first_byte_s - request_state.started_s)
-        elif request_state.first_byte_s is None and request_state.outcome in OURS:
-            seen.never()
