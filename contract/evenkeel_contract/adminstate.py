@@ -170,7 +170,9 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     idle_total_s: float = 0.0
     """Seconds with such a replica since the router started."""
     verdict: str = ""
-    """Whether each client was given what it was owed while it waited; if not, who lost and who took. Empty from older routers."""
+    """Whether anybody is served, is held up, and gets what it is owed; if not, who lost and who took. Empty from older routers."""
+    level: str = ""
+    """Of the verdict (`evenkeel_fairshare.verdict.Level`)."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,22 +1,84 @@
-"""Fairness in sentences: the same for the routers' console, `top`, `demo`, `simulate` and `replay`."""
+"""The verdict on a run, or on the last minute of a fleet: one function over one record, for every tool that gives one.
+
+`simulate`, `replay`, `demo` and `plan` judge the records of requests, routers (`top`, the console) what they and the replicas counted.
+A verdict has three levels. Can anybody be served? Is anybody held up? Is it fair? The first level with a fault decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from operator import itemgetter
 from typing import Final
 
-from evenkeel_fairshare.window import WindowShares
+from evenkeel_fairshare.window import Taken, WindowShares
 
 AS_OWED: Final = 0.8
 """Part of its owed service from which a client counts as served fairly. The difference to 1 is the tolerance of a window of one
 minute."""
 MORE_THAN_SHARE: Final = 1.05
 """Times its share from which a client counts as using capacity that others leave idle."""
-
-
+FAILING: Final = 0.1
+"""Part of the requests that ended from which their failures are a fault of the service as a whole."""
+HELD_S: Final = 2.0
+"""Longest time that a request stays in the router without a replica before that counts: one that moves is there for less."""
+STUCK_S: Final = 30.0
+"""Age of the oldest request that waits from which a service that answers nobody counts as out."""
 NAMED: Final = 3
 """Clients that a verdict names on each side."""
+
+
+class Level(StrEnum):
+    """What a verdict says, the worst first."""
+
+    OUT = "Out"
+    """Nobody is served."""
+    HELD_UP = "HeldUp"
+    """Requests find no replica, or many fail."""
+    UNFAIR = "Unfair"
+    FAIR = "Fair"
+    NOTHING = "Nothing"
+    """There is nothing to judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What is judged: a whole run, or the last minute of a fleet."""
+
+    shares: WindowShares = field(default_factory=WindowShares)
+    answered: int = 0
+    """Requests that ended with an answer."""
+    failed: int = 0
+    """Requests that the service failed."""
+    given_up: int = 0
+    """Requests whose client left before the answer began."""
+    declined: int = 0
+    """Requests that broke a limit, were invalid, or fit no replica: no fault of the service."""
+    running: int = 0
+    """Requests whose answer has begun."""
+    waiting: int = 0
+    """Requests whose answer has not begun, wherever they are."""
+    oldest_s: float = 0.0
+    """Age of the oldest of them."""
+    held: int = 0
+    """Those of them that no replica has: the router holds them."""
+    held_s: float = 0.0
+    """Age of the oldest of these."""
+    replicas: int | None = None
+    """Replicas of the fleet; None where they are not known, and for a tenant."""
+    routable: int | None = None
+    """Replicas that take requests."""
+    starts: bool = False
+    """Whether a request starts the first replica of a service at zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict: its level, and one sentence."""
+
+    level: Level
+    sentence: str
 
 
 def is_fair(given_over_owed: Mapping[str, float]) -> bool:
@@ -24,12 +86,71 @@ def is_fair(given_over_owed: Mapping[str, float]) -> bool:
     return min(given_over_owed.values(), default=1.0) >= AS_OWED
 
 
-def verdict(shares: WindowShares) -> str:
-    """Whether each client was given what it was owed while it waited; if not, who lost and who took. And idle replicas."""
-    idle_s = shares.idle_s
-    if idle_s < 1:
-        return _of_shares(shares)
-    return f"{_of_shares(shares)} A replica was empty for {idle_s:.0f} s while requests waited at another."
+def judge(record: RunRecord) -> Judgement:
+    """The verdict."""
+    if out := _out(record):
+        return Judgement(Level.OUT, f"Nobody is served: {out}{_who_waits(record)}.")
+    shares = record.shares
+    fair = is_fair(shares.given_over_owed)
+    if held := list(_held_up(record)):
+        sentence = f"Held up: {'; '.join(held)}."
+        return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(shares)}")
+    known = record.answered + record.failed + record.running + record.waiting
+    if not known and not shares.given_over_owed:
+        return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
+    sentence = _of_shares(shares)
+    if shares.idle_s >= 1:
+        sentence += (
+            f" A replica was empty for {shares.idle_s:.0f} s while requests waited at another."
+        )
+    return Judgement(Level.FAIR if fair else Level.UNFAIR, sentence)
+
+
+def _out(record: RunRecord) -> str:
+    """Why nobody is served; empty: somebody is."""
+    if record.routable == 0 and not record.starts:
+        if record.replicas is None:
+            return "no replica takes requests"
+        few = {0: "there is no replica", 1: "the only replica takes no requests"}
+        return few.get(record.replicas, f"none of {record.replicas} replicas takes requests")
+    if record.answered or record.running:
+        return ""
+    if record.given_up:
+        all_ = _requests(record.failed + record.given_up)
+        return f"all {all_} that ended failed or were given up"
+    if record.failed:
+        return f"all {_requests(record.failed)} that ended failed"
+    stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
+    return "no answer has begun for a minute" if stuck else ""
+
+
+def _held_up(record: RunRecord) -> Iterator[str]:
+    ended = record.answered + record.failed
+    if record.failed and record.failed >= FAILING * ended:
+        yield f"{record.failed} of {_requests(ended)} failed"
+    if record.held and record.held_s >= HELD_S:
+        what = "the first replica" if record.starts and not record.routable else "a replica"
+        wait = "waits" if record.held == 1 else "wait"
+        yield f"{_requests(record.held)} {wait} for {what}, the oldest for {record.held_s:.0f} s"
+
+
+def _who_waits(record: RunRecord) -> str:
+    if not record.waiting:
+        return ""
+    wait = "waits" if record.waiting == 1 else "wait"
+    return f"; {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s"
+
+
+def _why_nothing(record: RunRecord) -> str:
+    if record.declined:
+        return f"all {_requests(record.declined)} were refused"
+    if record.routable == 0 and record.starts:
+        return "no request came, and the first one starts a replica"
+    return "no request came"
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
 
 
 def _of_shares(shares: WindowShares) -> str:
@@ -39,13 +160,23 @@ def _of_shares(shares: WindowShares) -> str:
     if is_fair(parts):
         part = min(shares.least, 1.0)
         return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."
-    (client, least), *others = sorted(parts.items(), key=itemgetter(1))
-    lost = [f"{name} {part:.0%}" for name, part in others if part < AS_OWED]
-    took = [f"{name} {part:.0%}" for name, part in shares.took.items()]
-    words = ", ".join(
-        [f"Unfair: {client} was given {least:.0%} of what it was owed while it waited", *_few(lost)]
+    (client, least), *others = sorted(
+        ((name, part) for name, part in parts.items() if part < AS_OWED), key=itemgetter(1)
     )
-    return f"{words}. Given more than owed: {', '.join(_few(took))}." if took else f"{words}."
+    lost = [f"{client} (given {least:.0%} of what it was owed)"]
+    lost += [f"{name} ({part:.0%})" for name, part in others]
+    hurt = f"hurt: {', '.join(_few(lost))}."
+    took = [*_took(shares.took)]
+    return f"Unfair: {', '.join(_few(took))}; {hurt}" if took else f"Unfair: {hurt}"
+
+
+def _took(took: Mapping[str, Taken]) -> Iterator[str]:
+    """Clients whose surplus shows in whole per cents."""
+    words = "took {:.0%} of the service, owed {:.0%}"
+    for name, part in took.items():
+        if part.given - part.owed >= 0.01:
+            yield f"{name} {words.format(part.given, part.owed)}"
+            words = "{:.0%}, owed {:.0%}"
 
 
 def _few(names: list[str]) -> list[str]:

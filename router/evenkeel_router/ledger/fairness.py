@@ -25,7 +25,7 @@ from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
-from evenkeel_fairshare.window import Moment, Window
+from evenkeel_fairshare.window import Moment, Taken, Window
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.accounting import replica_of
@@ -66,8 +66,8 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     tenants: Mapping[str, MemberFigures] = {}
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
-    took: Mapping[str, float] = {}
-    """Service over owed service of each client that was given more than it was owed, the largest surplus first."""
+    took: Mapping[str, Taken] = {}
+    """Clients that were given more than they were owed, the largest surplus first."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
     Latency objectives exclude them."""

@@ -18,10 +18,11 @@ burst is served now and then, not refused forever.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from evenkeel_contract.consolestate import LimitNow
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Outcome, Refusal
@@ -193,6 +194,27 @@ class _Tenant:
             wait_s = _NO_PART_RETRY_S
         return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
 
+    def used(self, now_s: float) -> Iterator[LimitNow]:
+        """The limits as they are now."""
+        limits = self.limits
+        if limits is None:
+            return
+        for kind, limit, part in (
+            ("requests", limits.requests_per_minute, self.requests),
+            ("tokens", limits.tokens_per_minute, self.tokens),
+            ("concurrent", limits.max_concurrent, self.slots),
+        ):
+            if limit and part is not None:
+                used = part.part - part.level(now_s)
+                yield LimitNow(
+                    tenant=self._name,
+                    kind=kind,
+                    limit=limit,
+                    burst=round(part.size),
+                    used=used,
+                    resets_s=part.wait_s(now_s, part.part * part.size),
+                )
+
     def enter(self, tokens: int, now_s: float, sequences: int) -> None:
         """Take what a request that enters uses of the limits."""
         if self.requests is not None:
@@ -256,6 +278,11 @@ class Admission:
             tenant.enter(tokens, now_s, sequences)
         self._clients[client.identity] = held + sequences
         self.running += sequences
+
+    def used(self, now_s: float) -> Iterator[LimitNow]:
+        """The limits of every tenant that sent a request here."""
+        for tenant in self._tenants.values():
+            yield from tenant.used(now_s)
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
         """An admitted request has so many more input tokens than estimated; may be negative."""

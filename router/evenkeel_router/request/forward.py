@@ -261,6 +261,7 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
+        request_state.sent_s = now_s
         totals = self._replicas.totals[replica]
         totals.requests += 1
         if totals.packs_tokens:
@@ -364,13 +365,17 @@ class Forwarder:
             request_state.trace.step(Step.QUEUE)
         if turn.admitted is None:
             return True
+        request_state.gate_since_s = now_s = self._now()
         try:
-            is_admitted = await turn.admission(history.wait_until_s - self._now())
+            is_admitted = await turn.admission(history.wait_until_s - now_s)
             history.invited = turn.invited
             return is_admitted
         except TimeoutError as error:
             limits = self._settings.config.limits
             raise own_answers.not_admitted(limits.queue_timeout_s) from error
+        finally:
+            request_state.gate_s += self._now() - now_s
+            request_state.gate_since_s = 0.0
 
     def _begun(  # noqa: PLR0917 - the state of one request, called once
         self,

@@ -14,6 +14,7 @@ from evenkeel_contract.consolestate import AlertCondition
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import RateWindow
+from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.routers import config_for
@@ -33,9 +34,9 @@ def healthy() -> Rooms:
 
 
 def found_in(
-    rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = ()
+    rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = (), recent: Recent = NO_REQUESTS
 ) -> tuple[AlertCondition, ...]:
-    return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s)
+    return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s, recent=recent)
 
 
 def with_figures(rooms: Rooms, **figures: Any) -> None:
