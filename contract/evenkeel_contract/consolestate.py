@@ -85,6 +85,8 @@ class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
 
     service_per_s: float = 0.0
     hit_rate: float | None = None
+    failing: float = 0.0
+    """Part of the requests of the last minute, which it had last, that failed at this router; 0 below a tenth."""
 
 
 class AlertCondition(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,8 @@ class RunRecord:
     """Replicas of the fleet; None where they are not known, and for a tenant."""
     routable: int | None = None
     """Replicas that take requests."""
+    serves: bool = False
+    """Whether the fleet gave service, perhaps to requests that this router did not see."""
     starts: bool = False
     """Whether a request starts the first replica of a service at zero."""
 
@@ -96,7 +98,7 @@ def judge(record: RunRecord) -> Judgement:
         sentence = f"Held up: {'; '.join(held)}."
         return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(shares)}")
     known = record.answered + record.failed + record.running + record.waiting
-    if not known and not shares.given_over_owed:
+    if not known and not record.serves and not shares.given_over_owed:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
     sentence = _of_shares(shares)
     if shares.idle_s >= 1:
@@ -189,15 +191,23 @@ def client_in_words(
     given_over_owed: float | None,
     waits: bool,
     active: bool,
+    failed: int = 0,
+    ended: int = 0,
+    held: int = 0,
     received: float | None,
     share: float,
 ) -> str:
     """A sentence on one client.
 
     `given_over_owed`: of a client that waited for most of the window, else None. `waits`: one of its requests waits now.
-    `active`: it has requests, or received service in the window. `received`: its part of the fleet's service in the window,
+    `active`: it has requests, or received service in the window. `failed`: of its `ended` requests of the last minute, those that the
+    service failed. `held`: its requests that no replica takes. `received`: its part of the fleet's service in the window,
     0 to 1, None if the fleet served none. `share`: the part that it would be owed if every active client waited.
     """
+    if failed and failed >= FAILING * ended:
+        return f"Requests fail: {failed} of {ended} in the last minute."
+    if held:
+        return "Requests wait in the router, because no replica takes them."
     if given_over_owed is not None:
         amount = f"{given_over_owed:.0%} of what it was owed while it waited"
         if given_over_owed < AS_OWED:

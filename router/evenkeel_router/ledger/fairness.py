@@ -64,6 +64,8 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     clients: Mapping[str, MemberFigures] = {}
     """Identity → figures; clients without an entry share the entry `other_clients` of their tenant."""
     tenants: Mapping[str, MemberFigures] = {}
+    given: float = 0.0
+    """Service of the whole fleet in the window, weighted tokens."""
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
     took: Mapping[str, Taken] = {}
@@ -255,6 +257,7 @@ class Fairness:
             backlogged=len(waiting),
             idle_s=shares.idle_s,
             idle_total_s=self._idle_total_s,
+            given=self._total - self._window.moments[0].total,
             given_over_owed=ratios,
             took=shares.took,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),

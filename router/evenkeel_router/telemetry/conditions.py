@@ -31,7 +31,7 @@ def conditions(
 ) -> tuple[AlertCondition, ...]:
     """All conditions, the problems first. `recent`: all requests of the last minute."""
     found = [
-        *(replace(one, about="replicas") for one in _replicas(rooms, now_s)),
+        *(replace(one, about="replicas") for one in _replicas(rooms, now_s, recent)),
         replace(_failing(recent), about="clients"),
         *(replace(one, about="clients") for one in _fairness(rooms)),
         *(replace(one, about="ledger") for one in _ledger(rooms, peers)),
@@ -74,7 +74,7 @@ def _failing(recent: Recent) -> AlertCondition:
     return _is("EvenkeelRequestsFailing", problem, message, "Requests are answered.")
 
 
-def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
+def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
     yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
@@ -87,6 +87,9 @@ def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
     for member in fleet:
         if why := member.standing.suspicion:
             yield _is("EvenkeelReplicaSuspect", True, f"Replica {member.name} is {why}.")
+        elif failing := recent.failing(member.name):
+            message = f"Replica {member.name} failed {failing:.0%} of its latest requests."
+            yield _is("EvenkeelReplicaFailing", True, message)
     draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
     message = f"Draining: {', '.join(draining)}."
     yield _is("EvenkeelDrainStuck", draining, message, "No replica drains.")

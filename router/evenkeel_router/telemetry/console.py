@@ -98,7 +98,8 @@ def now_answer(
     recent = yield from recent_requests(rooms, now_s)
     clients = yield from _clients(rooms, history, tenant, recent)
     own = recent.get(tenant, NO_REQUESTS)
-    verdict = judged(rooms, own, tenant)
+    total = window.rates.get(tenant, NOTHING)
+    verdict = judged(rooms, own, tenant, served=total.service_per_s)
     beyond = rooms.service_ledger.fairness.now.beyond_share
     p50_s, p95_s = latency_s(
         of
@@ -128,7 +129,7 @@ def now_answer(
         oldest_s=own.oldest_s,
         errors=dict(own.causes),
         limits=limits_now(rooms, tenant, now_s),
-        total=window.rates.get(tenant, NOTHING),
+        total=total,
         clients=clients,
     )
     if tenant == WHOLE_SERVICE:
@@ -183,7 +184,10 @@ def _with_fleet(
     shown = []
     for replica in replicas:
         own = rates.get(replica.name, NOTHING)
-        plain = msgspec.structs.asdict(replica) | {"service_per_s": own.service_per_s}
+        plain = msgspec.structs.asdict(replica) | {
+            "service_per_s": own.service_per_s,
+            "failing": recent.failing(replica.name),
+        }
         shown.append(consolestate.ReplicaNow(**plain, hit_rate=own.hit_rate))
     return msgspec.structs.replace(
         state,
@@ -236,8 +240,14 @@ def _client(
     together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
     words = client_in_words(
         given_over_owed=part,
-        waits=own.waiting > 0 or recent.held > 0,
-        active=one.here.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
+        waits=own.waiting > 0,
+        active=one.here.in_flight > 0
+        or own.service_per_s > 0
+        or own.running > 0
+        or recent.answered > 0,
+        failed=recent.failed,
+        ended=recent.failed + recent.answered,
+        held=recent.held,
         received=mean(own.service_per_s, fleet),
         share=share,
     )

@@ -24,6 +24,8 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import Steps, shares_of
 
 MINUTE_S: Final = 60.0
+FAILS: Final = 0.1
+"""Share of failures from which people are told of a replica."""
 _OURS: Final = frozenset(outcome.value for outcome in OURS)
 
 
@@ -40,6 +42,8 @@ class Recent(Struct):
     held: int = 0
     held_s: float = 0.0
     causes: Counter[str] = field(default_factory=Counter)
+    replicas: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Requests by the replica that had them last, and whether the service failed them."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
     """Of the requests that wait."""
@@ -48,6 +52,8 @@ class Recent(Struct):
         """A request of the last minute."""
         if line.outcome:
             self.causes[line.outcome] += 1
+        if line.replica:
+            self.replicas[line.replica, line.outcome in _OURS] += 1
         if line.outcome in _OURS:
             self.failed += 1
         elif not line.outcome:
@@ -78,6 +84,14 @@ class Recent(Struct):
         self.oldest_s = max(self.oldest_s, other.oldest_s)
         self.held_s = max(self.held_s, other.held_s)
         self.causes.update(other.causes)
+        self.replicas.update(other.replicas)
+
+    def failing(self, replica: str) -> float:
+        """The part of a replica's requests that failed; 0 below `FAILS`, and after one failure only. The replica may be trusted: it is not
+        suspect while all others fail alike (R20)."""
+        failed = self.replicas[replica, True]
+        share = failed / max(1, failed + self.replicas[replica, False])
+        return share if failed > 1 and share >= FAILS else 0.0
 
     def latency_s(self) -> tuple[float | None, float | None]:
         """Median and 95th percentile of the times to the first token."""
@@ -125,8 +139,11 @@ def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
     return found | together
 
 
-def judged(rooms: Rooms, own: Recent, tenant: str = WHOLE_SERVICE) -> Judgement:
-    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests."""
+def judged(
+    rooms: Rooms, own: Recent, tenant: str = WHOLE_SERVICE, *, served: float = 0.0
+) -> Judgement:
+    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router. `served`:
+    service of a tenant, by whichever router; that of all is in the ledger's figures."""
     fleet = rooms.replicas.fleet
     routable = sum(member.routable for member in fleet)
     return judge(
@@ -143,6 +160,7 @@ def judged(rooms: Rooms, own: Recent, tenant: str = WHOLE_SERVICE) -> Judgement:
             # A tenant is not told how many replicas there are.
             replicas=sum(1 for _ in fleet) if tenant == WHOLE_SERVICE else None,
             routable=routable if tenant == WHOLE_SERVICE else min(routable, 1),
+            serves=served > 0 or (not tenant and rooms.service_ledger.fairness.now.given > 0),
             starts=rooms.replicas.activation.holds,
         )
     )

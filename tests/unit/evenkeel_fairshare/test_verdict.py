@@ -135,6 +135,7 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
         ),
         (UP, Level.NOTHING, "Nothing to judge: no request came."),
         (UP | {"running": 1}, Level.FAIR, FAIR),
+        (UP | {"serves": True}, Level.FAIR, FAIR),
     ],
 )
 def test_a_verdict_says_first_whether_anybody_is_served(
@@ -169,6 +170,9 @@ def test_an_outage_is_no_fair_service_and_no_unfair_one() -> None:
             "Gets its share: it was given 97% of what it was owed while it waited.",
         ),
         ({"waits": True}, "Requests have begun to wait."),
+        ({"failed": 1, "ended": 10, "active": False}, "Requests fail: 1 of 10 in the last minute."),
+        ({"failed": 1, "ended": 11, "active": False}, "Sends no requests."),
+        ({"held": 1, "waits": True}, "Requests wait in the router, because no replica takes them."),
         ({"active": False, "received": None}, "Sends no requests."),
         ({"received": 0.6}, "Uses idle capacity; no request waits."),
         ({"received": 0.2}, "Gets all that it requests; no request waits."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from evenkeel_fairshare.verdict import Level
 from evenkeel_router.request.request_log import RequestLogLine
@@ -93,6 +94,18 @@ def test_an_engine_that_fails_everything_is_an_outage() -> None:
     )
 
 
+def test_people_are_told_of_failures_that_all_replicas_share() -> None:
+    """A replica that fails like all others is not suspect, and fails all the same."""
+    rooms = rooms_of("r0")
+    over(rooms, replica="r0", outcome="replica_failed")
+    assert found(rooms).failing("r0") == 0.0, "one failure says little"
+    over(rooms, replica="r0", outcome="timeout")
+    assert (found(rooms).failing("r0"), found(rooms).failing("r1")) == (1.0, 0.0)
+    for _ in range(19):
+        over(rooms, replica="r0")
+    assert found(rooms).failing("r0") == 0.0
+
+
 def test_requests_that_the_router_holds_are_held_up() -> None:
     rooms = rooms_of("r0")
     over(rooms)
@@ -118,6 +131,15 @@ def test_a_fleet_without_a_replica_that_takes_requests_is_out(
     for name in names:
         ends(rooms, name)
     assert judged(rooms, found(rooms, tenant), tenant).sentence == want
+
+
+def test_service_that_other_routers_gave_is_judged_too() -> None:
+    rooms = rooms_of("r0")
+    fairness = rooms.service_ledger.fairness
+    fairness.now = msgspec.structs.replace(fairness.now, given=1.0)
+    assert judged(rooms, NO_REQUESTS).level is Level.FAIR
+    assert judged(rooms, NO_REQUESTS, "ns/acme").level is Level.NOTHING
+    assert judged(rooms, NO_REQUESTS, "ns/acme", served=1.0).level is Level.FAIR
 
 
 def test_without_requests_there_is_nothing_to_judge() -> None:
