@@ -165,6 +165,7 @@ function stateOf(replica: ReplicaNow): ["good" | "warn" | "bad", string] {
   if (replica.suspicion) return [replica.suspicion.startsWith("suspect") ? "bad" : "warn", replica.suspicion];
   if (replica.routable && replica.failing) return ["bad", `ready, but fails: ${percent(replica.failing)} of its latest requests`];
   if (replica.routable) return ["good", "ready"];
+  if (replica.loads) return ["warn", "loading"];
   if (replica.joined) return ["warn", replica.unschedulable_reason || "not ready"];
   return ["bad", replica.unschedulable_reason || "gone"];
 }

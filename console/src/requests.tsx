@@ -1,7 +1,7 @@
 // The newest requests, and why one of them took so long.
 
 import { useMemo, useState } from "preact/hooks";
-import { count, exactClock, seconds } from "./format";
+import { MISSING, count, exactClock, seconds } from "./format";
 import { Pages, Pill, Scroll } from "./parts";
 import { hrefOf, hrefOfRequest } from "./route";
 import type { RequestNow, RequestsState } from "./state";
@@ -110,7 +110,7 @@ export function Requests({ state }: { state: RequestsState }) {
                   {count(one.input_tokens)} ({count(one.cached_tokens)})
                 </td>
                 <td class="wide">{count(one.output_tokens)}</td>
-                <td class="wide">{one.replica || "none"}</td>
+                <td class="wide">{one.replica || MISSING}</td>
                 <td>
                   <State one={one} />
                 </td>
@@ -193,7 +193,7 @@ export function RequestPage({ state }: { state: RequestsState }) {
             <p>No kept request began at its replica while it waited there.</p>
           ) : (
             <>
-              <p class="note">Requests that began at replica {one.replica} while this one waited there, of those that this router keeps</p>
+              <p class="note">Requests that began at {one.replica ? `replica ${one.replica}` : "its replica"} while this one waited there, of those that this router keeps</p>
               <table>
                 <thead>
                   <tr>
@@ -226,7 +226,7 @@ export function RequestPage({ state }: { state: RequestsState }) {
             <Fact term="State" value={one.outcome ? `failed: ${one.outcome.replaceAll("_", " ")}` : one.state === "ended" ? "answered" : one.state} />
             <Fact term="Began" value={exactClock(1000 * one.begun_unix_s)} />
             <Fact term="Endpoint" value={one.path} />
-            <Fact term="Replica" value={`${one.replica || "none"}${one.attempts > 1 ? `, sent ${one.attempts} times` : ""}`} />
+            <Fact term="Replica" value={`${one.replica || MISSING}${one.attempts > 1 ? `, sent ${one.attempts} times` : ""}`} />
             <Fact term="First token" value={seconds(one.ttft_s)} />
             <Fact term="Between tokens" value={seconds(one.itl_s)} />
             <Fact term="In all" value={seconds(one.duration_s)} />

@@ -39,6 +39,7 @@ export interface ClientNow extends Figures {
 export interface ReplicaNow {
   name: string;
   joined: boolean;
+  loads: boolean;
   routable: boolean;
   unschedulable_reason: string;
   suspicion: string;

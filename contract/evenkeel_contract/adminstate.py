@@ -126,6 +126,8 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     url: str
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
+    loads: bool = False
+    """Whether its process answers, and has not been ready yet."""
     routable: bool = False
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""

@@ -76,7 +76,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     requests: int = 0
     """Since this router started; so are the errors."""
     errors: int = 0
-    causes: dict[str, int] = {}
+    causes: dict[str, int] = msgspec.field(default_factory=dict)
     """Errors by cause, as in docs/reference/errors.md."""
 
 

@@ -209,14 +209,12 @@ def client_in_words(
     if held:
         return "Requests wait in the router, because no replica takes them."
     if given_over_owed is not None:
-        amount = f"{given_over_owed:.0%} of what it was owed while it waited"
-        if given_over_owed < AS_OWED:
-            return f"Gets too little: it was given {amount}."
-        return f"Gets its share: it was given {amount}."
+        what = "Gets too little" if given_over_owed < AS_OWED else "Gets its share"
+        return f"{what}: it was given {given_over_owed:.0%} of what it was owed while it waited."
     if waits:
         return "Requests have begun to wait."
     if not active:
         return "Sends no requests."
-    if received is not None and received > MORE_THAN_SHARE * share:
-        return "Uses idle capacity; no request waits."
-    return "Gets all that it requests; no request waits."
+    idle = received is not None and received > MORE_THAN_SHARE * share
+    what = "Uses idle capacity" if idle else "Gets all that it requests"
+    return f"{what}; no request waits."

@@ -96,9 +96,7 @@ def outcomes(records: Sequence[Record]) -> list[Outcome]:
 
 def by_replay(records: Sequence[Record]) -> str:
     seen = outcomes(records)
-    summary = summarise(
-        [one.record() for one in seen], max(one.finished_s or 0 for one in records)
-    )
+    summary = summarise([one.record() for one in seen], max(one.finished_s or 0 for one in records))
     report = make_report(
         seen, summary=summary, url="u", model="m", trace="t", speed=1.0, max_concurrency=0, interrupted=False
     )  # fmt: skip

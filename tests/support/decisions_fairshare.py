@@ -227,7 +227,14 @@ def measures() -> Iterator[str]:
         )
         given = dict(zip(chosen, (rng.choice((0.799, 0.8, 1.2)) for _ in chosen), strict=True))
         shares = WindowShares(given, {"z": Taken(0.6, 0.4)}, rng.choice((0.9, 1.0, 7.0)))
-        yield row(given, [verdict.is_fair(given), shares.least, verdict.judge(verdict.RunRecord(shares=shares, answered=1))])
+        yield row(
+            given,
+            [
+                verdict.is_fair(given),
+                shares.least,
+                verdict.judge(verdict.RunRecord(shares=shares, answered=1)),
+            ],
+        )
         churn = bounds.Churn(
             overshoot=bounds.dlpm_overshoot(
                 max_input_tokens=100,

@@ -26,6 +26,7 @@ _STATE_STYLE = {
     "returning": "green",
     "suspect": "red",
     "not ready": "yellow",
+    "loading": "yellow",
     "gone": "red",
 }
 

@@ -218,9 +218,7 @@ def _sentence(
     return judge(summarise(records, end_s, clients=clients).record).sentence
 
 
-def _figures(
-    recording: Recording, served: list[Served], setup: Setup, verdict: str
-) -> RunFigures:
+def _figures(recording: Recording, served: list[Served], setup: Setup, verdict: str) -> RunFigures:
     cost = _linear(setup)
     return figures(
         served,

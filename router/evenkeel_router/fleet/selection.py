@@ -44,6 +44,8 @@ class Member:
     unschedulable: str = ""
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0  # times that the replica joined
+    loads: bool = False
+    """Whether its process answers, and has not been ready yet: it loads its model, perhaps."""
     context_tokens: int = 0
     """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)
@@ -144,16 +146,18 @@ class Fleet:
         members = list(self._members.values())
         if not members:
             return "the service has no replicas"
-        absent = sum(not member.joined for member in members)
+        loading = sum(member.loads for member in members)
+        absent = sum(not member.joined and not member.loads for member in members)
         unschedulable = sum(member.joined and bool(member.unschedulable) for member in members)
         suspect = sum(
             member.joined and not member.unschedulable and member.suspect for member in members
         )
         counts = {
             "unreachable": absent,
+            "loading": loading,
             "unschedulable": unschedulable,
             "suspect": suspect,
-            "not ready": len(members) - absent - unschedulable - suspect,
+            "not ready": len(members) - absent - loading - unschedulable - suspect,
         }
         words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         return f"0 of {len(members)} replicas can take requests: {words}"

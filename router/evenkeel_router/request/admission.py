@@ -151,8 +151,8 @@ class _Tenant:
             if self.requests.free(now_s) < need - TINY:
                 raise self._used_up(
                     self.requests,
-                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute "
-                    f"(at most {self.requests.size:.0f} at once).{_needs(need)}",
+                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute. "
+                    f"{_burst(self.requests, 'request')}{_needs(need)}",
                     code="requests_per_minute",
                     amount=need,
                     now_s=now_s,
@@ -162,8 +162,8 @@ class _Tenant:
             if self.tokens.free(now_s) <= TINY:
                 raise self._used_up(
                     self.tokens,
-                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute "
-                    f"(at most {self.tokens.size:.0f} at once).",
+                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute. "
+                    f"{_burst(self.tokens, 'token')}",
                     code="tokens_per_minute",
                     amount=float(max(1, tokens)),
                     now_s=now_s,
@@ -328,6 +328,16 @@ async def topped_up(  # noqa: PLR0917 - the state of one request, called once
         except PartUsedUp as again:
             refusal = again
     raise refusal
+
+
+def _burst(limit: LimitPart, what: str) -> str:
+    """How much of a rate may come at once, and how fast it comes back."""
+    size = f"{limit.size:.0f}"
+    many = what if size == "1" else f"{what}s"
+    each_s = limit.fill_s / limit.size
+    if each_s >= 1:
+        return f"Its burst is {size} {many}; one more is free every {each_s:.3g} s."
+    return f"Its burst is {size} {many}; {1 / each_s:,.3g} more are free every second."
 
 
 def _needs(sequences: float) -> str:

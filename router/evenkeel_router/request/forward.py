@@ -75,6 +75,8 @@ class _History(Struct, eq=False):
     """Time until which the request may wait for a replica, or for its turn at one."""
     failed: tuple[tuple[Ticket, Evidence], ...] = ()
     """Attempts at replicas that failed the request before the answer began, and why."""
+    replicas: frozenset[str] = frozenset()
+    """Names of the replicas that failed it."""
     causes: tuple[Cause, ...] = ()
     """Causes of `failed`, in the same order."""
     tried: ReplicaSet = EMPTY
@@ -206,13 +208,16 @@ class Forwarder:
             history.wait_until_s = self._wait_until_s(request_state, admitted, history)
         goes_on = failed.may_go_on(history.causes) and not self._has_no_attempt_left(history)
         history.causes += (failed.cause,)
+        history.replicas |= {ticket.member.name}
         history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
         fleet = self._replicas.fleet
         if failed.refusal is not None and not fleet.takers() & ~history.tried:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
             request_state.usage = None if failed.computed else NOTHING
-            refusal = failed.refusal or own_answers.failed(request_state.attempts, str(failed))
+            refusal = failed.refusal or own_answers.failed(
+                request_state.attempts, len(history.replicas), str(failed)
+            )
             request_state.outcome = refusal.outcome
             raise refusal from failed
         admitted.totals.retries += 1

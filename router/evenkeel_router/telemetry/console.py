@@ -300,9 +300,7 @@ def concerned(rooms: Rooms) -> list[str]:
 def limits_now(rooms: Rooms, scope: str, now_s: float) -> tuple[consolestate.LimitNow, ...]:
     """The limits of one tenant, or of all that sent a request."""
     return tuple(
-        one
-        for one in rooms.intake.admission.used(now_s)
-        if scope in (WHOLE_SERVICE, one.tenant)
+        one for one in rooms.intake.admission.used(now_s) if scope in (WHOLE_SERVICE, one.tenant)
     )
 
 

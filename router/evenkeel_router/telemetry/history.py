@@ -163,9 +163,7 @@ class History:
         most = sorted(served, key=lambda name: (-served[name], name))
         return list(dict.fromkeys((*first, *most)))[:number]
 
-    def _sample(
-        self, at_s: float, latencies: Mapping[str, float]
-    ) -> Generator[None, None, None]:
+    def _sample(self, at_s: float, latencies: Mapping[str, float]) -> Generator[None, None, None]:
         number, rates = self._count, self._within_limit(self.now.rates)
         for n, (name, own) in enumerate(rates.items()):
             samples = self._samples.get(name)

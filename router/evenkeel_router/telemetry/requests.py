@@ -47,17 +47,20 @@ def requests_answer(
     ]
     yield
     newest = heapq.nlargest(SHOWN, own, key=lambda one: one.begun_unix_s)
+    shown = newest
+    if tenant != WHOLE_SERVICE:  # which replicas there are is no tenant's business
+        shown = [msgspec.structs.replace(one, replica="") for one in newest]
     state = consolestate.RequestsState(
         version=consolestate.CONSOLE_VERSION,
         router=rooms.service_ledger.ledger.router,
         kept=RECENT,
-        requests=tuple(newest),
+        requests=tuple(shown),
     )
     if request_id and newest:
         ahead = ahead_of(newest[0], everything, tenant)
         state = msgspec.structs.replace(
             state,
-            words=tuple(why(newest[0])),
+            words=tuple(why(shown[0])),
             ahead=tuple(ahead[:NAMED]),
             ahead_more=max(0, len(ahead) - NAMED),
         )
@@ -197,9 +200,8 @@ def _at_replica(one: RequestNow) -> str:
     computed = one.input_tokens - one.cached_tokens
     cached = f", {one.cached_tokens:,} more were cached" if one.cached_tokens else ""
     rest = "" if one.streamed else ", and all of the answer"
-    return (
-        f"at replica {one.replica}: its queue, and {computed:,} input tokens to compute{cached}{rest}"
-    )
+    where = f"replica {one.replica}" if one.replica else "its replica"
+    return f"at {where}: its queue, and {computed:,} input tokens to compute{cached}{rest}"
 
 
 def _time(seconds: float) -> str:

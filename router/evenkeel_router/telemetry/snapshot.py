@@ -96,6 +96,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         name=member.name,
         url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
+        loads=member.loads,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
         suspicion=member.standing.suspicion,

@@ -8,7 +8,6 @@ import pytest
 from evenkeel_fairshare.verdict import Level, RunRecord, client_in_words, judge
 from evenkeel_fairshare.window import Taken, WindowShares
 
-
 FAIR = "Fair: no client had to wait for another."
 
 

@@ -36,7 +36,12 @@ def healthy() -> Rooms:
 
 
 def found_in(
-    rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = (), recent: Recent = NO_REQUESTS
+    rooms: Rooms,
+    *,
+    now_s: float = 1.0,
+    cpu: float = 0.0,
+    peers: tuple[PeerState, ...] = (),
+    recent: Recent = NO_REQUESTS,
 ) -> tuple[AlertCondition, ...]:
     return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s, recent=recent)
 

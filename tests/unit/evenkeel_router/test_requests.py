@@ -109,6 +109,9 @@ def test_each_tenant_keeps_its_newest_requests_and_sees_no_other() -> None:
     assert (len(own.requests), own.kept) == (RECENT, RECENT)
     assert own.requests[0].request_id == f"acme-{RECENT}"
     assert answered(rooms, tenant="ns/acme", request_id="rival-9").requests == ()
+    told = answered(rooms, tenant="ns/acme", request_id="acme-9")
+    assert told.requests[0].replica == ""
+    assert any("at its replica" in words for words in told.words)
     assert answered(rooms, tenant="ns/acme", client="ns/rival/c").requests == ()
     assert len(answered(rooms, client="ns/rival/c").requests) == RECENT
 
@@ -118,7 +121,9 @@ def test_one_request_comes_with_its_reasons_and_a_bounded_list() -> None:
     recent = rooms.totals.of(client()).distributions.recent
     recent.append(line())
     for n in range(NAMED + 2):
-        recent.append(line(f"ns/t{n}/x", request_id=f"{n}", time=10_001.0, duration_s=3.0, ttft_s=1.0))
+        recent.append(
+            line(f"ns/t{n}/x", request_id=f"{n}", time=10_001.0, duration_s=3.0, ttft_s=1.0)
+        )
     found = answered(rooms, request_id="id")
     assert found.words[0] == "The first token came after 9.6 s."
     assert (len(found.ahead), found.ahead_more) == (NAMED, 2)
