@@ -8,7 +8,6 @@ import httpx
 import msgspec
 import typer
 from evenkeel_contract.consolestate import REQUESTS_PATH, RequestsState
-from evenkeel_contract.names import ADMIN_PORT
 from rich.console import Console
 from rich.markup import escape
 
@@ -26,22 +25,19 @@ class WhyError(Exception):
 
 
 def why(
-    request_id: Annotated[
-        str, typer.Argument(help="The header x-request-id of its answer, or the id in the log.")
-    ],
+    request_id: Annotated[str, typer.Argument(help="Header x-request-id of the answer.")],
     *,
     url: Annotated[
         str | None,
         typer.Option(
-            help="Address of the router's admin port, or of its port for requests with an API key. Default: that of the fleet that "
-            f"`evenkeel up` runs from this folder, or http://127.0.0.1:{ADMIN_PORT}.",
+            help="The router's admin port, or its port for requests.",
             show_default=False,
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            help="Admin token, or an API key of the tenant whose request it is.",
+            help="Admin token, or API key of the tenant.",
             envvar="EVENKEEL_ADMIN_TOKEN",
         ),
     ] = None,

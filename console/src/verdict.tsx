@@ -7,7 +7,7 @@ import type { ConsoleState, Level } from "./state";
 
 const SIGN: Record<Level, string> = { Out: "✕", HeldUp: "!", Unfair: "!", Fair: "✓", Nothing: "–" };
 const SPOKEN: Record<Level, string> = {
-  Out: "Nobody is served.",
+  Out: "No client is served.",
   HeldUp: "Requests are held up.",
   Unfair: "The service is unfair.",
   Fair: "The service is fair.",

@@ -81,9 +81,9 @@ const SCENARIOS = {
   /** Every replica fails every request: the page says so at its head, and nothing on it is green. */
   async outage(browser) {
     for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
-      await saysIn(page, /Nobody is served: all \d+ requests that ended failed/).waitFor();
+      await saysIn(page, /No client is served: all \d+ requests that ended failed/).waitFor();
       assert.equal(await page.locator(".verdict.fair").count(), 0);
-      assert.equal(await page.getByRole("status").textContent(), "Nobody is served.");
+      assert.equal(await page.getByRole("status").textContent(), "No client is served.");
       await page.getByText(/in the last minute, by cause/).waitFor();
       const problems = page.getByRole("navigation", { name: "Problems" });
       await problems.getByRole("link", { name: /requests of the last minute failed/ }).waitFor();
@@ -97,7 +97,7 @@ const SCENARIOS = {
   /** No replica at all: requests are held, and count as waiting. */
   async empty(browser) {
     for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
-      await saysIn(page, /Nobody is served: there is no replica; \d+ requests wait, the oldest for \d+ s\./).waitFor();
+      await saysIn(page, /No client is served: there is no replica; \d+ requests wait, the oldest for \d+ s\./).waitFor();
       await page.getByText("No replica is configured.").waitFor();
       const waiting = page.locator(".card", { hasText: "Waiting" }).locator(".value");
       assert.ok(Number(await waiting.textContent()) > 0, "held requests wait");

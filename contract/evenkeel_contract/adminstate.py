@@ -174,7 +174,7 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     """Whether anybody is served, is held up, and gets what it is owed; if not, who lost and who took. Empty from older routers."""
     level: str = ""
-    """Of the verdict (`evenkeel_fairshare.verdict.Level`)."""
+    """The level of the verdict (`evenkeel_fairshare.verdict.Level`)."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     oldest_s: float = 0.0
     """Age of its oldest request at this router whose answer has not begun; 0 without one."""
     held: int = 0
-    """Its requests that this router holds because no replica takes them."""
+    """Requests of the client that this router holds because no replica takes them."""
     failed: int = 0
     """Requests of the last minute that the service failed at this router."""
     share: float | None = None
@@ -108,7 +108,7 @@ class LimitNow(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """`requests`, `tokens` (each per minute) or `concurrent`."""
     limit: int
-    """As configured: per minute, or in flight."""
+    """The configured number: per minute, or in flight."""
     burst: int
     """Most at once."""
     used: float
@@ -137,7 +137,7 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """One sentence on the last minute, as in `evenkeel top`."""
     level: str
-    """Of the verdict: `Out`, `HeldUp`, `Unfair`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
+    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
     fair: bool
     total: Figures
     ttft_p50_s: float | None = None
@@ -206,15 +206,15 @@ class RequestNow(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting` (the answer has not begun), `running` or `ended`."""
     begun_unix_s: float
     duration_s: float
-    """Until now, for one in flight."""
+    """Time from its head to its end, or until now."""
     ttft_s: float | None = None
-    """Until the first content; None if none came."""
+    """Time to the first content; None if none came."""
     held_s: float = 0.0
-    """In this router, because no replica took requests."""
+    """Time in this router, because no replica took requests."""
     gate_s: float = 0.0
-    """At this router's gate in front of the replica."""
+    """Time at this router's gate in front of the replica."""
     engine_s: float = 0.0
-    """At the last replica, until the first content: its queue, and the computation of the prompt."""
+    """Time at the last replica, until the first content: its queue, and the computation of the prompt."""
     itl_s: float | None = None
     """Mean time between two tokens."""
     input_tokens: int = 0

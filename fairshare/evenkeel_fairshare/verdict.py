@@ -24,7 +24,7 @@ FAILING: Final = 0.1
 HELD_S: Final = 2.0
 """Longest time that a request stays in the router without a replica before that counts: one that moves is there for less."""
 STUCK_S: Final = 30.0
-"""Age of the oldest request that waits from which a service that answers nobody counts as out."""
+"""Age of the oldest request that waits from which a service without any answer counts as out."""
 NAMED: Final = 3
 """Clients that a verdict names on each side."""
 
@@ -33,13 +33,13 @@ class Level(StrEnum):
     """What a verdict says, the worst first."""
 
     OUT = "Out"
-    """Nobody is served."""
+    """No client is served."""
     HELD_UP = "HeldUp"
     """Requests find no replica, or many fail."""
     UNFAIR = "Unfair"
     FAIR = "Fair"
     NOTHING = "Nothing"
-    """There is nothing to judge."""
+    """No request came, so nothing can be judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class RunRecord:
     oldest_s: float = 0.0
     """Age of the oldest of them."""
     held: int = 0
-    """Those of them that no replica has: the router holds them."""
+    """Waiting requests that no replica has: the router holds them."""
     held_s: float = 0.0
     """Age of the oldest of these."""
     replicas: int | None = None
@@ -91,7 +91,7 @@ def is_fair(given_over_owed: Mapping[str, float]) -> bool:
 def judge(record: RunRecord) -> Judgement:
     """The verdict."""
     if out := _out(record):
-        return Judgement(Level.OUT, f"Nobody is served: {out}{_who_waits(record)}.")
+        return Judgement(Level.OUT, f"No client is served: {out}{_who_waits(record)}.")
     shares = record.shares
     fair = is_fair(shares.given_over_owed)
     if held := list(_held_up(record)):
@@ -109,7 +109,7 @@ def judge(record: RunRecord) -> Judgement:
 
 
 def _out(record: RunRecord) -> str:
-    """Why nobody is served; empty: somebody is."""
+    """Why no client is served; empty: at least one is."""
     if record.routable == 0 and not record.starts:
         if record.replicas is None:
             return "no replica takes requests"

@@ -237,7 +237,7 @@ def test_an_outage_has_one_verdict_too(
         replace(one, answer=replace(one.answer, error="502", first_token_s=None))
         for one in outcomes(records)
     ]
-    want = f"Nobody is served: all {len(failed)} requests that ended failed."
+    want = f"No client is served: all {len(failed)} requests that ended failed."
     summary = summarise([one.record() for one in failed], 100.0)
     report = make_report(
         failed, summary=summary, url="u", model="m", trace="t", speed=1.0, max_concurrency=0, interrupted=False

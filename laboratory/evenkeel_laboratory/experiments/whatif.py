@@ -53,7 +53,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float
     ttft_p50_s: float
     verdict: str
-    """Of `evenkeel_fairshare.verdict`, as `simulate` and `top` give it."""
+    """Sentence of `evenkeel_fairshare.verdict`, as `simulate` and `top` give it."""
     clients: dict[str, ClientFigures]
 
 

@@ -75,8 +75,6 @@ class _History(Struct, eq=False):
     """Time until which the request may wait for a replica, or for its turn at one."""
     failed: tuple[tuple[Ticket, Evidence], ...] = ()
     """Attempts at replicas that failed the request before the answer began, and why."""
-    replicas: frozenset[str] = frozenset()
-    """Names of the replicas that failed it."""
     causes: tuple[Cause, ...] = ()
     """Causes of `failed`, in the same order."""
     tried: ReplicaSet = EMPTY
@@ -129,8 +127,7 @@ class Forwarder:
     ) -> Answer:
         """The answer; raises `Refusal`."""
         fleet = self._replicas.fleet
-        queue_timeout_s = self._settings.config.limits.queue_timeout_s
-        history = _History(request_state.started_s + queue_timeout_s)
+        history = _History(request_state.started_s + self._settings.config.limits.queue_timeout_s)
         try:
             while True:
                 ticket = self._select(admitted, history)
@@ -208,16 +205,15 @@ class Forwarder:
             history.wait_until_s = self._wait_until_s(request_state, admitted, history)
         goes_on = failed.may_go_on(history.causes) and not self._has_no_attempt_left(history)
         history.causes += (failed.cause,)
-        history.replicas |= {ticket.member.name}
         history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
         fleet = self._replicas.fleet
         if failed.refusal is not None and not fleet.takers() & ~history.tried:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
             request_state.usage = None if failed.computed else NOTHING
-            refusal = failed.refusal or own_answers.failed(
-                request_state.attempts, len(history.replicas), str(failed)
-            )
+            names = {attempt.replica, *(of.member.name for of, _ in history.failed)}
+            ours = own_answers.failed(request_state.attempts, len(names), str(failed))
+            refusal = failed.refusal or ours
             request_state.outcome = refusal.outcome
             raise refusal from failed
         admitted.totals.retries += 1
@@ -376,11 +372,9 @@ class Forwarder:
             history.invited = turn.invited
             return is_admitted
         except TimeoutError as error:
-            limits = self._settings.config.limits
-            raise own_answers.not_admitted(limits.queue_timeout_s) from error
+            raise own_answers.not_admitted(self._settings.config.limits.queue_timeout_s) from error
         finally:
-            request_state.gate_s += self._now() - now_s
-            request_state.gate_since_s = 0.0
+            request_state.leaves_gate(self._now())
 
     def _begun(  # noqa: PLR0917 - the state of one request, called once
         self,

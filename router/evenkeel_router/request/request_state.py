@@ -208,6 +208,11 @@ class RequestState(msgspec.Struct, eq=False):
         if self.trace is not None:
             self.trace.failed(why)
 
+    def leaves_gate(self, now_s: float) -> None:
+        """The request waits for its turn no longer."""
+        self.gate_s += now_s - self.gate_since_s
+        self.gate_since_s = 0.0
+
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""
         if self.task is not None:

@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, query: str) -> Self:
-        """Of the query `client=…&id=…`."""
+        """Read the query `client=…&id=…`."""
         found = parse_qs(query[:MAX_NAME], max_num_fields=8)
         return cls(found.get("client", [""])[0], found.get("id", [""])[0])
 

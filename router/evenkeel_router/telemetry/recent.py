@@ -25,7 +25,7 @@ from evenkeel_router.telemetry.snapshot import Steps, shares_of
 
 MINUTE_S: Final = 60.0
 FAILS: Final = 0.1
-"""Share of failures from which people are told of a replica."""
+"""Share of failures from which a replica is shown as failing."""
 _OURS: Final = frozenset(outcome.value for outcome in OURS)
 
 
@@ -35,7 +35,7 @@ class Recent(Struct):
     answered: int = 0
     failed: int = 0
     given_up: int = 0
-    """Their clients left before the answer began."""
+    """Requests whose clients left before the answer began."""
     running: int = 0
     waiting: int = 0
     oldest_s: float = 0.0
@@ -46,7 +46,7 @@ class Recent(Struct):
     """Requests by the replica that had them last, and whether the service failed them."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
-    """Of the requests that wait."""
+    """Ages of the requests that wait."""
 
     def ended(self, line: RequestLogLine) -> None:
         """A request of the last minute."""
@@ -157,7 +157,7 @@ def judged(
             oldest_s=own.oldest_s,
             held=own.held,
             held_s=own.held_s,
-            # A tenant is not told how many replicas there are.
+            # How many replicas there are is not shown to a tenant.
             replicas=sum(1 for _ in fleet) if tenant == WHOLE_SERVICE else None,
             routable=routable if tenant == WHOLE_SERVICE else min(routable, 1),
             serves=served > 0 or (not tenant and rooms.service_ledger.fairness.now.given > 0),

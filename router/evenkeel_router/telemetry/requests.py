@@ -149,7 +149,7 @@ def of_open(one: RequestState, now_s: float, now_unix_s: float) -> RequestNow:
 def ahead_of(one: RequestNow, everything: Sequence[RequestNow], tenant: str) -> list[Ahead]:
     """Clients whose requests began at its replica while it waited for it, those with the most requests first.
 
-    `tenant`: to whom it is told, which learns only how many requests of others there were.
+    `tenant`: the reader, who learns only how many requests of others there were.
     """
     if not one.replica:
         return []

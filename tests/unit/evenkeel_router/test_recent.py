@@ -90,7 +90,7 @@ def test_an_engine_that_fails_everything_is_an_outage() -> None:
     verdict = judged(rooms, found(rooms))
     assert verdict.level is Level.OUT
     assert verdict.sentence == (
-        "Nobody is served: all 106 requests that ended failed; 1 request waits, the oldest for 80 s."
+        "No client is served: all 106 requests that ended failed; 1 request waits, the oldest for 80 s."
     )
 
 
@@ -118,10 +118,10 @@ def test_requests_that_the_router_holds_are_held_up() -> None:
 @pytest.mark.parametrize(
     ("names", "tenant", "want"),
     [
-        ((), "", "Nobody is served: there is no replica."),
-        (("r0",), "", "Nobody is served: the only replica takes no requests."),
-        (("r0", "r1"), "", "Nobody is served: none of 2 replicas takes requests."),
-        (("r0", "r1"), "ns/acme", "Nobody is served: no replica takes requests."),
+        ((), "", "No client is served: there is no replica."),
+        (("r0",), "", "No client is served: the only replica takes no requests."),
+        (("r0", "r1"), "", "No client is served: none of 2 replicas takes requests."),
+        (("r0", "r1"), "ns/acme", "No client is served: no replica takes requests."),
     ],
 )
 def test_a_fleet_without_a_replica_that_takes_requests_is_out(

@@ -68,7 +68,7 @@ def test_a_request_that_was_sent_more_than_once_says_so() -> None:
     assert "It was sent 3 times." in list(why(of_line(line(attempts=3))))
 
 
-def test_those_whose_requests_began_while_it_waited_at_its_replica_were_ahead() -> None:
+def test_requests_that_began_there_while_it_waited_were_ahead() -> None:
     one = of_line(line())  # it waited there from 9,998.1 s to 9,999.6 s
     began = {"duration_s": 3.0, "ttft_s": 1.0}
     others = [
