@@ -16,6 +16,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens of requests that ended at this router."""
     ttft_s: float | None = None
     """Mean time to first token of requests that ended at this router; None without any."""
+    itl_s: float | None = None
+    """Mean time between two tokens of streams that ended at this router; None without any."""
     hit_rate: float | None = None
     """Cached part of the input tokens of requests that ended at this router, 0 to 1; None without any."""
     qoe: float | None = None

@@ -42,7 +42,8 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog, RequestTracer
+from evenkeel_router.request.request_log import RequestLog
+from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
