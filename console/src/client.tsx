@@ -32,7 +32,7 @@ export function ClientPage({ identity, state, hour }: Props) {
         figures={client}
         latency={client}
         whose=""
-        waiting={client.waiting + client.held}
+        waiting={client.waiting}
         oldest_s={client.oldest_s}
         owed
       />

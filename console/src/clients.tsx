@@ -39,8 +39,8 @@ const COLUMNS: ColumnOf[] = [
   { title: "TTFT", by: (client) => client.ttft_p50_s ?? -1, cell: (client) => seconds(client.ttft_p50_s) },
   { title: "p95", by: (client) => client.ttft_p95_s ?? -1, cell: (client) => seconds(client.ttft_p95_s), wide: true },
   { title: "Between tokens", by: (client) => client.itl_s ?? -1, cell: (client) => seconds(client.itl_s), wide: true },
-  { title: "Waiting", by: (client) => client.waiting + client.held, cell: (client) => count(client.waiting + client.held) },
-  { title: "Oldest", by: (client) => client.oldest_s, cell: (client) => (client.oldest_s ? duration(client.oldest_s) : "–") },
+  { title: "Waiting", by: (client) => client.waiting, cell: (client) => count(client.waiting) },
+  { title: "Oldest", by: (client) => client.oldest_s, cell: (client) => (client.oldest_s >= 1 ? duration(client.oldest_s) : "–") },
   { title: "Running", by: (client) => client.running, cell: (client) => count(client.running), wide: true },
   { title: "Service/s", by: (client) => client.service_per_s, cell: (client) => count(client.service_per_s), wide: true },
   { title: "Hit rate", by: (client) => client.hit_rate ?? -1, cell: (client) => percent(client.hit_rate), wide: true },
@@ -162,7 +162,8 @@ export function Clients({ clients }: { clients: ClientNow[] }) {
 }
 
 function classOf(row: Row, grouped: boolean): string {
-  const names = [row.client.fair ? (row.client.hurts ? "hurts" : "") : "short", row.members.length ? "tenant" : grouped ? "member" : ""];
+  const suffers = !row.client.fair || /^Requests (fail|wait in)/.test(row.client.words);
+  const names = [suffers ? "short" : row.client.hurts ? "hurts" : "", row.members.length ? "tenant" : grouped ? "member" : ""];
   return names.join(" ").trim();
 }
 

@@ -39,7 +39,7 @@ function App() {
   return (
     <>
       <Header now={now} signedIn={key !== ""} signOut={() => use("")} />
-      <main id="main">
+      <main id="main" class={now.fault ? "stale" : ""}>
         <Title place={place} state={state} />
         {now.fault && <NoAnswer now={now} />}
         {state && state.draining && <p class="notice">This router is shutting down. New requests go to others.</p>}

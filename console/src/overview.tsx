@@ -31,7 +31,7 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
         figures={state.total}
         latency={state}
         whose={state.scope === "service" ? " within share" : ""}
-        waiting={Math.max(state.total.waiting + state.held, state.waiting)}
+        waiting={Math.max(state.total.waiting, state.waiting)}
         oldest_s={state.oldest_s}
       />
       {Object.keys(state.errors).length > 0 && (

@@ -18,7 +18,7 @@ export function Cards({ figures, latency, whose, waiting, oldest_s, owed = false
   return (
     <dl class="cards">
       <Card term="Time to first token" unit={`median${whose}; p95 ${seconds(latency.ttft_p95_s)}`} value={seconds(latency.ttft_p50_s)} />
-      <Card term="Waiting" unit={oldest_s > 0 ? `requests; the oldest for ${duration(oldest_s)}` : "requests"} value={count(waiting)} />
+      <Card term="Waiting" unit={oldest_s >= 1 ? `requests; the oldest for ${duration(oldest_s)}` : "requests"} value={count(waiting)} />
       <Card term="Running" unit="requests" value={count(figures.running)} />
       <Card term="Between tokens" unit="mean" value={seconds(figures.itl_s)} />
       <Card wide term="Service" unit="weighted tokens/s" value={count(figures.service_per_s)} />

@@ -28,7 +28,7 @@ export function Verdict({ now }: { now: Reading<ConsoleState> }) {
       </p>
       <p class="note">
         Over the last minute.
-        {state.waiting > 0 &&
+        {state.oldest_s >= 1 &&
           ` ${plural(state.waiting, "request waits", "requests wait")} at this router, the oldest for ${duration(state.oldest_s)}.`}
         {fleet &&
           (level === "Fair" || level === "Unfair") &&

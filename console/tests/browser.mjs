@@ -152,6 +152,8 @@ const SCENARIOS = {
     await tableOf(phone, "clients").getByRole("button", { name: "tenant-7" }).waitFor();
     const shown = await tableOf(phone, "clients").locator("thead th:visible").allTextContents();
     assert.deepEqual(shown, ["Client", "Given of owed", "TTFT", "Waiting", "Oldest", "Failed"]);
+    const hidden = await tableOf(phone, "clients").evaluate((box) => box.scrollWidth - box.clientWidth);
+    assert.ok(hidden <= 0, `${hidden} pixels of the table are hidden`);
     await looks(phone, "crowd-phone");
   },
 

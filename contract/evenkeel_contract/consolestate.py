@@ -59,7 +59,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     oldest_s: float = 0.0
     """Age of its oldest request at this router whose answer has not begun; 0 without one."""
     held: int = 0
-    """Requests of the client that this router holds because no replica takes them."""
+    """Requests among `waiting` that this router holds because no replica takes them."""
     failed: int = 0
     """Requests of the last minute that the service failed at this router."""
     share: float | None = None

@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     qoe: float | None = None
     """Mean quality of experience of streams that ended at this router, 0 to 1; None where none was measured (`router.qoe`)."""
     waiting: int = 0
-    """Requests that wait at replicas, and at this router's gates."""
+    """Requests that wait at replicas, at this router's gates, and in this router because no replica takes them."""
     running: int = 0
 
 

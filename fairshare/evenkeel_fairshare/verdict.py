@@ -139,8 +139,8 @@ def _held_up(record: RunRecord) -> Iterator[str]:
 def _who_waits(record: RunRecord) -> str:
     if not record.waiting:
         return ""
-    wait = "waits" if record.waiting == 1 else "wait"
-    return f"; {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s"
+    waits = f"; {_requests(record.waiting)} {'waits' if record.waiting == 1 else 'wait'}"
+    return waits if record.oldest_s < 1 else f"{waits}, the oldest for {record.oldest_s:.0f} s"
 
 
 def _why_nothing(record: RunRecord) -> str:

@@ -66,7 +66,8 @@ async def test_the_command_the_console_and_the_log_agree() -> None:
                     params={"id": "mine"},
                     headers={"Authorization": f"Bearer {TOKEN}"},
                 )
-            words = await why("mine", "--url", router.url, "--token", KEY)
+            words = await why("mine", "--url", admin, "--token", TOKEN)
+            own = await why("mine", "--url", router.url, "--token", KEY)
             hidden = await why("theirs", "--url", router.url, "--token", KEY)
             refused = await why("mine", "--url", admin, "--token", "wrong")
     assert shown.json() == state
@@ -82,6 +83,7 @@ async def test_the_command_the_console_and_the_log_agree() -> None:
     assert words[0] == 0
     for sentence in state["words"]:
         assert sentence in words[1]
+    assert own[0] == 0 and "at its replica: its queue" in own[1] and "r0" not in own[1]
     assert hidden[0] == 1 and "this router keeps no request theirs" in hidden[1]
     assert refused[0] == 1 and "set --token or EVENKEEL_ADMIN_TOKEN" in refused[1]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.verdict import Judgement, RunRecord, judge
+from evenkeel_fairshare.verdict import HELD_S, Judgement, RunRecord, judge
 from msgspec import Struct, field
 
 from evenkeel_router.api.errors import OURS, Outcome
@@ -108,7 +108,7 @@ def latency_s(of: Iterable[Recent]) -> tuple[float | None, float | None]:
     for one in of:
         known += one.ttfts_s
         ages += one.ages_s
-    least_s = percentile(known, 50) if known else 0.0
+    least_s = percentile(known, 50) if known else HELD_S  # one that only came has not waited
     together = [*known, *(age_s for age_s in ages if age_s >= least_s)]
     if not together:
         return None, None

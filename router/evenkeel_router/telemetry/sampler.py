@@ -58,6 +58,9 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     for member in list(rooms.replicas.fleet):
         replicas[member.name] = _count(rooms, member.name, waiting, running)
         yield
+    for one in list(rooms.intake.active_requests):
+        if one.holding_since_s and one.client is not None:
+            waiting[one.client.identity] += 1
     for counts in (waiting, running):
         for name in counts.keys() - named:
             # A client without figures of its own is one of its tenant's other clients, if the tenant has any.

@@ -80,6 +80,11 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
             Level.OUT,
             "No client is served: none of 2 replicas takes requests; 12 requests wait, the oldest for 47 s.",
         ),
+        (
+            NONE | {"waiting": 2, "oldest_s": 0.9},
+            Level.OUT,
+            "No client is served: none of 2 replicas takes requests; 2 requests wait.",
+        ),
         (NONE, Level.OUT, "No client is served: none of 2 replicas takes requests."),
         (
             {"replicas": 0, "routable": 0},

@@ -67,6 +67,7 @@ def test_what_ended_more_than_a_minute_ago_no_longer_counts() -> None:
     [
         ([], [], (None, None)),
         ([], [7.0], (7.0, 7.0)),
+        ([], [0.1], (None, None)),  # it only came
         ([1.0, 1.0, 1.0], [0.5], (1.0, 1.0)),  # it may still be as fast as the others
         ([1.0, 1.0], [90.0, 90.0, 90.0], (90.0, 90.0)),
     ],
