@@ -21,7 +21,14 @@ def lived(environment: Path, seed: int, events: int, *, lag: int) -> Mapping[str
     path = {"PYTHONPATH": folder} if (folder := os.environ.get("EVENKEEL_VLLM_VERSION")) else {}
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [environment / "bin/python", script, environment / "model", str(seed), str(events), str(lag)],
+        [
+            environment / "bin/python",
+            script,
+            environment / "model",
+            str(seed),
+            str(events),
+            str(lag),
+        ],
         env={**kept, **COMMON_ENVIRONMENT, **CPU_ENVIRONMENT, **OFFLINE_ENVIRONMENT, **path},
         capture_output=True,
         text=True,
@@ -38,9 +45,7 @@ def lived(environment: Path, seed: int, events: int, *, lag: int) -> Mapping[str
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_books_equal_those_of_vllms_scheduler_after_each_event(
-    environment: Path, lag: int
-) -> None:
+def test_books_equal_those_of_vllms_scheduler_after_each_event(environment: Path, lag: int) -> None:
     lived(environment, 35, 1500, lag=lag)
 
 
