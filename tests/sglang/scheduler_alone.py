@@ -105,6 +105,16 @@ class Life:
         self.aborted.update(self.open)
         yield AbortReq(rid="", abort_all=True)
 
+    def timeout(self) -> Iterator[object]:
+        """SGLang aborts what waits or runs for longer than its limits (`test_random_events`)."""
+        held = [one for one in (*self.scheduler.waiting_queue, *self.scheduler.running_batch.reqs) if one.rid in self.open]  # fmt: skip
+        if held:
+            request = self.rng.choice(held)
+            self.aborted.add(request.rid)
+            times = request.time_stats
+            times.wait_queue_entry_time = times.forward_entry_time = 1e-9
+        yield from self.scheduler._poll_timeout_aborts()
+
     def pause(self) -> Iterator[object]:
         yield PauseGenerationReqInput(mode="retract")
 
@@ -154,7 +164,7 @@ class Life:
     def turns(self, events: int) -> Iterator[list[object]]:
         """What the scheduler reads in each turn of its loop."""
         kinds: list[tuple[int, Callable[[], Iterator[object]]]] = [
-            (30, self.arrivals), (45, self.nothing), (12, self.abort), (1, self.abort_all), (2, self.pause),
+            (30, self.arrivals), (45, self.nothing), (12, self.abort), (3, self.timeout), (1, self.abort_all), (2, self.pause),
             (1, self.pause_in_place), (6, self.resume), (2, self.flush), (1, self.update_weights), (2, self.probe),
         ]  # fmt: skip
         weights = [weight for weight, _ in kinds]

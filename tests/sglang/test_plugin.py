@@ -224,6 +224,20 @@ async def test_reports_count_requests_without_a_client_key(plain: SharedEngine) 
     assert (after.requests - before.requests, after.unnamed - before.unnamed) == (3, 1)
 
 
+async def test_a_search_over_beams_is_charged_as_one_of_them(plain: SharedEngine) -> None:
+    """SGLang's usage has the tokens of all answers (docs/explanation/charges)."""
+    since = Since(plain.reports_port)
+    body = ask("beams", tokens(random.Random(1), 50), output_tokens=8)
+    body["sampling_params"] |= {"beam_width": 4, "n": 4}
+    async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
+        answer = (await http.post("/generate", json=body)).raise_for_status().json()
+        await plain.idle(http)
+    usage = answer["meta_info"] if isinstance(answer, dict) else answer[0]["meta_info"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (50, 4 * 8)
+    (row,) = since.rows().values()
+    assert (row.extend_tokens, row.output_tokens, row.service) == (50, 8, 50 + 2 * 8)
+
+
 async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> None:
     since = Since(plain.reports_port)
     body = ask("many", tokens(random.Random(8), 30), output_tokens=4)

@@ -18,8 +18,13 @@ SMALL = (
     *("--max-queued-requests=60", "--schedule-conservativeness=0.1"),
 )
 """Requests are cut into chunks, retracted and refused."""
-RETRACTIONS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "29"}
-"""SGLang's own switch: each 29th decode step retracts a request, whatever memory is free."""
+SETTINGS = {
+    "SGLANG_TEST_RETRACT": "1",
+    "SGLANG_TEST_RETRACT_INTERVAL": "29",
+    "SGLANG_REQ_WAITING_TIMEOUT": "30",
+    "SGLANG_REQ_RUNNING_TIMEOUT": "30",
+}
+"""Each 29th decode step retracts a request, whatever memory is free. Limits in seconds, which only an event `timeout` reaches."""
 
 
 def lived(seed: int, events: int, *flags: str) -> Mapping[str, int]:
@@ -29,7 +34,7 @@ def lived(seed: int, events: int, *flags: str) -> Mapping[str, int]:
     command = [folder / "bin/python", Path(__file__).with_name("scheduler_alone.py")]
     done = subprocess.run(
         [*command, str(seed), str(events), model, *FLAGS, "--schedule-policy=dlpm", *SMALL, *flags],
-        env=environment_of(RETRACTIONS),
+        env=environment_of(SETTINGS),
         capture_output=True,
         text=True,
         check=False,
@@ -39,7 +44,7 @@ def lived(seed: int, events: int, *flags: str) -> Mapping[str, int]:
     assert counts["comparisons"] >= events
     assert "stalls" not in counts, "the books had to be rebuilt"
     assert "bypassed" not in counts
-    happened = ("answered", "aborted", "refused", "retracted", "update_weights", "flush", "pause")
+    happened = ("answered", "aborted", "refused", "retracted", "timeout", "update_weights", "flush", "pause")  # fmt: skip
     assert all(counts.get(name, 0) > 0 for name in happened), counts
     return counts
 

@@ -12,13 +12,15 @@ import pytest
 from evenkeel_contract.render import OFFLINE_ENVIRONMENT
 from evenkeel_contract.vllm import COMMON_ENVIRONMENT, CPU_ENVIRONMENT
 
+from bench.vllm_engine import VERSION_VARIABLE
+
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
 
 def lived(environment: Path, seed: int, events: int, *, lag: int) -> Mapping[str, int]:
     """How often each thing happened in a scheduler of vLLM's with the plug-in (`scheduler_alone`)."""
     script = Path(__file__).with_name("scheduler_alone.py")
-    path = {"PYTHONPATH": folder} if (folder := os.environ.get("EVENKEEL_VLLM_VERSION")) else {}
+    path = {"PYTHONPATH": folder} if (folder := os.environ.get(VERSION_VARIABLE)) else {}
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-TESTED: Final = ("0.32.0",)
-"""The versions with which the tests pass (`make test-vllm`). Any other version is a misfit."""
+TESTED: Final = ("0.32.0", "0.33.0")
+"""The versions with which the tests pass (`make test-vllm`, `python -m tests.vllm.versions --tests`). Any other version is a misfit."""
 SUPPORTED: Final = ", ".join(TESTED)
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler.Scheduler"
 QUEUE: Final = "vllm.v1.core.sched.request_queue.RequestQueue"
@@ -52,6 +52,7 @@ class Mode:
 REFUSED: Final = (
     Mode("--data-parallel-size", lambda config: config.parallel_config.data_parallel_size > 1, "each data-parallel rank would keep deficits of its own; use more replicas"),
     Mode("--scheduling-policy", lambda config: config.scheduler_config.policy != "fcfs", "priorities would decide over deficits"),
+    Mode("--diffusion-config", lambda config: config.diffusion_config is not None, "vLLM has a scheduler of its own for diffusion models"),
     Mode("--kv-transfer-config", lambda config: config.kv_transfer_config is not None, "requests whose cache is loaded bypass the queue"),
 )  # fmt: skip
 
