@@ -235,7 +235,7 @@ async def test_a_search_over_beams_is_charged_as_one_of_them(plain: SharedEngine
     usage = answer["meta_info"] if isinstance(answer, dict) else answer[0]["meta_info"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (50, 4 * 8)
     (row,) = since.rows().values()
-    assert (row.extend_tokens, row.output_tokens, row.service) == (50, 8, 50 + 2 * 8)
+    assert (row.extend_tokens, row.output_tokens, row.service) == (50, 7, 50 + 2 * 7)
 
 
 async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> None:
