@@ -145,6 +145,8 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     """Incarnation in its last report; empty if it sends no reports."""
     inactive_reason: str = ""
     """Why the engine's plug-in does not order the queue, by its last report; empty: it does, or there are no reports."""
+    unnamed_share: float = 0.0
+    """Share of its requests of the last minute or more that came without a readable client key; 0 below a few percent."""
     kv_state: str = ""
     """State of the view of its cache: `InSync`, `Partial`, `Replaying`, `Joining`; empty if there is no view."""
     kv_reason: str = ""

@@ -20,6 +20,7 @@ from typing import Final
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
 
 MAX_CLIENTS: Final = 65_536
@@ -124,6 +125,7 @@ class ReportBook:
         self._max_clients = max_clients
         self._sequence = 0
         self._quantum = 0.0
+        self._requests = self._unnamed = 0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
 
     def update(
@@ -134,6 +136,9 @@ class ReportBook:
     ) -> None:
         """Take the current totals, states and Q^u; every client with a change gets the next sequence number."""
         self._quantum = quantum
+        self._requests = sum(one.requests for one in totals.values())
+        unknown = totals.get(UNKNOWN.identity)
+        self._unnamed = 0 if unknown is None else unknown.requests
         # A client that waited and left unserved is in neither map, so `_latest` is needed too.
         for client in dict.fromkeys((*totals, *states, *self._latest)):
             report = _report(client, totals.get(client), states.get(client))
@@ -166,6 +171,8 @@ class ReportBook:
             clients=tuple(report for _, report in news),
             quantum=self._quantum,
             inactive=self._inactive,
+            requests=self._requests,
+            unnamed=self._unnamed,
         )
 
 

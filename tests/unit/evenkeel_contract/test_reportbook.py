@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest, unserved
 from evenkeel_fairshare.replica.contract import ClientDeficits
@@ -36,6 +37,18 @@ def test_totals_and_state_meet_in_one_report() -> None:
     a, b = reports.answer(ask()).clients
     assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("a", 3, 6.0, -5.0, 2)
     assert (a.tenant_deficit, b.client, b.requests, b.waiting) == (7.0, "b", 0, 1)
+
+
+def test_a_report_counts_all_requests_and_those_without_a_client_key() -> None:
+    reports = book()
+    before = reports.answer(ask())
+    assert (before.requests, before.unnamed) == (0, 0)
+    rows = {"a": structs.replace(unserved("a"), requests=7)}
+    reports.update(rows, {})
+    unknown = {UNKNOWN.identity: structs.replace(unserved(UNKNOWN.identity), requests=2)}
+    reports.update(rows | unknown, {})
+    after = reports.answer(ask(2))
+    assert (after.requests, after.unnamed) == (9, 2)
 
 
 def test_only_what_changed_since_is_told() -> None:
