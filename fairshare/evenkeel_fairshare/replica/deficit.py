@@ -76,7 +76,6 @@ class Account:
         "_balance",
         "_balance_at",
         "_children",
-        "_is_light",
         "held",
         "level",
         "name",
@@ -87,6 +86,7 @@ class Account:
         "running",
         "seed",
         "waiting",
+        "was_light",
         "weight",
     )
 
@@ -115,13 +115,14 @@ class Account:
         self._children: DeficitLevel | None = None
         self._balance = 0.0
         self._balance_at = 0  # the number of refills in the balance
-        self._is_light = True
+        self.was_light = True
+        """Whether a refill came that it did not need, during its credit before this one."""
 
     @property
     def is_light(self) -> bool:
         """Whether it takes less than its share: a refill came that it did not need, during its current credit or the one
         before. A new member is light."""
-        return self._is_light or self.positive_from < self.level.refills
+        return self.was_light or self.positive_from < self.level.refills
 
     @property
     def deficit(self) -> float:
@@ -139,6 +140,7 @@ class Account:
                 warming_up=self.level.warming_up,
                 quantum=self.level.quantum,
                 depth=self.level.depth + 1,
+                moved=self.level.moved,
             )
         return self._children
 
@@ -154,7 +156,9 @@ class Account:
             return  # `positive_from` stays the refill that made it positive
         # This charge ends a credit. The member is light if a refill came during it that it did not need.
         if self.positive_from <= now:
-            self._is_light = self.positive_from < now
+            self.was_light = self.positive_from < now
+            if self.waiting:
+                level.moved[self] = None
         # + 1: a deficit of exactly 0 is not positive.
         self.positive_from = positive = now + int(-balance // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
@@ -193,7 +197,7 @@ class Account:
         self._balance_at = now = self.level.refills
         # The last refill that does not make it positive. Without a debt it needs none, so `last_debt` stays.
         self.positive_from = now + int(-balance // self.quantum)
-        self._is_light = True
+        self.was_light = True
 
     def come_back(self) -> None:
         """Return to the list l. Without a debt it gets the quantum of the current round (R17), but not of a round in which it was
@@ -208,7 +212,7 @@ class Account:
         # An inlined `_set(deficit)`: this runs for every member at each arrival at an empty queue.
         level, last = self.level, self.positive_from
         now = level.refills
-        self._is_light = self._is_light or last < before
+        self.was_light = self.was_light or last < before
         got = (last if last < now else now) - self._balance_at  # noqa: FURB136 min() is dearer
         if got > 0:
             self._balance += got * self.quantum
@@ -223,13 +227,15 @@ class Account:
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
         self.positive_from = positive = now + int(-deficit // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
+        if self.waiting:
+            level.moved[self] = None
 
 
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "depth", "horizon", "last_debt", "members", "quantum", "refills", "rules", "turn", "warming_up",
+        "_departed", "depth", "horizon", "last_debt", "members", "moved", "quantum", "refills", "rules", "turn", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -239,8 +245,12 @@ class DeficitLevel:
         warming_up: bool = False,
         quantum: float | None = None,
         depth: int = 0,
+        moved: dict[Account, None] | None = None,
     ) -> None:
         self.rules = rules
+        self.moved = {} if moved is None else moved
+        """Waiting members, of all levels of the tree, that may be eligible at another refill than before: all but those whose debt
+        grew. The policy empties it (`rounds`)."""
         self.depth = depth
         """Index of its members in the paths of accounts."""
         self.quantum = rules.first_quantum if quantum is None else quantum

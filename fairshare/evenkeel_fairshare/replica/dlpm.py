@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
-from operator import itemgetter
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -31,8 +30,8 @@ from evenkeel_fairshare.replica.order import (
     ClientQueue,
     Order,
     TenantQueue,
-    eligible_entries,
 )
+from evenkeel_fairshare.replica.rounds import Answer, Rounds
 
 ADMITTED: Final = AdmissionResult.ADMITTED
 """A pass compares each answer with it, and an attribute of an enum takes ten times as long as a name."""
@@ -81,6 +80,8 @@ class Dlpm(ReplicaPolicy):
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
         self.tenants = DeficitLevel(rules, warming_up=warmup_s > 0)
+        self._rounds = Rounds(self.tenants, self.tenant_queues)
+        self._passes = 0
         self._measured = MeasuredQuantum() if rules.quantum is None else None
         self._service = 0.0
         """Weighted tokens charged so far."""
@@ -119,6 +120,7 @@ class Dlpm(ReplicaPolicy):
             key = self._key(request)
             if key != before:
                 queue.put(key, serial, request)
+                self._moved(queue.client)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
@@ -201,6 +203,7 @@ class Dlpm(ReplicaPolicy):
             node.waiting += 1
         queue = self._put(request, client, next(self._serials_of_retracted))
         queue.move_to_end(request, last=False)
+        self._moved(client)
         self._queue = {request: queue, **self._queue}  # first among equals: it came before them
         request.charge_input = True  # this replica computes it again (R11)
 
@@ -213,6 +216,7 @@ class Dlpm(ReplicaPolicy):
             for node in queue.client.path:
                 node.waiting -= 1
                 node.level.leave_if_idle(node)
+            self._moved(queue.client)
         else:
             for node in self._running.pop(request).path:
                 node.running -= 1
@@ -245,9 +249,29 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
-        if len(self._queue) == 1:
-            return self._only()
-        return map(itemgetter(2), eligible_entries(self.tenants, self.tenant_queues))
+        return self._only() if len(self._queue) == 1 else self._merged()
+
+    def _merged(self) -> Iterator[Request]:
+        self._passes = number = self._passes + 1
+        rounds, moved = self._rounds, self.tenants.moved
+        for account in moved:
+            self._moved(account)
+        moved.clear()
+        entry = rounds.offer(number)
+        while entry is not None:
+            _, _, request, client = entry
+            held = client.held
+            yield request
+            moved.clear()  # they are of the answered request: the rounds look at them next
+            entry = rounds.after(number, Answer(request in self._queue, client.held > held))
+
+    def _moved(self, account: Account) -> None:
+        """What a tenant or client offers, or the refill that makes it eligible, may be another one."""
+        tenant = account.path[0]
+        queues = self.tenant_queues.get(tenant)
+        if queues is not None and account is not tenant:
+            queues.rounds.changed(account)
+        self._rounds.changed(tenant)
 
     def _only(self) -> Iterator[Request]:
         """A single request needs no order."""
@@ -278,15 +302,20 @@ class Dlpm(ReplicaPolicy):
         if queues is None:
             queues = self.tenant_queues[tenant] = TenantQueue(tenant, self._order)
         self._queue[request] = queue = queues.of(client)
-        queue.put(self._key(request), serial, request)
+        if queue.put(self._key(request), serial, request):
+            queues.rounds.changed(client)
+            self._rounds.ask_again(tenant)
         return queue
 
     def _drop(self, queue: ClientQueue) -> None:
         """Remove the queue of a client without waiting requests."""
-        tenant = queue.client.path[0]
-        del self.tenant_queues[tenant][queue.client]
-        if not self.tenant_queues[tenant]:
+        client, tenant = queue.client, queue.client.path[0]
+        queues = self.tenant_queues[tenant]
+        del queues[client]
+        queues.rounds.left(client)
+        if not queues:
             del self.tenant_queues[tenant]
+            self._rounds.left(tenant)
 
     @property
     def quantum(self) -> float:
@@ -318,12 +347,17 @@ class Dlpm(ReplicaPolicy):
 
     def _join(self, request: Request) -> Account:
         # R5: each level has its own seed, and the first one wins.
-        tenant = self.tenants.join(
-            request.tenant, weight=request.tenant_weight, seed=request.tenant_seed
-        )
+        tenant = self.tenants.members.get(request.tenant)
+        if tenant is None or tenant.weight != request.tenant_weight:
+            tenant = self.tenants.join(
+                request.tenant, weight=request.tenant_weight, seed=request.tenant_seed
+            )
         clients = tenant.children
         if not tenant.waiting:
             clients.end_debts()
+        client = clients.members.get(request.client)
+        if client is not None and client.weight == request.client_weight:
+            return client
         return clients.join(
             request.client, weight=request.client_weight, seed=request.seed, parent=tenant
         )
