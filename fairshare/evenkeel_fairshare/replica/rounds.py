@@ -214,12 +214,14 @@ class Rounds:
                         self._refused[member] = None
                     goes_on = member.waiting > member.refused
                     is_eligible = member.positive_from <= horizon
-                    if goes_on and is_eligible:
+                    if goes_on and (is_eligible or is_lowest):
                         best = queues[member].after(number, answer)
                     elif not is_lowest:
                         queues[member].told(number, answer)
-                    if best is not None and is_light == (
-                        member.was_light or member.positive_from < level.refills
+                    if (
+                        best is not None
+                        and is_eligible
+                        and is_light == (member.was_light or member.positive_from < level.refills)
                     ):
                         offers[member] = best = (best[0], best[1], best[2], best[3])
                         heapreplace(line, best)
@@ -261,7 +263,9 @@ class Rounds:
             if member.positive_from > self._level.horizon:  # its debt has grown
                 self._place(member, None)
             elif (entry := self._queues[member].offer(self._pass)) is not None:
-                self._place(member, entry)
+                self._items += 1
+                self._offers[member] = entry = (entry[0], entry[1], entry[2], entry[3])
+                heappush(ready.light if member.is_light else ready.heavy, entry)
             else:
                 del self._offers[member]
 
