@@ -140,7 +140,7 @@ class Account:
                 warming_up=self.level.warming_up,
                 quantum=self.level.quantum,
                 depth=self.level.depth + 1,
-                moved=self.level.moved,
+                parent=self.level,
             )
         return self._children
 
@@ -157,6 +157,7 @@ class Account:
         # This charge ends a credit. The member is light if a refill came during it that it did not need.
         if self.positive_from <= now:
             self.was_light = self.positive_from < now
+            level.owing[self] = None
             if self.waiting:
                 level.moved[self] = None
         # + 1: a deficit of exactly 0 is not positive.
@@ -217,8 +218,10 @@ class Account:
         if got > 0:
             self._balance += got * self.quantum
         self._balance_at = now
-        self.positive_from = now + int(-self._balance // self.quantum) + 1
-        level.last_debt = max(level.last_debt, self.positive_from)
+        self.positive_from = positive = now + int(-self._balance // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
+        if positive > now:
+            level.owing[self] = None
 
     def _set(self, deficit: float) -> None:
         level = self.level
@@ -227,6 +230,8 @@ class Account:
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
         self.positive_from = positive = now + int(-deficit // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
+        if positive > now:
+            level.owing[self] = None
         if self.waiting:
             level.moved[self] = None
 
@@ -235,7 +240,8 @@ class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "depth", "horizon", "last_debt", "members", "moved", "quantum", "refills", "rules", "turn", "warming_up",
+        "_departed", "depth", "forgotten", "horizon", "last_debt", "members", "moved", "owing", "quantum", "refilled", "refills",
+        "rules", "turn", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -245,12 +251,18 @@ class DeficitLevel:
         warming_up: bool = False,
         quantum: float | None = None,
         depth: int = 0,
-        moved: dict[Account, None] | None = None,
+        parent: DeficitLevel | None = None,
     ) -> None:
         self.rules = rules
-        self.moved = {} if moved is None else moved
-        """Waiting members, of all levels of the tree, that may be eligible at another refill than before: all but those whose debt
-        grew. The policy empties it (`rounds`)."""
+        # The policy reads and empties these three, which all levels of a tree share.
+        self.moved: dict[Account, None] = {} if parent is None else parent.moved
+        """Waiting members that may be eligible at another refill than before: all but those whose debt grew (`rounds`)."""
+        self.refilled: dict[DeficitLevel, int] = {} if parent is None else parent.refilled
+        """Level → refills that it had when the policy last read this."""
+        self.forgotten: dict[str, str] = {} if parent is None else parent.forgotten
+        """Client that is not remembered any more → its tenant."""
+        self.owing: dict[Account, None] = {}
+        """At least the members and idle members whose deficits the next refill raises; `raised` removes the others."""
         self.depth = depth
         """Index of its members in the paths of accounts."""
         self.quantum = rules.first_quantum if quantum is None else quantum
@@ -353,14 +365,30 @@ class DeficitLevel:
         self._refill(min(needed, default=0))
         self.horizon = self.refills
 
+    def find(self, name: str) -> Account | None:
+        """A member, or an idle member that the level remembers."""
+        return self.members.get(name) or self._departed.get(name)
+
     def known(self) -> Iterator[Account]:
         """Members, then idle members that the level remembers."""
         yield from self.members.values()
         yield from self._departed.values()
 
+    def raised(self, since: int) -> Iterator[Account]:
+        """Accounts whose deficits the refills after `since` raised. Those that later refills do not raise are left out of `owing`."""
+        settled = []
+        for account in self.owing:
+            if account.positive_from > since:
+                yield account
+            if account.positive_from <= self.refills:
+                settled.append(account)
+        for account in settled:
+            del self.owing[account]
+
     def _refill(self, number: int) -> None:
         """The refills up to this number."""
         if number > self.refills:
+            self.refilled.setdefault(self, self.refills)
             self.refills = number
             self.turn = self.quantum if self.rules.gives_first_turn else 0.0
 
@@ -370,6 +398,9 @@ class DeficitLevel:
         by_debt = sorted(self._departed.values(), key=lambda gone: gone.deficit, reverse=True)
         for account in by_debt[: len(by_debt) // 2]:
             del self._departed[account.name]
+            self.owing.pop(account, None)
+            gone = (account,) if self.depth else account.children.known()
+            self.forgotten |= {client.name: account.path[0].name for client in gone}
 
 
 class MeasuredQuantum:

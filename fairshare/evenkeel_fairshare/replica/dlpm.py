@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
+from itertools import islice
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -35,6 +36,17 @@ from evenkeel_fairshare.replica.rounds import Answer, Rounds
 
 ADMITTED: Final = AdmissionResult.ADMITTED
 """A pass compares each answer with it, and an attribute of an enum takes ten times as long as a name."""
+
+
+def _deficits(client: Account) -> ClientDeficits:
+    tenant = client.path[0]
+    return ClientDeficits(
+        deficit=client.deficit,
+        tenant_deficit=tenant.deficit,
+        waiting=client.waiting,
+        seed=client.seed,
+        tenant_seed=tenant.seed,
+    )
 
 
 class Dlpm(ReplicaPolicy):
@@ -80,6 +92,9 @@ class Dlpm(ReplicaPolicy):
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
         self.tenants = DeficitLevel(rules, warming_up=warmup_s > 0)
+        self._changed: dict[Account, None] | None = None
+        """Clients and tenants that changed since the last `news`, apart from charges to running requests and refills; None: nobody asks
+        for news."""
         self._rounds = Rounds(self.tenants, self.tenant_queues)
         self._passes = 0
         self._measured = MeasuredQuantum() if rules.quantum is None else None
@@ -93,6 +108,7 @@ class Dlpm(ReplicaPolicy):
         if not self._queue:
             self._queue_was_empty()
         client = self._join(request)
+        self._note(client)
         for node in client.path:
             node.waiting += 1
         self._put(request, client, next(self._serials))
@@ -160,7 +176,8 @@ class Dlpm(ReplicaPolicy):
             return
         price = self._token_price * tokens
         self._service += price * len(requests)
-        if len(requests) == len(self._running):  # all of them, which the accounts have counted
+        # All of them, which the accounts have counted; and not many accounts that only wait.
+        if len(requests) == len(self._running) and len(self._queue) <= len(self._running):
             for tenant in self.tenants.members.values():
                 tenant.children.charge_running(price)
             self.tenants.charge_running(price)
@@ -193,11 +210,14 @@ class Dlpm(ReplicaPolicy):
             return
         account.charge(service)
         own = account.children.members.get(client)
+        self._note(account)
         if own is not None:
+            self._note(own)
             own.charge(service)
 
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)
+        self._note(client)
         for node in client.path:
             node.running -= 1
             node.waiting += 1
@@ -216,9 +236,12 @@ class Dlpm(ReplicaPolicy):
             for node in queue.client.path:
                 node.waiting -= 1
                 node.level.leave_if_idle(node)
+            self._note(queue.client)
             self._moved(queue.client)
         else:
-            for node in self._running.pop(request).path:
+            client = self._running.pop(request)
+            self._note(client)
+            for node in client.path:
                 node.running -= 1
                 node.level.leave_if_idle(node)
 
@@ -231,13 +254,7 @@ class Dlpm(ReplicaPolicy):
     def clients(self) -> Mapping[str, ClientDeficits]:
         """Every client with a request here, or with a debt or a seed at one of the levels."""
         return {
-            client.name: ClientDeficits(
-                deficit=client.deficit,
-                tenant_deficit=tenant.deficit,
-                waiting=client.waiting,
-                seed=client.seed,
-                tenant_seed=tenant.seed,
-            )
+            client.name: _deficits(client)
             for tenant in self.tenants.known()
             for client in tenant.children.known()
             if client.waiting
@@ -246,6 +263,46 @@ class Dlpm(ReplicaPolicy):
             or client.seed
             or tenant.seed
         }
+
+    def news(self) -> Mapping[str, ClientDeficits]:
+        """Only what requests, charges and refills changed is looked at."""
+        forgotten = dict(self.tenants.forgotten)
+        self.tenants.forgotten.clear()
+        if self._changed is None:
+            self.tenants.refilled.clear()
+            self._changed = {}
+            return self.clients()
+        self._note_refills()
+        changed, self._changed = self._changed | dict.fromkeys(self._running.values()), {}
+        tenants = [account for account in changed if account.level is self.tenants]
+        for tenant in tenants:
+            del changed[tenant]
+        seen = {client.path[0] for client in changed}
+        for tenant in tenants:
+            if tenant not in seen:  # any client of it tells its deficit
+                changed |= dict.fromkeys(islice(tenant.children.known(), 1))
+        news = {client.name: _deficits(client) for client in changed}
+        return news | {name: self._deficits_of(name, tenant) for name, tenant in forgotten.items()}
+
+    def _deficits_of(self, client: str, tenant: str) -> ClientDeficits:
+        of = self.tenants.find(tenant)
+        found = of.children.find(client) if of is not None else None
+        if found is not None:
+            return _deficits(found)
+        return ClientDeficits(0.0, of.deficit if of else 0.0, 0, 0.0, of.seed if of else 0.0)
+
+    def _note(self, account: Account) -> None:
+        if self._changed is not None:
+            self._changed[account] = None
+        else:
+            self.tenants.forgotten.clear()
+
+    def _note_refills(self) -> None:
+        refilled = dict(self.tenants.refilled)
+        self.tenants.refilled.clear()
+        for level, since in refilled.items():
+            for account in level.raised(since):
+                self._note(account)
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
@@ -324,6 +381,7 @@ class Dlpm(ReplicaPolicy):
 
     def change_quantum(self, quantum: float) -> None:
         """Later refills give `quantum` per weight. The bounds hold with the largest quantum in force meanwhile."""
+        self._note_refills()  # afterwards no account shows which ones it got
         for level in self._levels():
             level.change_quantum(quantum)
 
@@ -369,6 +427,7 @@ class Dlpm(ReplicaPolicy):
         if not queue:
             self._drop(queue)
         self._running[request] = client = queue.client
+        self._note(client)
         cost = self._input_cost(request)
         self._service += cost
         for node in client.path:
