@@ -100,7 +100,7 @@ class Engine:
         for one in self.running:
             self.accounts.settle(one)
         try:
-            from evenkeel_contract.reportbook import News  # noqa: PLC0415 an older commit has none
+            from evenkeel_contract.reportbook import News
         except ImportError:
             states, quantum = self.policy.clients(), self.policy.quantum
             self.book.update(self.accounts.copy(), states, quantum)  # type: ignore[attr-defined]

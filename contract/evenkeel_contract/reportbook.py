@@ -197,7 +197,9 @@ class ReportBook:
             report.deficit, report.seed, report.waiting = of.deficit, of.seed, of.waiting
         else:
             report.deficit, report.seed, report.waiting = 0.0, 0.0, 0
-        report.tenant_deficit, report.tenant_seed = self._tenants.get(_tenant_of(client), (0.0, 0.0))
+        report.tenant_deficit, report.tenant_seed = self._tenants.get(
+            _tenant_of(client), (0.0, 0.0)
+        )
         if report == known:
             return
         self._sequence += 1

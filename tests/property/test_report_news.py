@@ -95,9 +95,7 @@ class Engine:
 
 
 def rows(book: ReportBook) -> dict[str, ClientReport]:
-    return {
-        row.client: row for row in book.answer(ReportRequest(REPORT_VERSION, "one", 0)).clients
-    }
+    return {row.client: row for row in book.answer(ReportRequest(REPORT_VERSION, "one", 0)).clients}
 
 
 @examples(150)

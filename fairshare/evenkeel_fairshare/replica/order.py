@@ -62,6 +62,7 @@ ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
 )
 """Name in the API → order. The enum `RequestOrder` of the contract offers the names to a FairInferenceService."""
 
+
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 

@@ -78,14 +78,15 @@ class Rounds:
     """One level. `offer` and `after` are the conversation of a pass; `changed`, `ask_again` and `left` are for in between."""
 
     __slots__ = (
-        "_answer", "_depth", "_items", "_later", "_level", "_numbers", "_offers", "_pass", "_pauses", "_proposals", "_queues", "_ready",
-        "_refills", "_refused", "_warming_up",
+        "_answer", "_depth", "_heavy_yield", "_is_lowest", "_items", "_later", "_level", "_numbers", "_offers", "_pass", "_pauses",
+        "_proposals", "_queues", "_ready", "_refills", "_refused", "_warming_up",
     )  # fmt: skip
 
     def __init__(self, level: DeficitLevel, queues: Mapping[Account, Queue]) -> None:
         """`queues`: of the members that have requests waiting."""
         self._level = level
         self._depth = level.depth
+        self._is_lowest = level.depth > 0
         self._queues = queues
         self._pass = 0
         self._proposals: Iterator[Entry | None] = iter(())
@@ -96,6 +97,8 @@ class Rounds:
         """Whether `_proposals` yields None next: it takes the answer only."""
         self._refused: dict[Account, None] = {}
         """Members of which the current pass refused a request."""
+        self._heavy_yield = False
+        """Whether the current pass answered `LATER` to a light member."""
         self._warming_up = level.warming_up
         """Whether refills were deferred in the last pass."""
         self._refills = level.refills
@@ -158,6 +161,7 @@ class Rounds:
         level = self._level
         self._pass = number
         self._proposals = self._propose()
+        self._heavy_yield = False
         for member in self._refused:
             if (queue := self._queues.get(member)) is not None:
                 queue.begin()
@@ -175,63 +179,60 @@ class Rounds:
         self._warming_up, self._refills = level.warming_up, level.refills
 
     def _propose(self) -> Iterator[Entry | None]:
-        """The entries of a pass: of light members first, the best first.
+        """The entries of a pass."""
+        while (line := self._line()) is not None:
+            entry = line[0]
+            member = entry[3].path[self._depth]
+            if not self._is_lowest:
+                self._queues[member].propose(self._pass)
+            yield entry
+            if self._offers.get(member) is entry:  # otherwise that was its last request
+                self._take(member, line, is_light=line is self._ready.light)
+            if self._pauses:
+                self._pauses = False
+                yield None
+
+    def _line(self) -> list[Entry] | None:
+        """The heap with the next entry: of light members first, the best first.
 
         Otherwise light members would wait until heavy ones with longer matches have used up their refill, and the next one
         too. While a light member's request is answered `LATER`, heavy members yield: the pass ends, and the next one finds room for that
         request. If no member is eligible there is a refill.
         """
-        level, number, offers, queues = self._level, self._pass, self._offers, self._queues
-        is_lowest, heavy_yield = self._depth > 0, False
         while True:
-            ready, horizon = self._ready, level.horizon
+            ready, horizon = self._ready, self._level.horizon
             if ready.unasked:
                 self._ask(ready)
-            light = ready.light
-            if light and self._is_due(light, horizon):
-                line = light
-            elif ready.heavy and self._is_due(ready.heavy, horizon):
-                if heavy_yield:
-                    return
-                line = ready.heavy
-            elif self._refill():
-                continue
-            else:
-                return
-            is_light = line is light
-            while line:  # the entries of this heap
-                entry = line[0]
-                member = entry[3].path[self._depth]
-                if offers.get(member) is not entry or member.positive_from > horizon:
-                    break
-                if not is_lowest:
-                    queues[member].propose(number)
-                yield entry
-                answer, best = self._answer, None
-                if offers.get(member) is entry:  # otherwise that was its last request
-                    if answer.refused:
-                        heavy_yield |= is_light and not answer.held
-                        self._refused[member] = None
-                    goes_on = member.waiting > member.refused
-                    is_eligible = member.positive_from <= horizon
-                    if goes_on and (is_eligible or is_lowest):
-                        best = queues[member].after(number, answer)
-                    elif not is_lowest:
-                        queues[member].told(number, answer)
-                    if (
-                        best is not None
-                        and is_eligible
-                        and is_light == (member.was_light or member.positive_from < level.refills)
-                    ):
-                        offers[member] = best = (best[0], best[1], best[2], best[3])
-                        heapreplace(line, best)
-                    elif best is not None or (goes_on and not is_eligible):
-                        self._place(member, best)
-                    else:
-                        del offers[member]
-                if self._pauses:
-                    self._pauses = False
-                    yield None
+            if ready.light and self._is_due(ready.light, horizon):
+                return ready.light
+            if ready.heavy and self._is_due(ready.heavy, horizon):
+                return None if self._heavy_yield else ready.heavy
+            if not self._refill():
+                return None
+
+    def _take(self, member: Account, line: list[Entry], *, is_light: bool) -> None:
+        """The answer to the first entry of a heap: the member's next entry, in the round that it is in now."""
+        level, answer, best = self._level, self._answer, None
+        if answer.refused:
+            self._heavy_yield |= is_light and not answer.held
+            self._refused[member] = None
+        goes_on = member.waiting > member.refused
+        is_eligible = member.positive_from <= level.horizon
+        if goes_on and (is_eligible or self._is_lowest):
+            best = self._queues[member].after(self._pass, answer)
+        elif not self._is_lowest:
+            self._queues[member].told(self._pass, answer)
+        if best is None and (is_eligible or not goes_on):
+            del self._offers[member]
+        elif (
+            best is not None
+            and is_eligible
+            and is_light == (member.was_light or member.positive_from < level.refills)
+        ):
+            self._offers[member] = best = (best[0], best[1], best[2], best[3])
+            heapreplace(line, best)
+        else:
+            self._place(member, best)
 
     def _place(self, member: Account, entry: Entry | None) -> None:
         level = self._level
@@ -282,7 +283,9 @@ class Rounds:
         needed = nearest
         if self._refused:
             refused = [member for member in self._refused if member in self._queues]
-            needed = min([nearest, *(one.positive_from for one in refused if one.refused > one.held)])
+            needed = min(
+                [nearest, *(one.positive_from for one in refused if one.refused > one.held)]
+            )
             horizon = level.horizon
             if needed > horizon + HELD_REFILLS and any(
                 one.held and one.positive_from <= horizon for one in refused

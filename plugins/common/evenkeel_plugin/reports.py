@@ -26,7 +26,6 @@ from evenkeel_contract.reportsport import (
 logger = logging.getLogger(__name__)
 
 
-
 class ReportServer:
     """Answers routers until the process ends."""
 
