@@ -238,6 +238,11 @@ test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform 
 test-sglang-core: env sglang  ## The tests with SGLang for every change (about 10 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
 
+.PHONY: newest-engines
+newest-engines: env sglang vllm  ## Try the plug-ins with the newest SGLang and vLLM of the package index (400 MB of downloads, 20 minutes), and note it in docs/reference/compatibility.md
+	$(BIN)/python -m tests.sglang.versions --newest --tests
+	$(BIN)/python -m tests.vllm.versions --newest --tests
+
 # What a GPU machine without network lacks (bench/gpu/README.md).
 .gpu/site.tar.xz: bench/gpu/bundle.py plugins/sglang/cpu/requirements.txt plugins/sglang/cpu/engine.txt | env sglang
 	$(BIN)/python -m bench.gpu.bundle --out .gpu

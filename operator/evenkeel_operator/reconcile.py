@@ -97,7 +97,7 @@ class ServicePass:
         self._rotation = Rotation(
             given.client, given.store, routers=given.routers, clock=given.clock
         )
-        self._reports = Reports(self._rotation.ask)
+        self._reports = Reports(self._rotation.ask, given.monotonic_s)
         self._reporter = Reporter(given.store, given.observer, given.applier, clock=given.clock)
         self._failures = Failures(self._reporter)
         self._listed_s: dict[Key, float] = {}

@@ -58,6 +58,7 @@ TENANTS_NOT_SHARED: Final = (
 )
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+CLIENT_KEYS_MISSING: Final = "ClientKeysMissing"  # requests reach an engine without a client key
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object
 RIGHT_MISSING: Final = "RightMissing"  # the operator lacks a right that the message names

@@ -241,6 +241,9 @@ class Reports:
             counted=counted,
             quantum=report.quantum,
         )
+        self._replicas.unnamed[name].take(
+            report.incarnation, requests=report.requests, unnamed=report.unnamed, now_s=now_s
+        )
         if report.policy == SEEDED_POLICY:
             self._service_ledger.replica_has_quantum(report.quantum)
         if counted:
