@@ -158,9 +158,10 @@ class ClientTotals(msgspec.Struct, eq=False):
 
     def ended(self, duration_s: float, ttft_s: float | None) -> None:
         """A request that was served ended; `ttft_s` is None if its client received no token."""
-        self.distributions.duration_s.observe(duration_s)
+        distributions = self.distributions
+        distributions.duration_s.observe(duration_s)
         if ttft_s is not None:
-            self.distributions.ttft_s.observe(ttft_s)
+            distributions.ttft_s.observe(ttft_s)
             self.answers += 1
             self.ttft_s += ttft_s
 
@@ -327,15 +328,17 @@ class DemandMeter:
     def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
         self._clients: dict[str, _Requested] = {}
+        """In the order of their last requests."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def arrived(self, client: str, now_s: float, sequences: int = 1) -> None:
         """A new request, not a retry."""
-        known = self._clients.get(client)
+        known = self._clients.pop(client, None)
         if known is None:
-            known = self._clients[client] = _Requested(since_s=now_s)
+            known = _Requested(since_s=now_s)
+        self._clients[client] = known
         self._decay(known, now_s)
         known.arrivals += sequences
         known.last_s = now_s
@@ -348,19 +351,24 @@ class DemandMeter:
             known.finished += sequences
 
     def rates(self, now_s: float) -> dict[str, float]:
-        """Weighted tokens per second by client, without those that stopped.
+        """Weighted tokens per second by client, without those that stopped. Only clients with a recent request are looked at.
 
         The mean cost of its requests is kept longer: seven windows after a single request, twice as long after a thousand.
         """
         rates = {}
-        for client, known in list(self._clients.items()):
-            self._decay(known, now_s)
-            if known.arrivals < 1e-3:
-                del self._clients[client]
+        for client in reversed(self._clients):
+            known = self._clients[client]
             if now_s - known.last_s >= SILENT_WINDOWS * self._window_s:
-                continue
+                break
+            self._decay(known, now_s)
             mean = known.cost / known.finished if known.finished > 0.01 else FIRST_COST
             rates[client] = known.arrivals / self._window_s * mean
+        while self._clients:
+            client, known = next(iter(self._clients.items()))
+            self._decay(known, now_s)
+            if known.arrivals >= 1e-3:
+                break
+            del self._clients[client]
         return rates
 
     def _decay(self, known: _Requested, now_s: float) -> None:

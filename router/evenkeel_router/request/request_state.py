@@ -198,7 +198,8 @@ class RequestState(msgspec.Struct, eq=False):
         if self.removed:
             removed = (REMOVED_HEADER, shown(self.removed))
             return ((REQUEST_ID_HEADER, self.request_id), *self.cors, removed)
-        return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
+        own = (REQUEST_ID_HEADER, self.request_id)
+        return (own, *self.cors) if self.cors else (own,)
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""

@@ -116,6 +116,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         running=int(sum(account.running.values())) if account is not None else 0,
         report_age_s=now_s - seen.received_s if seen is not None else None,
         inactive_reason=seen.inactive if seen is not None else "",
+        unnamed_share=rooms.replicas.unnamed[member.name].share,
         kv_state=follower.sync_state.value if follower is not None else "",
         kv_reason=follower.reason if follower is not None else _why_not_followed(rooms, member),
         kv_sequence=follower.sequence if follower is not None else 0,
