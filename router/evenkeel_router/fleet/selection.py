@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -31,8 +30,8 @@ from evenkeel_router.fleet.long_prompts import (
     at_once,
     keep,
 )
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
-from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
 """Key of `Fleet.avoided` for every client."""
@@ -41,41 +40,6 @@ SPARE_SLOTS: Final = 8
 
 
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One known replica."""
-
-    name: str
-    slot: int | None = None  # of the replica's process; None: the process is not there
-    routable: bool = False
-    unschedulable: str = ""
-    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
-    lives: int = 0  # times that the replica joined
-    loads: bool = False  # its process answers, and has not been ready yet
-    context_tokens: int = 0
-    """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
-    standing: Standing = field(default_factory=Standing)
-    """What the outcomes of requests show of the replica's process; `health` replaces it."""
-
-    @property
-    def joined(self) -> bool:
-        """Whether the replica's process is there."""
-        return self.slot is not None
-
-    @property
-    def suspect(self) -> bool:
-        """Whether the replica gets probes only."""
-        return self.standing.allowed == 0
-
-
-def _why_not(member: Member) -> str:
-    """Why a replica takes no request, in a word."""
-    if not member.joined:
-        return "loading" if member.loads else "unreachable"
-    held = "suspect" if member.suspect else "not ready"
-    return "unschedulable" if member.unschedulable else held
 
 
 class MatchedRequest(msgspec.Struct, frozen=True):
@@ -185,7 +149,7 @@ class Fleet:
         """Why no replica can take a request, for people."""
         if not (members := self._members.values()):
             return "the service has no replicas"
-        found = Counter(map(_why_not, members))
+        found = Counter(map(Member.why_not, members))
         kinds = ("unreachable", "loading", "unschedulable", "suspect", "not ready")
         words = ", ".join(f"{found[what]} {what}" for what in kinds if found[what])
         return f"0 of {len(members)} replicas can take requests: {words}"
