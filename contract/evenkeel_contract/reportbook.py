@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ClientDeficits, ReplicaPolicy, Request
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
 
 MAX_CLIENTS: Final = 65_536
@@ -152,6 +153,7 @@ class ReportBook:
         self._max_clients = max_clients
         self._sequence = 0
         self._quantum = 0.0
+        self._requests = self._unnamed = 0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
         """Client → number of its last change, and its row, oldest change first."""
         self._stateful: set[str] = set()
@@ -170,6 +172,11 @@ class ReportBook:
         """Take totals, states and Q^u; every client with a change gets the next sequence number. Totals that are not here did not
         change. `complete`: states that are not here are gone; otherwise they did not change."""
         self._quantum = quantum
+        for client, row in totals.items():
+            _, known = self._latest.get(client, (0, None))
+            more = row.requests - (0 if known is None else known.requests)
+            self._requests += more
+            self._unnamed += more * (client == UNKNOWN.identity)
         for client, state in states.items():
             self._tenants[_tenant_of(client)] = state.tenant_deficit, state.tenant_seed
         gone = self._stateful.difference(states) if complete else ()
@@ -241,6 +248,8 @@ class ReportBook:
             clients=tuple(report for _, report in news),
             quantum=self._quantum,
             inactive=self._inactive,
+            requests=self._requests,
+            unnamed=self._unnamed,
         )
 
 

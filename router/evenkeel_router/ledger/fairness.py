@@ -26,7 +26,7 @@ from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
-from evenkeel_fairshare.window import Moment, Window
+from evenkeel_fairshare.window import Moment, Taken, Window
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.accounting import replica_of
@@ -65,10 +65,12 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     clients: Mapping[str, MemberFigures] = {}
     """Identity → figures; clients without an entry share the entry `other_clients` of their tenant."""
     tenants: Mapping[str, MemberFigures] = {}
+    given: float = 0.0
+    """Service of the whole fleet in the window, weighted tokens."""
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
-    took: Mapping[str, float] = {}
-    """Service over owed service of each client that was given more than it was owed, the largest surplus first."""
+    took: Mapping[str, Taken] = {}
+    """Clients that were given more than they were owed, the largest surplus first."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
     Latency objectives exclude them."""
@@ -305,6 +307,7 @@ class Fairness:
             backlogged=len(waiting),
             idle_s=shares.idle_s,
             idle_total_s=self._idle_total_s,
+            given=self._total - self._window.moments[0].total,
             given_over_owed=ratios,
             took=shares.took,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest, unserved
 from evenkeel_fairshare.replica.contract import ClientDeficits
@@ -57,6 +58,18 @@ def test_all_rows_of_an_answer_have_the_newest_deficit_of_their_tenant() -> None
     for client, of_tenant in (("s/a", 50.0), ("s/b", -100.0)):
         reports.update({}, {client: ClientDeficits(0.0, of_tenant, 1)}, complete=False)
     assert {one.tenant_deficit for one in reports.answer(ask()).clients} == {-100.0}
+
+
+def test_a_report_counts_all_requests_and_those_without_a_client_key() -> None:
+    reports = book()
+    before = reports.answer(ask())
+    assert (before.requests, before.unnamed) == (0, 0)
+    rows = {"a": structs.replace(unserved("a"), requests=7)}
+    reports.update(rows, {})
+    unknown = {UNKNOWN.identity: structs.replace(unserved(UNKNOWN.identity), requests=2)}
+    reports.update(rows | unknown, {})
+    after = reports.answer(ask(2))
+    assert (after.requests, after.unnamed) == (9, 2)
 
 
 def test_only_what_changed_since_is_told() -> None:
