@@ -205,12 +205,8 @@ class Ledger(CountedService):
 
     def requesting(self, routers: Collection[str]) -> set[str]:
         """The clients with a requested rate at one of `routers`."""
-        return {
-            client
-            for router, demand in self._demand.items()
-            if router in routers
-            for client in demand.current()
-        }
+        parts = (demand.current() for of, demand in self._demand.items() if of in routers)
+        return set().union(*parts)
 
     def closing(self, incarnation: str) -> Closing:
         """Balances of an ended incarnation; computed again only after a change."""
