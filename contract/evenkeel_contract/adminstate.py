@@ -95,7 +95,8 @@ class TenantState(Service, frozen=True, kw_only=True):
 
     namespace: str
     name: str
-    weight: int = 1
+    weight: float = 1
+    """Among several cells (R21), that in this cell."""
     qoe: float = 0.0
     """Sum of the QoE (0 to 1) of `qoe_streams` streams since the router started; 0 without `router.qoe` in the spec."""
     qoe_streams: int = 0
@@ -126,6 +127,8 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     url: str
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
+    loads: bool = False
+    """Whether its process answers, and has not been ready yet."""
     routable: bool = False
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
@@ -172,7 +175,9 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     idle_total_s: float = 0.0
     """Seconds with such a replica since the router started."""
     verdict: str = ""
-    """Whether each client was given what it was owed while it waited; if not, who lost and who took. Empty from older routers."""
+    """Whether anybody is served, is held up, and gets what it is owed; if not, who lost and who took. Empty from older routers."""
+    level: str = ""
+    """The level of the verdict (`evenkeel_fairshare.verdict.Level`)."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

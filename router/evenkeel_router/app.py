@@ -17,6 +17,7 @@ from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientSession, web
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.identity import network_of
@@ -27,6 +28,7 @@ from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
@@ -41,7 +43,8 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog, RequestTracer
+from evenkeel_router.request.request_log import RequestLog
+from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -79,6 +82,7 @@ class Router:
         self.tokenising = tokenising
         self.discovery = discovery
         self.large_bodies = LargeBodies()
+        self.federation: Federation  # once it runs
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -87,7 +91,17 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients send requests."""
-        return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
+        host = self.rooms.settings.config.listen.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.traffic_port}"
+
+    @property
+    def configured(self) -> RouterConfig:
+        """The last configuration that was applied, without the weights of this cell."""
+        return self.federation.configured
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration, with the weights of this cell (R21)."""
+        self.rooms.apply(self.federation.take(config))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -132,13 +146,14 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        parts = (log, recorder, discovery, peers, limits, tokenising, console)
+        federation = router.federation = Federation(
+            config, rooms.service_ledger, session, apply=rooms.apply
+        )
+        parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
         works = [part.run() for part in parts]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
-            works.append(
-                _watch_config(rooms, discovery, source, tokenising=tokenising, tracing=tracing)
-            )
+            works.append(_watch_config(router, source, tokenising=tokenising, tracing=tracing))
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
@@ -151,6 +166,7 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            federation=federation,
             large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
@@ -242,6 +258,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    federation: Federation,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
@@ -270,6 +287,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
+        federation=federation,
         large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,
@@ -335,7 +353,7 @@ async def _serve_traffic(
         holder_of=lambda peer: of_new(intake.directory, peer),
     )
     sockets = await asyncio.get_running_loop().create_server(
-        server, listen.host, listen.traffic_port, backlog=BACKLOG
+        server, addresses(listen.host), listen.traffic_port, backlog=BACKLOG
     )
     for listening in sockets.sockets:
         watch_peer(listening.fileno())  # connections inherit it
@@ -356,7 +374,7 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     assert runner.server is not None
     shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
     bounded = SidePort(runner.server, shares, network_of=network_of)
-    sockets = await asyncio.get_running_loop().create_server(bounded, host, port)
+    sockets = await asyncio.get_running_loop().create_server(bounded, addresses(host), port)
     stack.callback(sockets.close)
     for listening in sockets.sockets:
         watch_peer(listening.fileno())
@@ -393,13 +411,9 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms,
-    discovery: Discovery,
-    source: ConfigSource,
-    *,
-    tokenising: Tokenisation,
-    tracing: Tracing,
+    router: Router, source: ConfigSource, *, tokenising: Tokenisation, tracing: Tracing
 ) -> None:
+    rooms, discovery = router.rooms, router.discovery
     settings = rooms.settings
 
     def apply(config: RouterConfig) -> None:
@@ -407,7 +421,7 @@ async def _watch_config(
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        rooms.apply(config)
+        router.apply(config)
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)

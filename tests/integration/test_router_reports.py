@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.verdict import RunRecord, judge
 from evenkeel_router.app import running
 from evenkeel_router.fleet import unnamed
 from evenkeel_router.telemetry.snapshot import router_state
@@ -41,7 +42,7 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             assert seen["r0"].sequence == 6
 
             now_s = asyncio.get_running_loop().time()
-            state = decode_state(result_of(router_state(router.rooms, now_s)))
+            state = decode_state(result_of(router_state(router.rooms, now_s, judge(RunRecord()))))
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)

@@ -51,7 +51,9 @@ def reports_socket(
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
-        socket.connect(replica.reports or "")
+        address = replica.reports or ""
+        socket.setsockopt(zmq.IPV6, "[" in address)
+        socket.connect(address)
         yield socket
 
 
