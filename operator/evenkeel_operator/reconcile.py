@@ -1,6 +1,6 @@
 """The pass over one FairInferenceService. It is level-triggered: it compares observed and desired state, never events.
 
-    observe → spec in use, dry run → scaling → desired → rotation → plan, apply → what routers report → status
+    revoke → observe → spec in use, dry run → scaling → desired → rotation → plan, apply → what routers report → status
 
 A pass may stop anywhere and run again. A pass over an unchanged service reads from memory and writes nothing.
 """
@@ -39,14 +39,16 @@ from evenkeel_operator.core.records import (
     read_credentials,
     recovered,
 )
+from evenkeel_operator.core.sharding import Planner
 from evenkeel_operator.core.scaling import decide, foreign_scalers
 from evenkeel_operator.core.status import Findings
-from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
+from evenkeel_operator.core.tenants import lacks_label
 from evenkeel_operator.core.workload import all_use_key
 from evenkeel_operator.desired import Inputs, desired
 from evenkeel_operator.pass_state import PassState
 from evenkeel_operator.reported import Reports
 from evenkeel_operator.reporting import Failures, Reporter
+from evenkeel_operator.revocation import Revocation
 from evenkeel_operator.rotation import Rotation
 
 # No watch reports why pods are not ready, so they are listed: first after this time, then each time the duration of
@@ -101,6 +103,8 @@ class ServicePass:
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
+        self._planners: dict[Key, Planner] = {}
+        self._revocation = Revocation(given.store, given.observer, given.applier)
 
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
@@ -111,33 +115,36 @@ class ServicePass:
         if key.namespace in given.store.terminating:
             self._forget(key)
             return None
-        # 1. Observe: the service, its objects, its tenants, their keys.
+        # 1. Revoke: routers lose what they must not accept, whatever fails later.
+        notes = await self._revocation.attend(key)
+
+        # 2. Observe: the service, its objects, its tenants, their keys.
         seen = await given.observer.service(key, relist=self._is_listing_due(key))
         if seen is None or seen.is_leaving:
             self._forget(key)
             return None if seen is None else RESYNC_S
 
-        # 2. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
-        state = await self._choose(seen)
+        # 3. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
+        state = (await self._choose(seen)).with_notes(notes)
 
-        # 3. Scaling: the number of engines.
+        # 4. Scaling: the number of engines.
         state = await given.autoscaler.attend(
             state, activation=given.activations.wanted(key), cordoned=given.store.cordoned
         )
 
-        # 4. Desired: all objects, generated keys included.
+        # 5. Desired: all objects, generated keys included.
         state = await self._build(state)
 
-        # 5. Rotation: open gates of new replicas, choose scale-down candidates.
+        # 6. Rotation: open gates of new replicas, choose scale-down candidates.
         state = await self._rotation.attend(state)
 
-        # 6. Plan and apply: writes nothing if nothing differs.
+        # 7. Plan and apply: writes nothing if nothing differs.
         state = await self._apply(state)
 
-        # 7. Ask routers what engines and stores do.
+        # 8. Ask routers what engines and stores do.
         state = await self._reports.look(state)
 
-        # 8. Status, and events for what changed.
+        # 9. Status, and events for what changed.
         found = await self._reporter.report(state)
         self._follow(state, found)
         return min((self._rest_s(key, found), *state.due_s))
@@ -190,16 +197,15 @@ class ServicePass:
         if service is None or accepted is None:
             return state
         seen = state.seen
-        roster = make_roster(seen.tenants, seen.secrets, known=accepted_keys(seen.router_config))
         built = desired(
             Inputs(
                 service=service,
                 uid=seen.uid,
                 accepted=accepted,
                 credentials=await self._credentials(seen),
-                tenants=seen.tenants,
-                roster=roster,
-                config_before=seen.router_config,
+                roster=seen.roster,
+                live=seen.live,
+                planner=self._planners.setdefault(seen.key, Planner()),
                 host_taken=self._host_taken(seen, service),
                 redis_url=await self._deps.observer.redis_url(service),
                 external_key=await self._deps.observer.external_key(service),
@@ -223,7 +229,7 @@ class ServicePass:
         if stored is None:
             # The cache may be stale: generate new keys only if the API server has none either.
             live = await self._deps.client.get("Secret", key.namespace, credentials_name(key.name))
-            stored = read_credentials(live) or recovered(seen.router_config, rotation=rotation)
+            stored = read_credentials(live) or recovered(seen.live.core, rotation=rotation)
         in_use = stored is not None and not all_use_key(seen.engines, stored.current.id)
         return next_credentials(
             stored, rotation=rotation, old_keys_are_in_use=in_use, fresh=self._deps.fresh
@@ -232,7 +238,9 @@ class ServicePass:
     async def _apply(self, state: PassState) -> PassState:
         result = ApplyResult()
         if state.desired is not None:
-            result = await self._deps.applier.carry_out(state.seen, state.desired.manifests)
+            built = state.desired
+            self._deps.observer.laid_out(state.key, built.layout)
+            result = await self._deps.applier.carry_out(state.seen, built.manifests, built.layout)
         result.notes += await scale_external(self._deps.client, state)
         return state.with_applied(result)
 
@@ -269,6 +277,8 @@ class ServicePass:
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
         self._dry_runs.pop(key, None)
+        self._planners.pop(key, None)
+        self._revocation.forget(key)
 
 
 def _state(seen: Observed, chosen: SpecDecision) -> PassState:

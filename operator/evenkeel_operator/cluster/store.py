@@ -13,7 +13,8 @@ from typing import Any, Final, Generic, TypeVar
 from evenkeel_contract.names import SERVICE_LABEL
 
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
-from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of, without_bulk
+from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
 
@@ -27,6 +28,7 @@ class ObjectTable(Generic[_Id]):
         self._id_of = id_of
         self._items: dict[_Id, Object] = {}
         self._meanwhile: list[tuple[bool, Object]] | None = None
+        self._changed: set[_Id] = set()
         self.is_listed = False
 
     @property
@@ -34,13 +36,29 @@ class ObjectTable(Generic[_Id]):
         """The known objects; complete once `is_listed`."""
         return dict(self._items)
 
+    def get(self, id_: _Id) -> Object | None:
+        """One known object."""
+        return self._items.get(id_)
+
+    def take_changed(self) -> frozenset[_Id]:
+        """Ids of objects that came, changed or went since the last call."""
+        changed = frozenset(self._changed)
+        self._changed.clear()
+        return changed
+
     def begin(self) -> None:
         """A list was requested."""
         self._meanwhile = []
 
     def finish(self, listed: Iterable[Object]) -> None:
         """The list has arrived."""
-        self._items = {self._id_of(item): slim(item) for item in listed}
+        before, self._items = self._items, {self._id_of(item): slim(item) for item in listed}
+        self._changed |= before.keys() ^ self._items.keys()
+        self._changed |= {
+            id_
+            for id_, item in self._items.items()
+            if id_ in before and version_of(before[id_]) != version_of(item)
+        }
         for gone, item in self._meanwhile or ():
             self._put(item, gone=gone)
         self._meanwhile = None
@@ -59,7 +77,8 @@ class ObjectTable(Generic[_Id]):
 
     def drop(self, id_: _Id) -> None:
         """The operator deleted the object."""
-        self._items.pop(id_, None)
+        if self._items.pop(id_, None) is not None:
+            self._changed.add(id_)
 
     def _put(self, item: Object, *, gone: bool) -> bool:
         id_ = self._id_of(item)
@@ -67,18 +86,19 @@ class ObjectTable(Generic[_Id]):
         if gone:
             # A newer object of the same name stays.
             if known is not None and version_of(known) <= version_of(item):
-                del self._items[id_]
+                self.drop(id_)
             return True
         if known is not None and version_of(known) >= version_of(item):
             return False  # the event of an own write, or an old event
         self._items[id_] = slim(item)
+        self._changed.add(id_)
         return True
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it and are never read."""
+    """The object without managed fields, which are half of it and are never read, and without tenants of Secrets."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}
+    return {**without_bulk(item), "metadata": metadata}
 
 
 def version_of(item: Object) -> int:
@@ -116,6 +136,8 @@ class Hashes:
     version: int
     secret: NamedSecret | None
     """The Secret as it was read; None: there is no such Secret."""
+    stale: bool = False
+    """It changed since: an event has only the metadata of a Secret."""
 
 
 class Store:
@@ -126,6 +148,11 @@ class Store:
         self._children: dict[Key, ObjectTable[Ref]] = {}
         self._endpoints: dict[Key, ObjectTable[str]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
+        self._rosters: dict[str, Roster] = {}
+        self._touched: dict[str, set[str]] = {}
+        """Namespace → Secrets that were read or changed since the roster learnt them."""
+        self._stale: dict[Key, set[Ref]] = {}
+        """Service → its Secrets of which an event had only the metadata."""
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
@@ -150,6 +177,22 @@ class Store:
         """The EndpointSlices of a service's external engines, by name."""
         return self._endpoints.setdefault(key, ObjectTable(_name_of))
 
+    def roster(self, namespace: str) -> Roster:
+        """The tenants of a namespace, as of the last `Observer.roster`."""
+        return self._rosters.setdefault(namespace, Roster())
+
+    def take_touched(self, namespace: str) -> frozenset[str]:
+        """Named Secrets of a namespace that were read or changed since the last call."""
+        return frozenset(self._touched.pop(namespace, ()))
+
+    def _touch(self, where: tuple[str, str], hashes: Hashes) -> None:
+        self._hashes[where] = hashes
+        self._touched.setdefault(where[0], set()).add(where[1])
+
+    def take_stale(self, key: Key) -> frozenset[Ref]:
+        """The Secrets of a service that changed, and have to be read."""
+        return frozenset(self._stale.pop(key, ()))
+
     def forget_endpoints(self, key: Key) -> None:
         """Forget the listed EndpointSlices of a service: they are to be listed again."""
         self._endpoints.pop(key, None)
@@ -157,6 +200,10 @@ class Store:
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
         return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
+
+    def services(self, namespace: str) -> frozenset[Key]:
+        """The services of a namespace."""
+        return self.keys(SERVICE, namespace)
 
     def keys_anywhere(self, *kinds: str) -> frozenset[Key]:
         """The resources of these kinds in all namespaces."""
@@ -174,13 +221,14 @@ class Store:
         self._children.pop(key, None)
         self._endpoints.pop(key, None)
         self._pods.pop(key, None)
+        self._stale.pop(key, None)
 
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Hashes of the entries of a Secret; None before `expect_secret`."""
+        """Hashes of the entries of a Secret; None if it was not read since its last change."""
         found = self._hashes.get((namespace, name))
-        return None if found is None or found.version < 0 else found
+        return None if found is None or found.version < 0 or found.stale else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
         """Call before the Secret is read: its events count from now on. Pass the result to `remember_secret`."""
@@ -189,11 +237,12 @@ class Store:
     def remember_secret(
         self, namespace: str, name: str, item: Object | None, *, asked: int
     ) -> None:
-        """Store the result of a read, unless an event arrived in the meantime."""
-        if self._hashes[namespace, name].version == asked:
+        """Store the result of a read, unless an event of a newer version arrived in the meantime."""
+        known = self._hashes[namespace, name]
+        if known.version == asked or (item is not None and version_of(item) >= known.version):
             secret = None if item is None else read_secret(item)
             version = max(asked, 0) if item is None else version_of(item)
-            self._hashes[namespace, name] = Hashes(version, secret)
+            self._touch((namespace, name), Hashes(version, secret))
 
     def secrets(self) -> frozenset[tuple[str, str]]:
         """Namespace and name of every Secret that a resource names."""
@@ -237,10 +286,9 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        found = self._see_child(namespace, {**item, "kind": kind}, gone=gone)
         if kind == "Secret":
-            found |= self._see_secret(namespace, item, gone=gone)
-        return frozenset(found)
+            return frozenset(self._see_secret(namespace, {**item, "kind": kind}, gone=gone))
+        return frozenset(self._see_child(namespace, {**item, "kind": kind}, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
@@ -300,12 +348,19 @@ class Store:
             freed = bool(held) and held != hosts_held(item)
             if known is not None and _intent(known) == _intent(item) and not freed:
                 return frozenset({own})
+        if kind == TENANT:
+            # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
+            return frozenset({own}) | (self.services(namespace) if self._has_listed(kind, namespace) else frozenset())
         versions = [one for one in (known, item) if one is not None]
-        rivals = self._rivals(versions, held or frozenset()) if kind == SERVICE else frozenset()
-        # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
-        # key, the change of one may resolve the conflict.
-        others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
-        return frozenset({own, *others, *rivals, *self.keys(TENANT, namespace)})
+        rivals = self._rivals(versions, held or frozenset())
+        same = known is not None and not gone and _selector(known) == _selector(item)
+        listed = self._has_listed(kind, namespace)
+        tenants = frozenset() if same or not listed else self.keys(TENANT, namespace)
+        return frozenset({own, *rivals, *tenants})
+
+    def _has_listed(self, kind: str, namespace: str) -> bool:
+        """Whether a pass has used the list of a kind. Before, an event concerns no other resource."""
+        return self.named(kind, namespace).is_listed
 
     def _rivals(self, versions: Iterable[Object], held: frozenset[str]) -> frozenset[Key]:
         """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
@@ -325,17 +380,32 @@ class Store:
         return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
-        """Events of all Secrets arrive here; only those that a resource names are kept."""
+        """Events of all Secrets arrive here, with their metadata; only those that a resource names or has are kept."""
+        found = self._see_named(namespace, item, gone=gone)
+        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+        for key in (Key(SERVICE, namespace, str(name)) for name in named):
+            table, ref = self.children(key), ref_of(item)
+            known = table.get(ref)
+            if gone:
+                if table.see(item, gone=True)[0]:
+                    found.add(key)
+            elif table.is_listed and (known is None or version_of(known) < version_of(item)):
+                self._stale.setdefault(key, set()).add(ref)
+                found.add(key)
+        return found
+
+    def _see_named(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         where = (namespace, _name_of(item))
         known = self._hashes.get(where)
         old = known is not None and known.version + (not gone) > version_of(item)
         if known is None or old:
             return set()
-        secret = None if gone else read_secret(item)
-        self._hashes[where] = Hashes(version_of(item), secret)
-        if known.secret == secret:
+        stale = not gone
+        self._touch(where, Hashes(version_of(item), None if gone else known.secret, stale))
+        if gone and known.secret is None and not known.stale:
             return set()
-        return {*self.keys(SERVICE, namespace), *self.keys(TENANT, namespace)}
+        tenants = self.roster(namespace).named_by(where[1])
+        return {*self.services(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
 
 
 def _name_of(item: Object) -> str:
@@ -346,6 +416,11 @@ def _owner_of(item: Object) -> str | None:
     owners = item["metadata"].get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
     return next(names, None)
+
+
+def _selector(service: Object) -> Any:
+    """Which tenants a service takes."""
+    return ((service.get("spec") or {}).get("tenancy") or {}).get("selector")
 
 
 def _intent(item: Object) -> tuple[Any, ...]:
