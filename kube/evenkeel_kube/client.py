@@ -350,6 +350,10 @@ class KubeClient:
             raise _unreachable(method, path, error) from error
         return response
 
+    def path_of(self, kind: str, namespace: str) -> str:
+        """Path of the objects of a kind in a namespace, or in all if it is empty."""
+        return self._path(kind, namespace)
+
     def _path_of(self, item: Object) -> str:
         metadata = item["metadata"]
         return self._path(str(item["kind"]), str(metadata["namespace"]), str(metadata["name"]))

@@ -44,6 +44,7 @@ WATCH_S: Final = 300
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=100.0)
 # The API server no longer has the events since the version.
 _EXPIRED: Final = 410
+_FORBIDDEN: Final = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Watcher(Generic[Object]):
         self.cache: Cache[Object] = Cache(selection.kind)
         self.synced = False
         """Whether all objects were listed at least once."""
+        self.refused = False
+        """Whether the API server refused the last list: a right is missing."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -94,6 +97,7 @@ class Watcher(Generic[Object]):
                     )
                 else:
                     self._log_failure(_text(error))
+                    self._note_refusal(error.status == _FORBIDDEN)
                 self.cache.expire()
             except (Unreachable, aiohttp.ClientError, OSError) as error:
                 # The version stays: the next watch resumes there, without a new list.
@@ -107,8 +111,13 @@ class Watcher(Generic[Object]):
         self.cache.replace(
             await self._client.read(self._selection.path, self._selection.parameters)
         )
-        self.synced = True
+        self.synced, self.refused = True, False
         self._changed()
+
+    def _note_refusal(self, refused: bool) -> None:
+        if refused != self.refused:
+            self.refused = refused
+            self._changed()
 
     async def _follow(self) -> None:
         version = self.cache.resource_version

@@ -44,6 +44,7 @@ from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_state import RequestLog, RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.metrics import metrics
@@ -402,12 +403,12 @@ async def _watch_config(
 ) -> None:
     settings = rooms.settings
 
-    def apply(config: RouterConfig) -> None:
+    async def apply(config: RouterConfig) -> None:
         if config.listen != settings.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        rooms.apply(config)
+        await in_slices(rooms.apply(config))
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)

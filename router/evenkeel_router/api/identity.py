@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -63,6 +64,8 @@ DEFAULT_CLIENT: Final = "default"
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
 MAX_ADDRESS: Final = 64
 """Most characters of an address in `X-Forwarded-For`."""
+STEP: Final = 256
+"""Tenants that are compared in one step."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
@@ -127,6 +130,35 @@ def claims_of(headers: CIMultiDict[str], peer: str) -> Claims:
     return Claims(authorization, keys, named, peer)
 
 
+class TenantChange(NamedTuple):
+    """Tenants that differ between two configurations."""
+
+    before: Sequence[TenantConfig] = ()
+    """Changed and removed tenants, as they were."""
+    after: Sequence[TenantConfig] = ()
+    """Changed and new tenants, as they are."""
+
+
+def changes(
+    before: Sequence[TenantConfig], after: Sequence[TenantConfig]
+) -> Generator[None, None, TenantChange]:
+    """The difference, in steps. A tenant that did not change is usually the same object, which is fast to compare."""
+    known, new, old = {}, list[TenantConfig](), list[TenantConfig]()
+    for number, tenant in enumerate(before):
+        known[tenant.namespace, tenant.name] = tenant
+        if not number % STEP:
+            yield
+    for number, tenant in enumerate(after):
+        other = known.pop((tenant.namespace, tenant.name), None)
+        if other is not tenant and other != tenant:
+            new.append(tenant)
+            if other is not None:
+                old.append(other)
+        if not number % STEP:
+            yield
+    return TenantChange((*old, *known.values()), tuple(new))
+
+
 class Directory:
     """All clients that may use the service. Immutable, but for caches."""
 
@@ -135,16 +167,52 @@ class Directory:
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
-        self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
-        self._by_key: Mapping[bytes, Client] = {
-            bytes.fromhex(key.sha256): self._client(tenant, key.client)
-            for tenant in tenancy.tenants
-            for key in tenant.api_keys
-        }
-        self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
-        """The client of all requests without an identity; None if they are refused."""
+        self._shares = tenancy.anonymous is Anonymous.SHARE
         self._proxies = Proxies(tenancy.trusted_proxies)
+        self._tenants: dict[tuple[str, str], TenantConfig] = {}
+        self._by_key: dict[bytes, tuple[TenantConfig, str]] = {}
+        """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
+        self._clients: dict[bytes, Client] = {}
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+        self.anonymous = self._shared() if self._shares else None
+        """The client of all requests without an identity; None if they are refused."""
+
+    def changed(self, change: TenantChange) -> Generator[None, None, Directory]:
+        """This directory with changed tenants, in steps. The other settings are the same."""
+        found = copy(self)
+        for name in ("_tenants", "_by_key", "_clients", "_by_name"):
+            setattr(found, name, getattr(self, name).copy())
+            yield
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        gone = {tenant_identity(one) for one in (*change.before, *change.after)}
+        yield
+        for number, (named, client) in enumerate(self._by_name.items()):
+            if client.tenant_identity in gone:
+                del found._by_name[named]
+            if not number % STEP:
+                yield
+        found.anonymous = found._shared() if self._shares else None
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        self._tenants[tenant.namespace, tenant.name] = tenant
+        for key in tenant.api_keys:
+            self._by_key[bytes.fromhex(key.sha256)] = tenant, key.client
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        self._tenants.pop((tenant.namespace, tenant.name), None)
+        for key in tenant.api_keys:
+            digest = bytes.fromhex(key.sha256)
+            if digest in self._by_key and self._by_key[digest][0] is tenant:
+                del self._by_key[digest]
+                self._clients.pop(digest, None)
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
@@ -195,10 +263,14 @@ class Directory:
             raise _duplicate(KEY_HEADERS[0])
         digest = _SHA256.copy()
         digest.update(key.strip().encode("utf-8", "surrogateescape"))
-        client = self._by_key.get(digest.digest())
+        found = digest.digest()
+        client = self._clients.get(found)
         if client is None:
-            message = "The API key is unknown to this service."
-            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+            entry = self._by_key.get(found)
+            if entry is None:
+                message = "The API key is unknown to this service."
+                raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+            client = self._clients[found] = self._client(*entry)
         return client
 
     def _by_header(self, header: str, value: str) -> Client:

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from typing import Final
 
 from evenkeel_contract.key import ClientKey
-from evenkeel_contract.routerconfig import TenancyConfig
+from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 
-from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.api.identity import TenantChange, tenant_identity
+
+NO_TENANTS: Final = TenancyConfig()
 
 
 class ConfiguredWeights:
     """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
 
-    def __init__(self, tenancy: TenancyConfig) -> None:
+    def __init__(self, tenancy: TenancyConfig = NO_TENANTS) -> None:
         self._tenants: dict[str, float] = {}
         self._defaults: dict[str, float] = {}
         self._clients: dict[str, float] = {}
         for tenant in tenancy.tenants:
-            name = tenant_identity(tenant)
-            self._tenants[name] = float(tenant.weight)
-            self._defaults[name] = float(tenant.default_client_weight)
-            for client in tenant.clients:
-                key = ClientKey(tenant.namespace, tenant.name, client.name)
-                self._clients[key.identity] = float(client.weight)
+            self._add(tenant)
+
+    def changed(self, change: TenantChange) -> Generator[None, None, ConfiguredWeights]:
+        """These weights with changed tenants, in steps."""
+        found = ConfiguredWeights()
+        for name in ("_tenants", "_defaults", "_clients"):
+            setattr(found, name, getattr(self, name).copy())
+            yield
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        name = tenant_identity(tenant)
+        self._tenants[name] = float(tenant.weight)
+        self._defaults[name] = float(tenant.default_client_weight)
+        for client in tenant.clients:
+            self._clients[_identity(tenant, client.name)] = float(client.weight)
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        name = tenant_identity(tenant)
+        self._tenants.pop(name, None)
+        self._defaults.pop(name, None)
+        for client in tenant.clients:
+            self._clients.pop(_identity(tenant, client.name), None)
 
     @property
     def declared(self) -> Collection[str]:
@@ -39,3 +65,7 @@ class ConfiguredWeights:
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
         return self._tenants.get(tenant, 1.0)
+
+
+def _identity(tenant: TenantConfig, client: str) -> str:
+    return ClientKey(tenant.namespace, tenant.name, client).identity

@@ -50,7 +50,8 @@ from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.slices import in_slices
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)

@@ -22,7 +22,7 @@ from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import NOTHING, STRIDE, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import sample
-from evenkeel_router.telemetry.slices import in_slices
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.snapshot import (
     Steps,
     at_replicas,
