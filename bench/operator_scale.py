@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import aiohttp
 import yaml
@@ -81,12 +81,20 @@ class Api:
         await asyncio.gather(*(work() for _ in range(PARALLEL)))
 
 
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _start(command: list[str], log: IO[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=log, stderr=log)
+
+
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncIterator[Api]:
     """etcd and an API server, ended by their process ids."""
     etcd, peer, port = free_port(), free_port(), free_port()
     key = folder / "sa.key"
-    subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+    _run("openssl", "genrsa", "-out", str(key), "2048")
     (folder / "tokens").write_text(f"{TOKEN},admin,admin,system:masters\n")
     commands = [
         [
@@ -118,7 +126,7 @@ async def api_server(folder: Path) -> AsyncIterator[Api]:
     async with AsyncExitStack() as stack:
         for command in commands:
             log = stack.enter_context((folder / f"{Path(command[0]).name}.log").open("w"))
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = _start(command, log)
             stack.callback(process.wait)
             stack.callback(process.terminate)
         connector = aiohttp.TCPConnector(ssl=False)
@@ -291,12 +299,17 @@ async def changes(api: Api, operator: Operator, found: Plain) -> None:
     await asyncio.sleep(10)
     per_s = (operator.cpu_s - rest_s) / (time.monotonic() - begin)
     found["at rest, CPU ms/s"] = round(1e3 * per_s, 1)
-    for name, method, body in (("changed", "PATCH", {"spec": {"weight": 3}}), ("deleted", "DELETE", None)):
+    for name, method, body in (
+        ("changed", "PATCH", {"spec": {"weight": 3}}),
+        ("deleted", "DELETE", None),
+    ):
         begin, before = time.monotonic(), operator.cpu_s
         for number in range(5):
             path = f"{GROUP}/namespaces/team-000/inferencetenants"
             first = (await api.call("GET", f"{path}?limit={number + 1}"))["items"][-1]
-            await api.call(method, f"{path}/{first['metadata']['name']}", body, "merge" if body else "json")
+            await api.call(
+                method, f"{path}/{first['metadata']['name']}", body, "merge" if body else "json"
+            )
             await operator.idle()
         spent = operator.cpu_s - before - per_s * (time.monotonic() - begin)
         found[f"a {name} tenant, CPU ms"] = round(1e3 * spent / 5, 1)

@@ -168,7 +168,9 @@ class KubeClient:
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
         """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API."""
-        return [item async for page in self.pages(kind, namespace, selector=selector) for item in page]
+        return [
+            item async for page in self.pages(kind, namespace, selector=selector) for item in page
+        ]
 
     async def pages(
         self, kind: str, namespace: str, *, selector: str = "", limit: int = PAGE

@@ -147,9 +147,7 @@ class Watcher(Generic[Object]):
             "timeoutSeconds": str(WATCH_S),
         }
         selection = self._selection
-        answer = await self._client.stream(
-            selection.path, query, _TIMEOUT, accept=selection.accept
-        )
+        answer = await self._client.stream(selection.path, query, _TIMEOUT, accept=selection.accept)
         transport = answer.connection and answer.connection.transport
         try:
             yield answer

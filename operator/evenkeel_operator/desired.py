@@ -116,6 +116,7 @@ class Desired:
     host_taken: bool = False
     """Whether another service has the host, so that this one has no Ingress and no HTTPRoute."""
 
+
 def desired(given: Inputs) -> Desired:
     """All objects of one service. Equal input gives equal objects."""
     accepted = pinned(given.service, given.accepted, given.defaults)

@@ -39,8 +39,8 @@ from evenkeel_operator.core.records import (
     read_credentials,
     recovered,
 )
-from evenkeel_operator.core.sharding import Planner
 from evenkeel_operator.core.scaling import decide, foreign_scalers
+from evenkeel_operator.core.sharding import Planner
 from evenkeel_operator.core.status import Findings
 from evenkeel_operator.core.tenants import lacks_label
 from evenkeel_operator.core.workload import all_use_key

@@ -106,6 +106,7 @@ class Reporter:
             wakes=state.wakes,
             inactive=state.inactive,
             scaling=state.scaling,
+            fill=0.0 if state.desired is None else state.desired.layout.fill,
         )
 
     async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:

@@ -174,36 +174,45 @@ class Applier:
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         for change in plan.apply:
-            digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
-            what = f"{'make' if change.new else 'change'} {digest}"
-            refusal = self._refusals.pending(key, change.ref, what)
             if held and change.ref == index:
                 continue
-            if refusal is None:
-                try:
-                    _log.info("%s: apply %s", key, change.why)
-                    await self._apply(key, change, outcome, owner_uid=seen.uid, layout=layout)
-                    continue
-                except ApiError as error:
-                    if not is_lasting(error):
-                        raise
-                    why = note_of(error)
-                    refusal = self._refusals.refused(key, change.ref, what, why=why)
-            held |= change.ref in tenants
-            outcome.refused(change.ref, refusal.why, again_s=self._refusals.wait_s(refusal))
+            if refusal := await self._attempt(seen, change, layout, outcome):
+                held |= change.ref in tenants
+                outcome.refused(change.ref, refusal.why, again_s=self._refusals.wait_s(refusal))
         for item in plan.delete:
-            if held and ref_of(item) in tenants:
-                continue
-            _log.info("%s: delete %s", key, ref_of(item))
-            try:
-                await self._client.delete(item)
-            except ApiError as error:
-                if not is_lasting(error):
-                    raise
-                outcome.refused(ref_of(item), note_of(error), again_s=LAST_RETRY_S)
-            else:
-                self._store.children(key).drop(ref_of(item))
+            if not held or ref_of(item) not in tenants:
+                await self._delete(key, item, outcome)
         return outcome
+
+    async def _attempt(
+        self, seen: Observed, change: Change, layout: Layout, outcome: ApplyResult
+    ) -> Refusal | None:
+        """Apply one object, unless the same write was refused a short time ago."""
+        key = seen.key
+        digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
+        what = f"{'make' if change.new else 'change'} {digest}"
+        refusal = self._refusals.pending(key, change.ref, what)
+        if refusal is not None:
+            return refusal
+        try:
+            _log.info("%s: apply %s", key, change.why)
+            await self._apply(key, change, outcome, owner_uid=seen.uid, layout=layout)
+        except ApiError as error:
+            if not is_lasting(error):
+                raise
+            return self._refusals.refused(key, change.ref, what, why=note_of(error))
+        return None
+
+    async def _delete(self, key: Key, item: Object, outcome: ApplyResult) -> None:
+        _log.info("%s: delete %s", key, ref_of(item))
+        try:
+            await self._client.delete(item)
+        except ApiError as error:
+            if not is_lasting(error):
+                raise
+            outcome.refused(ref_of(item), note_of(error), again_s=LAST_RETRY_S)
+        else:
+            self._store.children(key).drop(ref_of(item))
 
     async def dry_run(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
         """Refusals of the API server in a dry run of a new spec. Raises `ClusterError`."""

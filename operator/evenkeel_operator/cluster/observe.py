@@ -223,26 +223,7 @@ class Observer:
 
     async def live(self, key: Key, roster: Roster) -> LiveConfig:
         """The configuration that the routers of a service have. Content is read only where its digest is unknown."""
-        known = self._contents.setdefault(key, {})
-        used: dict[str, Any] = {}
-
-        async def content(name: str, entry: str, read: Callable[[bytes], Any]) -> Any:
-            ref = Ref("Secret", name)
-            child = self._store.children(key).get(ref)
-            listed = self._store.children(key).is_listed
-            digest = str(((child or {}).get("data") or {}).get(entry, ""))
-            if child is None and listed:
-                return None
-            if digest not in known:
-                child = await self._client.get("Secret", key.namespace, name)
-                encoded = str(((child or {}).get("data") or {}).get(entry, ""))
-                if child is not None:
-                    self._store.children(key).put(child)
-                digest = digest_of(encoded)
-                if digest not in known:
-                    known[digest] = read(entries_of(child).get(entry, b"")) if encoded else None
-            used[digest] = known[digest]
-            return digest, known[digest]
+        reader = _Contents(self._client, self._store, key, self._contents.setdefault(key, {}))
 
         def config(data: bytes) -> LiveConfig:
             return read_config(data, roster)
@@ -252,18 +233,15 @@ class Observer:
                 return roster.intern(read_shard(data))
             return None
 
-        base = await content(router_name(key.name), ROUTER_CONFIG_KEY, config)
-        found = (base and base[1]) or LiveConfig()
-        head = await content(index_name(key.name), INDEX_ENTRY, _read_index)
+        _, found = await reader.entry(router_name(key.name), ROUTER_CONFIG_KEY, config)
+        _, index = await reader.entry(index_name(key.name), INDEX_ENTRY, _read_index)
         shards: dict[str, Shard] = {}
-        if head and head[1] is not None:
-            found = replace(found, index=head[1])
-            for name in head[1].shards:
-                part = await content(name, SHARD_ENTRY, shard)
-                if part and part[1] is not None:
-                    shards[name] = Shard(part[0], part[1])
-        self._contents[key] = used
-        return replace(found, shards=shards)
+        for name in () if index is None else index.shards:
+            digest, grants = await reader.entry(name, SHARD_ENTRY, shard)
+            if grants is not None:
+                shards[name] = Shard(digest, grants)
+        self._contents[key] = reader.used
+        return replace(found or LiveConfig(), index=index, shards=shards)
 
     def laid_out(self, key: Key, layout: Layout) -> None:
         """What a pass is about to write: it need not be read again."""
@@ -426,6 +404,41 @@ class Observer:
             if value := found.decode().strip():
                 return value
         return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
+
+
+class _Contents:
+    """Reads the entries with tenants of a service's Secrets, each digest once."""
+
+    def __init__(
+        self, client: KubeClient, store: Store, key: Key, known: Mapping[str, Any]
+    ) -> None:
+        """`known`: digest → what was read of it before."""
+        self._client = client
+        self._children = store.children(key)
+        self._namespace = key.namespace
+        self._known = known
+        self.used: dict[str, Any] = {}
+
+    async def entry(self, name: str, entry: str, read: Callable[[bytes], Any]) -> tuple[str, Any]:
+        """Digest of an entry, and what `read` makes of it; None if there is no such entry. Raises `ClusterError`."""
+        child = self._children.get(Ref("Secret", name))
+        digest = _digest_in(child, entry)
+        if child is None and self._children.is_listed:
+            return "", None
+        found = self._known.get(digest)
+        if found is None:
+            child = await self._client.get("Secret", self._namespace, name)
+            if child is None:
+                return "", None
+            self._children.put(child)
+            digest = digest_of(_digest_in(child, entry))
+            found = self._known.get(digest) or read(entries_of(child).get(entry, b""))
+        self.used[digest] = found
+        return digest, found
+
+
+def _digest_in(secret: Object | None, entry: str) -> str:
+    return str(((secret or {}).get("data") or {}).get(entry, ""))
 
 
 @contextmanager

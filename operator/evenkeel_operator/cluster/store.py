@@ -286,9 +286,8 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        if kind == "Secret":
-            return frozenset(self._see_secret(namespace, {**item, "kind": kind}, gone=gone))
-        return frozenset(self._see_child(namespace, {**item, "kind": kind}, gone=gone))
+        see_made = self._see_secret if kind == "Secret" else self._see_child
+        return frozenset(see_made(namespace, {**item, "kind": kind}, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
@@ -350,7 +349,9 @@ class Store:
                 return frozenset({own})
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
-            return frozenset({own}) | (self.services(namespace) if self._has_listed(kind, namespace) else frozenset())
+            return frozenset({own}) | (
+                self.services(namespace) if self._has_listed(kind, namespace) else frozenset()
+            )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
         same = known is not None and not gone and _selector(known) == _selector(item)

@@ -6,7 +6,6 @@ and the RouterConfig keeps the oldest tenants for routers of a version that know
 
 from __future__ import annotations
 
-import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -227,7 +226,7 @@ class Planner:
         contents: dict[str, Content] = {}
         if length <= room:
             config = self._lay_out_config(plain, head, everyone, contents)
-            return Layout(config, contents=contents, fill=0.0)
+            return Layout(config, contents=contents, fill=length / CAPACITY_BYTES)
         fitting, left_out = _fitting(grants)
         shards = self._lay_out_shards(core.service, fitting, live, contents)
         document = write_index(Index(shards={name: one.digest for name, one in shards.items()}))
@@ -291,9 +290,7 @@ def _sizes(grants: Iterable[Grant]) -> list[tuple[int, int]]:
     return [(grant.slot, len(grant.raw)) for grant in grants]
 
 
-def _oldest(
-    grants: Sequence[tuple[tuple[str, str], Grant]], room: int
-) -> tuple[Grant, ...]:
+def _oldest(grants: Sequence[tuple[tuple[str, str], Grant]], room: int) -> tuple[Grant, ...]:
     """The oldest tenants that fit, by name."""
     kept = set()
     for age, grant in sorted(grants, key=lambda one: one[0]):
@@ -325,4 +322,3 @@ def _fitting(
     without = frozenset(left_out)
     kept = tuple(grant for grant in everyone if grant.config.name not in without)
     return kept, tuple(reversed(left_out))
-

@@ -138,4 +138,3 @@ def _name_in(raw: bytes) -> tuple[str, str]:
         plain = msgspec.json.decode(raw)
     own = plain if isinstance(plain, dict) else {}
     return str(own.get("namespace", "")), str(own.get("name", ""))
-

@@ -20,7 +20,6 @@ MAX_SENDING: Final = 8
 SEND_TIMEOUT_S: Final = 10.0
 
 
-
 class SharedText:
     """A text rendered on demand. Requests that come at about the same time share one rendering.
 

@@ -163,9 +163,7 @@ async def test_a_deleted_tenant_is_revoked_although_no_shard_can_be_written(numb
     many(cluster)
     operator = Operator(cluster)
     await operator.make_pass(KEY)
-    cluster.refuses = lambda item: (
-        "no room" if "-tenants-" in item["metadata"]["name"] else None
-    )
+    cluster.refuses = lambda item: "no room" if "-tenants-" in item["metadata"]["name"] else None
     await gone(operator, cluster, number)
     await operator.make_pass(KEY)
     name = f"t{number:03}"
@@ -235,9 +233,7 @@ async def test_a_rotated_engine_key_reaches_routers_although_no_shard_can_be_wri
     operator = Operator(cluster)
     await operator.make_pass(KEY)
     before = told(cluster).cluster
-    cluster.refuses = lambda item: (
-        "no room" if "-tenants-" in item["metadata"]["name"] else None
-    )
+    cluster.refuses = lambda item: "no room" if "-tenants-" in item["metadata"]["name"] else None
     operator.store.see("ADDED", "InferenceTenant", cluster.put(tenant(COUNT)))
     service = cluster.objects[SERVICE, "team-ml", "simulated"]
     metadata = {**service["metadata"], "annotations": {"evenkeel.dev/rotate": "now"}}
@@ -260,9 +256,7 @@ async def test_more_than_the_index_can_list_is_revoked_with_its_shards(
     many(cluster)
     operator = Operator(cluster)
     await operator.make_pass(KEY)
-    cluster.refuses = lambda item: (
-        "no room" if "-tenants-" in item["metadata"]["name"] else None
-    )
+    cluster.refuses = lambda item: "no room" if "-tenants-" in item["metadata"]["name"] else None
     for number in range(3):
         await gone(operator, cluster, number)
     await operator.make_pass(KEY)

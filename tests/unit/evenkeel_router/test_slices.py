@@ -10,8 +10,8 @@ import httpx
 import pytest
 from aiohttp import web
 from evenkeel_router import slices
-from evenkeel_router.telemetry import slices as answers
 from evenkeel_router.slices import in_slices
+from evenkeel_router.telemetry import slices as answers
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut
 
 from tests.support.routers import until

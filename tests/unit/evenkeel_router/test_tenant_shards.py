@@ -179,9 +179,7 @@ def test_an_invalid_tenant_stays_as_it_was_and_others_change() -> None:
     core = config_for()
 
     def document(*tenants: TenantConfig) -> bytes:
-        return dump_router_config(
-            replace(core, tenancy=replace(core.tenancy, tenants=tenants))
-        )
+        return dump_router_config(replace(core, tenancy=replace(core.tenancy, tenants=tenants)))
 
     table = TenantTable()
     first, _ = load(table, document(tenant(1), tenant(2), tenant(3)))
