@@ -201,6 +201,14 @@ async def fill(api: Api, options: argparse.Namespace) -> list[str]:
     return spaces
 
 
+class Ended(Exception):
+    """The operator's process ended by itself."""
+
+    def __init__(self, cpu_s: float) -> None:
+        super().__init__(f"the operator ended after {cpu_s:.1f} s of CPU time")
+        self.cpu_s = cpu_s
+
+
 class Operator:
     """One process of an operator."""
 
@@ -237,7 +245,7 @@ class Operator:
             before = self.cpu_s
             await asyncio.sleep(IDLE_S)
             if self.process.poll() is not None:
-                raise RuntimeError(f"the operator ended with {self.process.returncode}")
+                raise Ended(before)
             quiet = self.cpu_s - before < IDLE_CPU_S
             if quiet and (done is None or await done()):
                 return before
@@ -279,11 +287,8 @@ async def measure(options: argparse.Namespace) -> Plain:
             return all("status" in one for one in services)
 
         for name in ("first start", "restart"):
-            operator = Operator(options, config, log)
+            operator = await started(options, (config, log), all_report, name, found)
             try:
-                found[f"{name}, CPU s"] = round(await operator.idle(all_report), 1)
-                found[f"{name}, peak MiB"] = round(operator.peak_mib)
-                print({key: one for key, one in found.items() if name in key}, flush=True)
                 await make_ready(api)
                 await operator.idle()
                 if name == "restart":
@@ -291,6 +296,28 @@ async def measure(options: argparse.Namespace) -> Plain:
             finally:
                 operator.stop()
     return found
+
+
+async def started(
+    options: argparse.Namespace,
+    files: tuple[Path, Path],
+    done: Callable[[], Awaitable[bool]],
+    name: str,
+    found: Plain,
+) -> Operator:
+    """An operator that has nothing to do any more. On a busy machine it may lose its lease meanwhile, and starts again."""
+    spent_s, starts = 0.0, 0
+    while True:
+        operator, starts = Operator(options, *files), starts + 1
+        try:
+            spent_s += await operator.idle(done)
+        except Ended as error:
+            spent_s += error.cpu_s
+        else:
+            found[f"{name}, CPU s"], found[f"{name}, processes"] = round(spent_s, 1), starts
+            found[f"{name}, peak MiB"] = round(operator.peak_mib)
+            print({key: one for key, one in found.items() if name in key}, flush=True)
+            return operator
 
 
 async def changes(api: Api, operator: Operator, found: Plain) -> None:

@@ -239,7 +239,7 @@ class ServicePass:
         result = ApplyResult()
         if state.desired is not None:
             built = state.desired
-            self._deps.observer.laid_out(state.key, built.layout)
+            self._deps.observer.live_configs.laid_out(state.key, built.layout)
             result = await self._deps.applier.carry_out(state.seen, built.manifests, built.layout)
         result.notes += await scale_external(self._deps.client, state)
         return state.with_applied(result)

@@ -42,7 +42,7 @@ class Revocation:
             if not self._store.named("InferenceTenant", key.namespace).is_listed:
                 raise
             roster, failure = self._store.roster(key.namespace), error
-        live = await self._observer.live(key, roster)
+        live = await self._observer.live_configs.read(key, roster)
         notes: tuple[Note, ...] = ()
         state = (roster.version, live.core, live.inline, live.index, tuple(live.shards.items()))
         if self._done.get(key) != state:

@@ -6,32 +6,23 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
     EXTERNAL_LABEL,
     ROUTER_COMPONENT,
-    ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
     USE_LABEL,
     credentials_name,
     engine_name,
-    router_name,
 )
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_contract.tenantshards import (
-    INDEX_ENTRY,
-    SHARD_ENTRY,
-    Index,
-    index_name,
-    read_index,
-    read_shard,
-)
 from evenkeel_kube.client import ClusterError, KubeClient, Refused, Unreachable
 
+from evenkeel_operator.cluster.live_config import LiveConfigs
 from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import default_class
@@ -40,14 +31,13 @@ from evenkeel_operator.core.objects import (
     OPTIONAL_KINDS,
     Object,
     Ref,
-    digest_of,
     entries_of,
     labels_of,
 )
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
-from evenkeel_operator.core.roster import UNREAD, Grant, Roster
-from evenkeel_operator.core.sharding import Layout, LiveConfig, Shard, read_config
+from evenkeel_operator.core.roster import UNREAD, Roster
+from evenkeel_operator.core.sharding import LiveConfig
 from evenkeel_operator.core.tenants import NamedSecret, lacks_label
 from evenkeel_operator.core.workload import Workload, external_workload
 
@@ -136,8 +126,7 @@ class Observer:
         self._store = store
         self._any_secret = any_secret
         self._forbidden: dict[Key, frozenset[str]] = {}
-        self._contents: dict[Key, dict[str, Any]] = {}
-        """Service → digests of its Secrets' entries with tenants → what was read of them."""
+        self.live_configs = LiveConfigs(client, store)
         self.wake: Callable[[Key], None] = lambda key: None
         """Called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
@@ -152,7 +141,7 @@ class Observer:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
-                self._contents.pop(key, None)
+                self.live_configs.forget(key)
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
@@ -163,7 +152,7 @@ class Observer:
             raw=raw,
             children=children,
             roster=roster,
-            live=await self.live(key, roster),
+            live=await self.live_configs.read(key, roster),
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
@@ -220,33 +209,6 @@ class Observer:
                 name = str(item["metadata"]["name"])
                 if name in asked:
                     self._store.remember_secret(namespace, name, item, asked=asked[name])
-
-    async def live(self, key: Key, roster: Roster) -> LiveConfig:
-        """The configuration that the routers of a service have. Content is read only where its digest is unknown."""
-        reader = _Contents(self._client, self._store, key, self._contents.setdefault(key, {}))
-
-        def config(data: bytes) -> LiveConfig:
-            return read_config(data, roster)
-
-        def shard(data: bytes) -> tuple[Grant, ...] | None:
-            with suppress(ValueError):
-                return roster.intern(read_shard(data))
-            return None
-
-        _, found = await reader.entry(router_name(key.name), ROUTER_CONFIG_KEY, config)
-        _, index = await reader.entry(index_name(key.name), INDEX_ENTRY, _read_index)
-        shards: dict[str, Shard] = {}
-        for name in () if index is None else index.shards:
-            digest, grants = await reader.entry(name, SHARD_ENTRY, shard)
-            if grants is not None:
-                shards[name] = Shard(digest, grants)
-        self._contents[key] = reader.used
-        return replace(found or LiveConfig(), index=index, shards=shards)
-
-    def laid_out(self, key: Key, layout: Layout) -> None:
-        """What a pass is about to write: it need not be read again."""
-        known = self._contents.setdefault(key, {})
-        known |= {one.digest: one.grants for one in layout.shards.values()}
 
     async def list_again(self) -> None:
         """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
@@ -406,41 +368,6 @@ class Observer:
         return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
 
 
-class _Contents:
-    """Reads the entries with tenants of a service's Secrets, each digest once."""
-
-    def __init__(
-        self, client: KubeClient, store: Store, key: Key, known: Mapping[str, Any]
-    ) -> None:
-        """`known`: digest → what was read of it before."""
-        self._client = client
-        self._children = store.children(key)
-        self._namespace = key.namespace
-        self._known = known
-        self.used: dict[str, Any] = {}
-
-    async def entry(self, name: str, entry: str, read: Callable[[bytes], Any]) -> tuple[str, Any]:
-        """Digest of an entry, and what `read` makes of it; None if there is no such entry. Raises `ClusterError`."""
-        child = self._children.get(Ref("Secret", name))
-        digest = _digest_in(child, entry)
-        if child is None and self._children.is_listed:
-            return "", None
-        found = self._known.get(digest)
-        if found is None:
-            child = await self._client.get("Secret", self._namespace, name)
-            if child is None:
-                return "", None
-            self._children.put(child)
-            digest = digest_of(_digest_in(child, entry))
-            found = self._known.get(digest) or read(entries_of(child).get(entry, b""))
-        self.used[digest] = found
-        return digest, found
-
-
-def _digest_in(secret: Object | None, entry: str) -> str:
-    return str(((secret or {}).get("data") or {}).get(entry, ""))
-
-
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
     """A read that others do not depend on."""
@@ -448,12 +375,6 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except ClusterError as error:
         _log.warning("cannot list %s: %s", what, error)
-
-
-def _read_index(data: bytes) -> Index | None:
-    with suppress(ValueError):
-        return read_index(data)
-    return None
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:

@@ -6,106 +6,18 @@ at intervals. A plan can be executed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from evenkeel_contract.names import SERVICE_LABEL
 
+from evenkeel_operator.cluster.object_table import ObjectTable, version_of
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
-from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of, without_bulk
+from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
-
-_Id = TypeVar("_Id", bound=Hashable)
-
-
-class ObjectTable(Generic[_Id]):
-    """Objects by id."""
-
-    def __init__(self, id_of: Callable[[Object], _Id]) -> None:
-        self._id_of = id_of
-        self._items: dict[_Id, Object] = {}
-        self._meanwhile: list[tuple[bool, Object]] | None = None
-        self._changed: set[_Id] = set()
-        self.is_listed = False
-
-    @property
-    def items(self) -> Mapping[_Id, Object]:
-        """The known objects; complete once `is_listed`."""
-        return dict(self._items)
-
-    def get(self, id_: _Id) -> Object | None:
-        """One known object."""
-        return self._items.get(id_)
-
-    def take_changed(self) -> frozenset[_Id]:
-        """Ids of objects that came, changed or went since the last call."""
-        changed = frozenset(self._changed)
-        self._changed.clear()
-        return changed
-
-    def begin(self) -> None:
-        """A list was requested."""
-        self._meanwhile = []
-
-    def finish(self, listed: Iterable[Object]) -> None:
-        """The list has arrived."""
-        before, self._items = self._items, {self._id_of(item): slim(item) for item in listed}
-        self._changed |= before.keys() ^ self._items.keys()
-        self._changed |= {
-            id_
-            for id_, item in self._items.items()
-            if id_ in before and version_of(before[id_]) != version_of(item)
-        }
-        for gone, item in self._meanwhile or ():
-            self._put(item, gone=gone)
-        self._meanwhile = None
-        self.is_listed = True
-
-    def put(self, item: Object) -> None:
-        """An object that the API server returned for a read or a write."""
-        self.see(item, gone=False)
-
-    def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
-        """Apply an event. Returns whether it is newer than the known object, and the object known before."""
-        if self._meanwhile is not None:
-            self._meanwhile.append((gone, item))
-        known = self._items.get(self._id_of(item))
-        return self._put(item, gone=gone), known
-
-    def drop(self, id_: _Id) -> None:
-        """The operator deleted the object."""
-        if self._items.pop(id_, None) is not None:
-            self._changed.add(id_)
-
-    def _put(self, item: Object, *, gone: bool) -> bool:
-        id_ = self._id_of(item)
-        known = self._items.get(id_)
-        if gone:
-            # A newer object of the same name stays.
-            if known is not None and version_of(known) <= version_of(item):
-                self.drop(id_)
-            return True
-        if known is not None and version_of(known) >= version_of(item):
-            return False  # the event of an own write, or an old event
-        self._items[id_] = slim(item)
-        self._changed.add(id_)
-        return True
-
-
-def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it and are never read, and without tenants of Secrets."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**without_bulk(item), "metadata": metadata}
-
-
-def version_of(item: Object) -> int:
-    """Resource versions are decimal and grow (Kubernetes 1.35 says so; with etcd they always did)."""
-    text = str(item["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
-
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
@@ -167,7 +79,10 @@ class Store:
 
     def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
-        return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
+        found = self._tables.get((kind, namespace))
+        if found is None:
+            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=kind == TENANT)
+        return found
 
     def children(self, key: Key) -> ObjectTable[Ref]:
         """The generated objects of a service."""
@@ -199,11 +114,7 @@ class Store:
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
-        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
-
-    def services(self, namespace: str) -> frozenset[Key]:
-        """The services of a namespace."""
-        return self.keys(SERVICE, namespace)
+        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).ids)
 
     def keys_anywhere(self, *kinds: str) -> frozenset[Key]:
         """The resources of these kinds in all namespaces."""
@@ -350,7 +261,7 @@ class Store:
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
             return frozenset({own}) | (
-                self.services(namespace) if self._has_listed(kind, namespace) else frozenset()
+                self.keys(SERVICE, namespace) if self._has_listed(kind, namespace) else frozenset()
             )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
@@ -406,7 +317,7 @@ class Store:
         if gone and known.secret is None and not known.stale:
             return set()
         tenants = self.roster(namespace).named_by(where[1])
-        return {*self.services(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
+        return {*self.keys(SERVICE, namespace), *(Key(TENANT, namespace, name) for name in tenants)}
 
 
 def _name_of(item: Object) -> str:

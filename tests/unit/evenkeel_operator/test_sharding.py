@@ -158,7 +158,7 @@ async def test_fewer_tenants_return_to_the_configuration() -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("number", [0, COUNT - 1], ids=["in the copy", "in a shard alone"])
-async def test_a_deleted_tenant_is_revoked_although_no_shard_can_be_written(number: int) -> None:
+async def test_a_deleted_tenant_is_revoked_although_no_shard_is_written(number: int) -> None:
     cluster = cluster_with_the_sample()
     many(cluster)
     operator = Operator(cluster)
@@ -227,7 +227,7 @@ async def test_a_key_that_an_invalid_tenant_no_longer_names_is_revoked() -> None
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_rotated_engine_key_reaches_routers_although_no_shard_can_be_written() -> None:
+async def test_a_rotated_engine_key_reaches_routers_although_no_shard_does() -> None:
     cluster = cluster_with_the_sample()
     many(cluster)
     operator = Operator(cluster)
