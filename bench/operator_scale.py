@@ -24,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -287,7 +288,9 @@ async def measure(options: argparse.Namespace) -> Plain:
             return all("status" in one for one in services)
 
         for name in ("first start", "restart"):
-            operator = await started(options, (config, log), all_report, name, found)
+            operator = await started(
+                partial(Operator, options, config, log), all_report, name, found
+            )
             try:
                 await make_ready(api)
                 await operator.idle()
@@ -299,16 +302,12 @@ async def measure(options: argparse.Namespace) -> Plain:
 
 
 async def started(
-    options: argparse.Namespace,
-    files: tuple[Path, Path],
-    done: Callable[[], Awaitable[bool]],
-    name: str,
-    found: Plain,
+    start: Callable[[], Operator], done: Callable[[], Awaitable[bool]], name: str, found: Plain
 ) -> Operator:
     """An operator that has nothing to do any more. On a busy machine it may lose its lease meanwhile, and starts again."""
     spent_s, starts = 0.0, 0
     while True:
-        operator, starts = Operator(options, *files), starts + 1
+        operator, starts = start(), starts + 1
         try:
             spent_s += await operator.idle(done)
         except Ended as error:

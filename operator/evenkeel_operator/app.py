@@ -373,7 +373,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     found.watching.server_timeout = WATCH_S
     found.queueing.worker_limit = None
     found.networking.error_backoffs = Backoffs()
-    for where in KINDS.values():
+    for kind, where in KINDS.items():
+        if kind == "Secret":  # not kopf's
+            continue
         group, _, version = where.api.rpartition("/")
         found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
     found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL

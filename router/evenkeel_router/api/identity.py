@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
+from itertools import zip_longest
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
+from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 
 
@@ -143,20 +145,21 @@ def changes(
     before: Sequence[TenantConfig], after: Sequence[TenantConfig]
 ) -> Generator[None, None, TenantChange]:
     """The difference, in steps. A tenant that did not change is usually the same object, which is fast to compare."""
-    known, new, old = {}, list[TenantConfig](), list[TenantConfig]()
-    for number, tenant in enumerate(before):
-        known[tenant.namespace, tenant.name] = tenant
+    new, old = list[TenantConfig](), list[TenantConfig]()
+    # The same tenant is usually at the same place, so that no table of all of them is needed.
+    for number, (one, other) in enumerate(zip_longest(before, after)):
+        if one is not other and one != other:
+            old += () if one is None else (one,)
+            new += () if other is None else (other,)
         if not number % STEP:
             yield
-    for number, tenant in enumerate(after):
-        other = known.pop((tenant.namespace, tenant.name), None)
-        if other is not tenant and other != tenant:
-            new.append(tenant)
-            if other is not None:
-                old.append(other)
-        if not number % STEP:
-            yield
-    return TenantChange((*old, *known.values()), tuple(new))
+    kept = {(one.namespace, one.name): one for one in old}
+    moved = [one for one in new if kept.get((one.namespace, one.name)) == one]
+    same = {(one.namespace, one.name) for one in moved}
+    return TenantChange(
+        tuple(one for one in old if (one.namespace, one.name) not in same),
+        tuple(one for one in new if (one.namespace, one.name) not in same),
+    )
 
 
 class Directory:
@@ -169,10 +172,10 @@ class Directory:
         self._salt_key = salt_key.encode()
         self._shares = tenancy.anonymous is Anonymous.SHARE
         self._proxies = Proxies(tenancy.trusted_proxies)
-        self._tenants: dict[tuple[str, str], TenantConfig] = {}
-        self._by_key: dict[bytes, tuple[TenantConfig, str]] = {}
+        self._tenants: Buckets[tuple[str, str], TenantConfig] = Buckets()
+        self._by_key: Buckets[bytes, tuple[TenantConfig, str]] = Buckets()
         """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
-        self._clients: dict[bytes, Client] = {}
+        self._clients: OrderedDict[bytes, Client] = OrderedDict()
         self._by_name: OrderedDict[str, Client] = OrderedDict()
         for tenant in tenancy.tenants:
             self._add(tenant)
@@ -182,9 +185,9 @@ class Directory:
     def changed(self, change: TenantChange) -> Generator[None, None, Directory]:
         """This directory with changed tenants, in steps. The other settings are the same."""
         found = copy(self)
-        for name in ("_tenants", "_by_key", "_clients", "_by_name"):
-            setattr(found, name, getattr(self, name).copy())
-            yield
+        found._tenants, found._by_key = self._tenants.fork(), self._by_key.fork()
+        found._clients, found._by_name = self._clients.copy(), self._by_name.copy()
+        yield
         for before in change.before:
             found._remove(before)
             yield
@@ -202,16 +205,17 @@ class Directory:
         return found
 
     def _add(self, tenant: TenantConfig) -> None:
-        self._tenants[tenant.namespace, tenant.name] = tenant
+        self._tenants.put((tenant.namespace, tenant.name), tenant)
         for key in tenant.api_keys:
-            self._by_key[bytes.fromhex(key.sha256)] = tenant, key.client
+            self._by_key.put(bytes.fromhex(key.sha256), (tenant, key.client))
 
     def _remove(self, tenant: TenantConfig) -> None:
-        self._tenants.pop((tenant.namespace, tenant.name), None)
+        self._tenants.drop((tenant.namespace, tenant.name))
         for key in tenant.api_keys:
             digest = bytes.fromhex(key.sha256)
-            if digest in self._by_key and self._by_key[digest][0] is tenant:
-                del self._by_key[digest]
+            known = self._by_key.get(digest)
+            if known is not None and known[0] is tenant:
+                self._by_key.drop(digest)
                 self._clients.pop(digest, None)
 
     def identify(self, claims: Claims) -> Client:
@@ -271,6 +275,8 @@ class Directory:
                 message = "The API key is unknown to this service."
                 raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
             client = self._clients[found] = self._client(*entry)
+            if len(self._clients) > _MAX_REMEMBERED:
+                self._clients.popitem(last=False)
         return client
 
     def _by_header(self, header: str, value: str) -> Client:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
-from typing import Final
+from copy import copy
 
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 
+from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.identity import TenantChange, tenant_identity
-
-NO_TENANTS: Final = TenancyConfig()
 
 
 class ConfiguredWeights:
     """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
 
-    def __init__(self, tenancy: TenancyConfig = NO_TENANTS) -> None:
-        self._tenants: dict[str, float] = {}
-        self._defaults: dict[str, float] = {}
-        self._clients: dict[str, float] = {}
+    def __init__(self, tenancy: TenancyConfig) -> None:
+        self._tenants: Buckets[str, float] = Buckets()
+        self._defaults: Buckets[str, float] = Buckets()
+        self._clients: Buckets[str, float] = Buckets()
         for tenant in tenancy.tenants:
             self._add(tenant)
 
     def changed(self, change: TenantChange) -> Generator[None, None, ConfiguredWeights]:
         """These weights with changed tenants, in steps."""
-        found = ConfiguredWeights()
-        for name in ("_tenants", "_defaults", "_clients"):
-            setattr(found, name, getattr(self, name).copy())
-            yield
+        found = copy(self)
+        found._tenants, found._defaults = self._tenants.fork(), self._defaults.fork()
+        found._clients = self._clients.fork()
         for before in change.before:
             found._remove(before)
             yield
@@ -40,17 +38,17 @@ class ConfiguredWeights:
 
     def _add(self, tenant: TenantConfig) -> None:
         name = tenant_identity(tenant)
-        self._tenants[name] = float(tenant.weight)
-        self._defaults[name] = float(tenant.default_client_weight)
+        self._tenants.put(name, float(tenant.weight))
+        self._defaults.put(name, float(tenant.default_client_weight))
         for client in tenant.clients:
-            self._clients[_identity(tenant, client.name)] = float(client.weight)
+            self._clients.put(_identity(tenant, client.name), float(client.weight))
 
     def _remove(self, tenant: TenantConfig) -> None:
         name = tenant_identity(tenant)
-        self._tenants.pop(name, None)
-        self._defaults.pop(name, None)
+        self._tenants.drop(name)
+        self._defaults.drop(name)
         for client in tenant.clients:
-            self._clients.pop(_identity(tenant, client.name), None)
+            self._clients.drop(_identity(tenant, client.name))
 
     @property
     def declared(self) -> Collection[str]:
