@@ -81,7 +81,7 @@ class Watcher(Generic[Object]):
         self.synced = False
         """Whether all objects were listed at least once."""
         self.refused = False
-        """Whether the API server refused the last list: a right is missing."""
+        """Whether the API server refuses the first list: a right is missing."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -115,8 +115,8 @@ class Watcher(Generic[Object]):
         self._changed()
 
     def _note_refusal(self, refused: bool) -> None:
-        if refused != self.refused:
-            self.refused = refused
+        if refused and not self.refused and not self.synced:
+            self.refused = True
             self._changed()
 
     async def _follow(self) -> None:
@@ -259,7 +259,7 @@ class EventWatcher(Watcher[Named]):
             version = self._events.add(page)
             await asyncio.sleep(0)
         self._events.finish(version)
-        self.synced = True
+        self.synced, self.refused = True, False
         self._reset_failure()
 
     def _log_failure(self, failure: str) -> None:

@@ -112,9 +112,7 @@ class Reporter:
     async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:
         name_of = engine_name if component == ENGINE_COMPONENT else router_name
         # The apply step has put its answer into the store.
-        deployment = self._store.children(seen.key).items.get(
-            Ref("Deployment", name_of(seen.key.name))
-        )
+        deployment = self._store.children(seen.key).get(Ref("Deployment", name_of(seen.key.name)))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found

@@ -86,7 +86,10 @@ class Store:
 
     def children(self, key: Key) -> ObjectTable[Ref]:
         """The generated objects of a service."""
-        return self._children.setdefault(key, ObjectTable(ref_of))
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = ObjectTable(ref_of, packed=True)
+        return found
 
     def endpoints(self, key: Key) -> ObjectTable[str]:
         """The EndpointSlices of a service's external engines, by name."""

@@ -7,10 +7,11 @@ older one keeps it: otherwise a new tenant could lock out another one. A key in 
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from evenkeel_contract.render import tenant_config
 from evenkeel_contract.routerconfig import ApiKeyConfig, TenantConfig
@@ -44,6 +45,9 @@ class Unread:
 
 
 UNREAD: Final = Unread()
+MAX_SHARED: Final = 1000
+_NOTHING: Final[Mapping[str, Any]] = {}
+_Part = TypeVar("_Part")
 Secrets = Mapping[str, NamedSecret | Unread | None]
 
 
@@ -68,6 +72,8 @@ class Roster:
         self._changed: set[str] = set()
         self.unread: set[str] = set()
         """Named Secrets that were not read yet, or could not be."""
+        self._shared: dict[Any, Any] = {}
+        """Parts that many tenants have in common: equal ones are one object."""
         self.special: set[str] = set()
         """Tenants whose present configuration at the routers counts: an invalid spec, or a Secret that may not be used or
         could not be read."""
@@ -78,10 +84,30 @@ class Roster:
 
     def put(self, raw: Object) -> None:
         """A new or changed InferenceTenant. `settle` has the effect."""
-        tenant = read_tenant_resource(raw)
+        tenant = self._compact(read_tenant_resource(raw))
         self.tenants[tenant.name] = tenant
         self._name(tenant.name, frozenset(key.secret_ref.name for key in tenant.keys))
         self._changed.add(tenant.name)
+
+    def _compact(self, tenant: Tenant) -> Tenant:
+        """The same tenant in less memory: there may be tens of thousands."""
+        if tenant.resource is None:
+            return tenant
+        metadata, spec = tenant.resource.metadata, tenant.resource.spec
+        metadata = replace(
+            metadata,
+            namespace=sys.intern(metadata.namespace),
+            labels=metadata.labels or _NOTHING,
+            annotations=_NOTHING,
+        )
+        spec = replace(spec, clients=self._share(spec.clients), limits=self._share(spec.limits))
+        resource = replace(tenant.resource, metadata=metadata, spec=spec, status=_NOTHING)
+        return replace(tenant, resource=resource, keys=spec.api_keys)
+
+    def _share(self, part: _Part) -> _Part:
+        if len(self._shared) >= MAX_SHARED:
+            self._shared.clear()
+        return cast(_Part, self._shared.setdefault(part, part))
 
     def remove(self, name: str) -> None:
         """The InferenceTenant is gone."""
@@ -187,7 +213,11 @@ class Roster:
                 hashes[tenant.resource.metadata.namespace, ref.name, ref.key] = sha256
                 accepted.append(key)
         spec = replace(tenant.resource.spec, api_keys=tuple(accepted))
-        grant = Grant.of(tenant_config(replace(tenant.resource, spec=spec), hashes))
+        config = tenant_config(replace(tenant.resource, spec=spec), hashes)
+        config = replace(
+            config, clients=self._share(config.clients), limits=self._share(config.limits)
+        )
+        grant = Grant.of(config)
         known = self.grants.get(name)
         self.grants[name] = known if known is not None and known.raw == grant.raw else grant
         if missing or unlabelled or clashing:

@@ -58,11 +58,14 @@ class ConfiguredWeights:
     def client(self, client: str) -> float:
         """The client's weight within its tenant."""
         weight = self._clients.get(client)
-        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
+        if weight is None:
+            weight = self._defaults.get(tenant_of(client))
+        return 1.0 if weight is None else weight
 
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
-        return self._tenants.get(tenant, 1.0)
+        weight = self._tenants.get(tenant)
+        return 1.0 if weight is None else weight
 
 
 def _identity(tenant: TenantConfig, client: str) -> str:
