@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
@@ -80,6 +81,7 @@ class Router:
         self.tokenising = tokenising
         self.discovery = discovery
         self.large_bodies = LargeBodies()
+        self.federation: Federation  # once it runs
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -89,6 +91,15 @@ class Router:
     def url(self) -> str:
         """Where clients send requests."""
         return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
+
+    @property
+    def configured(self) -> RouterConfig:
+        """The last configuration that was applied, without the weights of this cell."""
+        return self.federation.configured
+
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, with the weights of this cell (R21), in steps."""
+        yield from self.rooms.apply(self.federation.take(config))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -133,13 +144,14 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        parts = (log, recorder, discovery, peers, limits, tokenising, console)
+        federation = router.federation = Federation(
+            config, rooms.service_ledger, session, apply=rooms.apply_at_once
+        )
+        parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
         works = [part.run() for part in parts]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
-            works.append(
-                _watch_config(rooms, discovery, source, tokenising=tokenising, tracing=tracing)
-            )
+            works.append(_watch_config(router, source, tokenising=tokenising, tracing=tracing))
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
@@ -152,6 +164,7 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            federation=federation,
             large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
@@ -243,6 +256,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    federation: Federation,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
@@ -271,6 +285,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
+        federation=federation,
         large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,
@@ -394,13 +409,9 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms,
-    discovery: Discovery,
-    source: ConfigSource,
-    *,
-    tokenising: Tokenisation,
-    tracing: Tracing,
+    router: Router, source: ConfigSource, *, tokenising: Tokenisation, tracing: Tracing
 ) -> None:
+    rooms, discovery = router.rooms, router.discovery
     settings = rooms.settings
 
     async def apply(config: RouterConfig) -> None:
@@ -408,7 +419,7 @@ async def _watch_config(
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        await in_slices(rooms.apply(config))
+        await in_slices(router.apply(config))
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)

@@ -18,16 +18,17 @@ PARTS: Final = 512
 class Buckets(Mapping[_Key, _Value], Generic[_Key, _Value]):
     """Entries in parts. Only who made it may change it."""
 
-    __slots__ = ("_own", "_parts")
+    __slots__ = ("_own", "_parts", "_size")
 
     def __init__(self) -> None:
         self._parts: list[dict[_Key, _Value]] = [{} for _ in range(PARTS)]
         self._own = set(range(PARTS))
+        self._size = 0
 
     def fork(self) -> Self:
         """A copy that may be changed. This mapping must not be changed from now on."""
         found = type(self).__new__(type(self))
-        found._parts, found._own = self._parts.copy(), set()
+        found._parts, found._own, found._size = self._parts.copy(), set(), self._size
         return found
 
     def get(  # type: ignore[override]
@@ -37,12 +38,14 @@ class Buckets(Mapping[_Key, _Value], Generic[_Key, _Value]):
 
     def put(self, key: _Key, value: _Value) -> None:
         """Add or replace an entry."""
+        self._size += key not in self
         self._part(key)[key] = value
 
     def drop(self, key: _Key) -> None:
         """Remove an entry, if there is one."""
         if key in self:
             del self._part(key)[key]
+            self._size -= 1
 
     def _part(self, key: _Key) -> dict[_Key, _Value]:
         number = hash(key) % PARTS
@@ -61,4 +64,4 @@ class Buckets(Mapping[_Key, _Value], Generic[_Key, _Value]):
         return cast(Iterator[_Key], chain.from_iterable(self._parts))
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return self._size

@@ -177,6 +177,8 @@ class Directory:
         """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
         self._clients: OrderedDict[bytes, Client] = OrderedDict()
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._by_authorization: dict[bytes, Client] = {}
+        """SHA-256 of a whole `Authorization` header with a valid key → its client: most headers need not be read again."""
         for tenant in tenancy.tenants:
             self._add(tenant)
         self.anonymous = self._shared() if self._shares else None
@@ -187,6 +189,7 @@ class Directory:
         found = copy(self)
         found._tenants, found._by_key = self._tenants.fork(), self._by_key.fork()
         found._clients, found._by_name = self._clients.copy(), self._by_name.copy()
+        found._by_authorization = {}  # a header with a revoked key may be in it
         yield
         for before in change.before:
             found._remove(before)
@@ -196,7 +199,7 @@ class Directory:
             yield
         gone = {tenant_identity(one) for one in (*change.before, *change.after)}
         yield
-        for number, (named, client) in enumerate(self._by_name.items()):
+        for number, (named, client) in enumerate(list(found._by_name.items())):
             if client.tenant_identity in gone:
                 del found._by_name[named]
             if not number % STEP:
@@ -220,6 +223,10 @@ class Directory:
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
+        if self._by_key and len(claims.authorization) == 1 and not (claims.keys or claims.named):
+            known = self._by_authorization.get(_digest(claims.authorization[0]))
+            if known is not None:
+                return known
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
         if len(claims.named) > 1:
@@ -265,18 +272,20 @@ class Directory:
         key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
         if claims.keys and any(other != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        digest = _SHA256.copy()
-        digest.update(key.strip().encode("utf-8", "surrogateescape"))
-        found = digest.digest()
-        client = self._clients.get(found)
+        digest = _digest(key.strip())
+        client = self._clients.get(digest)
         if client is None:
-            entry = self._by_key.get(found)
+            entry = self._by_key.get(digest)
             if entry is None:
                 message = "The API key is unknown to this service."
                 raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
-            client = self._clients[found] = self._client(*entry)
+            client = self._clients[digest] = self._client(*entry)
             if len(self._clients) > _MAX_REMEMBERED:
                 self._clients.popitem(last=False)
+        if claims.authorization:
+            if len(self._by_authorization) >= _MAX_REMEMBERED:
+                self._by_authorization.clear()
+            self._by_authorization[_digest(claims.authorization[0])] = client
         return client
 
     def _by_header(self, header: str, value: str) -> Client:
@@ -425,6 +434,12 @@ def names_of(identity: str) -> tuple[str, str]:
 def other_clients(tenant: str) -> str:
     """The identity of a tenant's other clients together. No client has it: its last part is not escaped as names are."""
     return f"{tenant}/{OTHERS}"
+
+
+def _digest(text: str) -> bytes:
+    digest = _SHA256.copy()
+    digest.update(text.encode("utf-8", "surrogateescape"))
+    return digest.digest()
 
 
 def _bearer(authorization: str) -> str:
