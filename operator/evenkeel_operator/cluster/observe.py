@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 READS: Final = 5
 """Most reads of one Secret that changes meanwhile."""
 MANY_SECRETS: Final = 20
-"""With more unread Secrets in a namespace, those with the label are read in pages."""
+"""Most unread Secrets of a namespace that are read one by one; of more, those with the label are read in pages."""
 SECRETS: Final = 20
 """Secrets of a page: each may have 1 MiB."""
 INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
@@ -128,7 +128,7 @@ class Observer:
         self._forbidden: dict[Key, frozenset[str]] = {}
         self.live_configs = LiveConfigs(client, store)
         self.wake: Callable[[Key], None] = lambda key: None
-        """Called for tenants whose status may have changed with another tenant or a Secret."""
+        """What is called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
         self.default_class = ""

@@ -49,7 +49,7 @@ class Hashes:
     secret: NamedSecret | None
     """The Secret as it was read; None: there is no such Secret."""
     stale: bool = False
-    """It changed since: an event has only the metadata of a Secret."""
+    """Whether the Secret changed since: an event has only its metadata."""
 
 
 class Store:

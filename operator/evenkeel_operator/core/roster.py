@@ -27,7 +27,7 @@ class Grant:
 
     config: TenantConfig
     raw: bytes
-    """Its JSON in a shard."""
+    """JSON of the tenant in a shard."""
     slot: int
 
     @classmethod

@@ -37,7 +37,7 @@ from evenkeel_operator.core.roster import Grant, Roster
 MAX_CONFIG_BYTES: Final = 1_000_000
 """Most bytes of a RouterConfig: a Secret holds 1 MiB of decoded data."""
 INLINE_AGAIN_BYTES: Final = 800_000
-"""With a RouterConfig of at most this length, shards are given up again."""
+"""Longest RouterConfig with which shards are given up again."""
 NEARLY_FULL: Final = 0.8
 """Part of a limit from which a condition and an alert report it."""
 
@@ -57,7 +57,7 @@ class LiveConfig:
     plain: Mapping[str, Any] = field(default_factory=dict)
     """The RouterConfig as plain data, without its tenants; empty where there is none."""
     core: RouterConfig | None = None
-    """The same, decoded; None where there is none, or an invalid one."""
+    """The RouterConfig without its tenants, decoded; None where there is none, or an invalid one."""
     inline: tuple[Grant, ...] = ()
     """The tenants in the RouterConfig."""
     index: Index | None = None

@@ -65,7 +65,7 @@ class Tenant:
     keys: tuple[ApiKey, ...] = ()
     """The keys that it names, also if its spec has faults."""
     names_keys: bool = True
-    """False: the list of keys itself is invalid, so that nothing is known of them."""
+    """Whether the list of keys itself is valid; if not, nothing is known of them."""
 
     @property
     def age(self) -> tuple[str, str]:

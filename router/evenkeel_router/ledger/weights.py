@@ -24,7 +24,7 @@ class ConfiguredWeights:
             self._add(tenant)
 
     def changed(self, change: TenantChange) -> Generator[None, None, ConfiguredWeights]:
-        """These weights with changed tenants, in steps."""
+        """The weights with changed tenants, in steps."""
         found = copy(self)
         found._tenants, found._defaults = self._tenants.fork(), self._defaults.fork()
         found._clients = self._clients.fork()
