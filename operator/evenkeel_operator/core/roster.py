@@ -7,10 +7,10 @@ older one keeps it: otherwise a new tenant could lock out another one. A key in 
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import Any, Final, TypeVar, cast
 
 from evenkeel_contract.render import tenant_config
@@ -96,7 +96,7 @@ class Roster:
         metadata, spec = tenant.resource.metadata, tenant.resource.spec
         metadata = replace(
             metadata,
-            namespace=sys.intern(metadata.namespace),
+            namespace=intern(metadata.namespace),
             labels=metadata.labels or _NOTHING,
             annotations=_NOTHING,
         )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
-from itertools import zip_longest
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -37,6 +36,7 @@ from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.tenant_change import STEP, TenantChange
 
 
 class Paid(NamedTuple):
@@ -66,8 +66,6 @@ DEFAULT_CLIENT: Final = "default"
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
 MAX_ADDRESS: Final = 64
 """Most characters of an address in `X-Forwarded-For`."""
-STEP: Final = 256
-"""Tenants that are compared in one step."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
@@ -130,36 +128,6 @@ def claims_of(headers: CIMultiDict[str], peer: str) -> Claims:
     for key_header in filter(headers.__contains__, _KEYS):
         keys += headers.getall(key_header)
     return Claims(authorization, keys, named, peer)
-
-
-class TenantChange(NamedTuple):
-    """Tenants that differ between two configurations."""
-
-    before: Sequence[TenantConfig] = ()
-    """Changed and removed tenants, as they were."""
-    after: Sequence[TenantConfig] = ()
-    """Changed and new tenants, as they are."""
-
-
-def changes(
-    before: Sequence[TenantConfig], after: Sequence[TenantConfig]
-) -> Generator[None, None, TenantChange]:
-    """The difference, in steps. A tenant that did not change is usually the same object, which is fast to compare."""
-    new, old = list[TenantConfig](), list[TenantConfig]()
-    # The same tenant is usually at the same place, so that no table of all of them is needed.
-    for number, (one, other) in enumerate(zip_longest(before, after)):
-        if one is not other and one != other:
-            old += () if one is None else (one,)
-            new += () if other is None else (other,)
-        if not number % STEP:
-            yield
-    kept = {(one.namespace, one.name): one for one in old}
-    moved = [one for one in new if kept.get((one.namespace, one.name)) == one]
-    same = {(one.namespace, one.name) for one in moved}
-    return TenantChange(
-        tuple(one for one in old if (one.namespace, one.name) not in same),
-        tuple(one for one in new if (one.namespace, one.name) not in same),
-    )
 
 
 class Directory:

@@ -10,7 +10,8 @@ from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 
 from evenkeel_router.api.buckets import Buckets
-from evenkeel_router.api.identity import TenantChange, tenant_identity
+from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.api.tenant_change import TenantChange
 
 
 class ConfiguredWeights:

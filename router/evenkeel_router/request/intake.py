@@ -11,8 +11,9 @@ from typing import Final
 from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 
 from evenkeel_router.api.cors import Cors
-from evenkeel_router.api.identity import Directory, TenantChange
+from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory

@@ -11,7 +11,7 @@ from typing import Self
 
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.api.identity import TenantChange, changes
+from evenkeel_router.api.tenant_change import TenantChange, changes
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.limit_parts import LimitParts
