@@ -10,12 +10,13 @@ from typing import Final
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
+    SHARE_TENANT,
     accepted_name,
     credentials_name,
     engine_name,
     router_peers_name,
 )
-from evenkeel_contract.render import router_config, selects
+from evenkeel_contract.render import router_config, serves, tenants_namespace
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
     EngineKeyConfig,
@@ -156,13 +157,14 @@ def granted(given: Inputs) -> list[tuple[tuple[str, str], Grant]]:
     roster, selector = given.roster, given.service.spec.tenancy.selector
     present = given.live.tenants(roster.special)
     own = roster.overlay(present.get)
-    takes_all = not selector.match_labels and not selector.match_expressions
+    at_home = tenants_namespace(given.service) == given.service.metadata.namespace
+    takes_all = at_home and not selector.match_labels and not selector.match_expressions
     found = []
     for name in sorted(roster.grants.keys() | own.keys()):
         tenant = roster.tenants[name]
         taken = takes_all or (
             # An invalid tenant is served as before.
-            tenant.resource is None or selects(selector, tenant.resource.metadata.labels)
+            tenant.resource is None or serves(given.service, tenant.resource)
         )
         if taken:
             found.append((tenant.age, own[name] if name in own else roster.grants[name]))
@@ -196,7 +198,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
         given.service,
         tenants=(),
         key_hashes={},
-        listen=ListenConfig(host="0.0.0.0"),
+        listen=ListenConfig(host=given.defaults.router_host),
         cluster=ClusterConfig(
             engines=engine_name(name),
             peers=router_peers_name(name),
@@ -254,6 +256,7 @@ def _notes(given: Inputs) -> Iterator[Note]:
             f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
             "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
         )
+    yield from _tenants_note(given)
     if given.host_taken is not None:
         yield given.host_taken
     if isinstance(given.redis_url, Note):
@@ -268,6 +271,20 @@ def _notes(given: Inputs) -> Iterator[Note]:
             "Routers send no key to the engines until it can be used."
         )
         yield Note(given.external_key.reason, message)
+
+
+def _tenants_note(given: Inputs) -> Iterator[Note]:
+    """The same whether or not the namespace has tenants, since its names belong to another owner."""
+    here, there = given.service.metadata.namespace, tenants_namespace(given.service)
+    tenants = [tenant.resource for tenant in given.roster.tenants.values()]
+    is_kept = any(resource is None for resource in tenants)
+    if there == here or is_kept or any(one and serves(given.service, one) for one in tenants):
+        return
+    yield Note(
+        reasons.TENANTS_NOT_SHARED,
+        f"spec.tenancy.namespace: no InferenceTenant of namespace {there} that spec.tenancy.selector selects is shared with "
+        f"namespace {here}. Its administrator allows it: `kubectl -n {there} annotate itn NAME {SHARE_TENANT}={here}`.",
+    )
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:

@@ -17,6 +17,7 @@ from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientSession, web
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.identity import network_of
@@ -42,7 +43,8 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog, RequestTracer
+from evenkeel_router.request.request_log import RequestLog
+from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
 from evenkeel_router.slices import in_slices
@@ -90,7 +92,8 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients send requests."""
-        return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
+        host = self.rooms.settings.config.listen.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.traffic_port}"
 
     @property
     def configured(self) -> RouterConfig:
@@ -351,7 +354,7 @@ async def _serve_traffic(
         holder_of=lambda peer: of_new(intake.directory, peer),
     )
     sockets = await asyncio.get_running_loop().create_server(
-        server, listen.host, listen.traffic_port, backlog=BACKLOG
+        server, addresses(listen.host), listen.traffic_port, backlog=BACKLOG
     )
     for listening in sockets.sockets:
         watch_peer(listening.fileno())  # connections inherit it
@@ -372,7 +375,7 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     assert runner.server is not None
     shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
     bounded = SidePort(runner.server, shares, network_of=network_of)
-    sockets = await asyncio.get_running_loop().create_server(bounded, host, port)
+    sockets = await asyncio.get_running_loop().create_server(bounded, addresses(host), port)
     stack.callback(sockets.close)
     for listening in sockets.sockets:
         watch_peer(listening.fileno())

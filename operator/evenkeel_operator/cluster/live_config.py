@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,12 +15,14 @@ from evenkeel_contract.tenantshards import (
     index_name,
     read_index,
     read_shard,
+    read_tenant,
+    slot_of,
 )
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core.objects import Object, Ref, digest_of, entries_of
-from evenkeel_operator.core.roster import Grant, Roster
+from evenkeel_operator.core.roster import Grant
 from evenkeel_operator.core.sharding import Layout, LiveConfig, Shard, read_config
 
 
@@ -42,16 +44,26 @@ class LiveConfigs:
         shards = {one.digest: one.grants for one in layout.shards.values()}
         self._known[key] = {**self._known.get(key, {}), **shards}
 
-    async def read(self, key: Key, roster: Roster) -> LiveConfig:
+    def _intern(self, raws: Iterable[bytes]) -> tuple[Grant, ...]:
+        """Grants of JSON that routers have, without invalid ones."""
+        found = []
+        for raw in raws:
+            config, _ = read_tenant(raw)
+            if config is not None:
+                known = self._store.roster(config.namespace).known(raw, config)
+                found.append(known or Grant(config, raw, slot_of(config.name)))
+        return tuple(found)
+
+    async def read(self, key: Key) -> LiveConfig:
         """The configuration of a service's routers. Raises `ClusterError`."""
         contents = _Contents(self._client, self._store, key, self._known.get(key, {}))
 
         def config(data: bytes) -> LiveConfig:
-            return read_config(data, roster)
+            return read_config(data, self._intern)
 
         def shard(data: bytes) -> tuple[Grant, ...] | None:
             with suppress(ValueError):
-                return roster.intern(read_shard(data))
+                return self._intern(read_shard(data))
             return None
 
         _, found = await contents.entry(router_name(key.name), ROUTER_CONFIG_KEY, config)

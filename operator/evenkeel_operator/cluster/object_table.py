@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from evenkeel_operator.core.objects import Object, without_bulk
+from evenkeel_operator.core.objects import KINDS, Object, without_bulk
+from evenkeel_operator.core.ownership import foreign_fields
+from evenkeel_operator.manifests.context import MANAGER
 
 _Id = TypeVar("_Id", bound=Hashable)
 
@@ -112,9 +114,15 @@ class ObjectTable(Generic[_Id]):
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it and are never read, and without tenants of Secrets."""
+    """The object without managed fields, which are half of it, and without tenants of Secrets. What managed fields say of others
+    stays, in `FOREIGN`."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**without_bulk(item), "metadata": metadata}
+    found = foreign_fields(item, MANAGER) if item.get("kind") in KINDS else ()
+    return {**without_bulk(item), "metadata": metadata | ({FOREIGN: found} if found else {})}
+
+
+FOREIGN: Final = "foreignFields"
+"""Entry of an object's metadata in the store: fields that others added."""
 
 
 def version_of(item: Object) -> int:

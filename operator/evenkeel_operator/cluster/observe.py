@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -75,8 +75,6 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
-    roster: Roster
-    """The tenants of the namespace."""
     live: LiveConfig
     """The routers' present configuration."""
     scalers: tuple[Object, ...]
@@ -145,22 +143,23 @@ class Observer:
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
-        roster = await self.roster(key.namespace)
         children, forbidden = await self._children(key, relist=relist)
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
             children=children,
-            roster=roster,
-            live=await self.live_configs.read(key, roster),
+            live=await self.live_configs.read(key),
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
             pods=self.pods(key),
         )
 
-    async def roster(self, namespace: str) -> Roster:
-        """The tenants of a namespace. Raises `ClusterError` if a Secret that they name cannot be read; the roster has the rest."""
+    async def roster(self, namespace: str, *, of: Key | None = None) -> Roster:
+        """The tenants of a namespace. Their changes trigger passes over service `of` from now on. Raises `ClusterError` if a
+        Secret that they name cannot be read; the roster has the rest."""
+        if of is not None:
+            self._store.use_tenants(of, namespace)
         table, roster = self._store.named(TENANT, namespace), self._store.roster(namespace)
         if not table.is_listed:
             await self._list(TENANT, namespace)
@@ -210,14 +209,16 @@ class Observer:
                 if name in asked:
                     self._store.remember_secret(namespace, name, item, asked=asked[name])
 
-    async def list_again(self) -> None:
-        """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
-        logged, and costs nothing else."""
-        for namespace in sorted(self._store.namespaces()):
+    async def list_again(self, *, only: Collection[str] | None = None) -> None:
+        """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
+        deletions. What cannot be read is logged, and costs nothing else."""
+        known = self._store.namespaces()
+        named = known if only is None else known.intersection(only)
+        for namespace in sorted(named):
             for kind in (SERVICE, TENANT, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
-        for namespace, name in sorted(self._store.secrets()):
+        for namespace, name in sorted(one for one in self._store.secrets() if one[0] in named):
             with _logged(f"Secret {name} in {namespace}"):
                 await self._read_secret(namespace, name)
 

@@ -68,9 +68,13 @@ class Store:
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
-        """Namespaces that are being deleted: the API server refuses new objects there."""
+        """Namespaces that are being deleted, or that are gone: the API server refuses new objects there."""
+        self._uids: dict[str, str] = {}
+        """Namespace → its uid."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
+        self._tenants_of: dict[Key, str] = {}
+        """Service → the other namespace whose tenants its last pass used."""
         self._held: dict[Key, frozenset[str]] = {}
         """Service → the hosts that it had in its last event."""
         self._broken: set[tuple[str, str]] = set()
@@ -124,6 +128,25 @@ class Store:
         tables = [where for where in self._tables if where[0] in kinds]
         return frozenset(key for where in tables for key in self.keys(*where))
 
+    def use_tenants(self, key: Key, namespace: str) -> None:
+        """The service uses the tenants of this namespace."""
+        if namespace == key.namespace:
+            self._tenants_of.pop(key, None)
+        else:
+            self._tenants_of[key] = namespace
+
+    def users(self, namespace: str) -> frozenset[Key]:
+        """The services that may use the tenants of a namespace."""
+        others = {key for key, used in self._tenants_of.items() if used == namespace}
+        return self.keys(SERVICE, namespace) | others
+
+    def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
+        """The services of a namespace, and those of others whose newest spec names it."""
+        found = self.services_anywhere()
+        return tuple(
+            one for one in found if namespace in (one["metadata"]["namespace"], _tenants_place(one))
+        )
+
     def services_anywhere(self) -> tuple[Object, ...]:
         """The known FairInferenceServices of all namespaces."""
         tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
@@ -136,6 +159,7 @@ class Store:
         self._endpoints.pop(key, None)
         self._pods.pop(key, None)
         self._stale.pop(key, None)
+        self._tenants_of.pop(key, None)
 
     # Secrets.
 
@@ -213,10 +237,25 @@ class Store:
         return self.keys_anywhere(SERVICE)
 
     def _see_namespace(self, item: Object, *, gone: bool) -> frozenset[Key]:
-        """Passes over its resources write nothing from now on."""
-        leaves = not gone and "deletionTimestamp" in item["metadata"]
-        (self.terminating.add if leaves else self.terminating.discard)(_name_of(item))
-        return frozenset()
+        """Passes over the resources of a namespace that leaves write nothing from now on."""
+        name, uid = _name_of(item), str(item["metadata"].get("uid", ""))
+        leaves = gone or "deletionTimestamp" in item["metadata"]
+        (self.terminating.add if leaves else self.terminating.discard)(name)
+        # Watches that the operator has no right to any more do not report that the contents are gone.
+        others = gone or self._uids.get(name, uid) != uid
+        self._uids[name] = uid
+        if not others:
+            return frozenset()
+        lost = self.keys(SERVICE, name) | self.keys(TENANT, name)
+        users = self.users(name)
+        for key in lost:
+            self.forget(key)
+        self._tables = {where: table for where, table in self._tables.items() if where[1] != name}
+        self._hashes = {where: one for where, one in self._hashes.items() if where[0] != name}
+        self._rosters.pop(name, None)
+        self._touched.pop(name, None)
+        self._held = {key: hosts for key, hosts in self._held.items() if key.namespace != name}
+        return lost | users
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
@@ -264,14 +303,15 @@ class Store:
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
             return frozenset({own}) | (
-                self.keys(SERVICE, namespace) if self._has_listed(kind, namespace) else frozenset()
+                self.users(namespace) if self._has_listed(kind, namespace) else frozenset()
             )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
-        same = known is not None and not gone and _selector(known) == _selector(item)
+        same = known is not None and not gone and _chooses(known) == _chooses(item)
         listed = self._has_listed(kind, namespace)
-        tenants = frozenset() if same or not listed else self.keys(TENANT, namespace)
-        return frozenset({own, *rivals, *tenants})
+        places = {namespace, *map(_tenants_place, versions)} - {""}
+        tenants = {key for place in places for key in self.keys(TENANT, place)}
+        return frozenset({own, *rivals, *(() if same or not listed else tenants)})
 
     def _has_listed(self, kind: str, namespace: str) -> bool:
         """Whether a pass has used the list of a kind. Before, an event concerns no other resource."""
@@ -320,11 +360,17 @@ class Store:
         if gone and known.secret is None and not known.stale:
             return set()
         tenants = self.roster(namespace).named_by(where[1])
-        return {*self.keys(SERVICE, namespace), *(Key(TENANT, namespace, name) for name in tenants)}
+        return {*self.users(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
 
 
 def _name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
+
+
+def _tenants_place(service: Object) -> str:
+    """The namespace that the newest spec names, perhaps not a name."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return str(tenancy.get("namespace") or "")
 
 
 def _owner_of(item: Object) -> str | None:
@@ -333,9 +379,10 @@ def _owner_of(item: Object) -> str | None:
     return next(names, None)
 
 
-def _selector(service: Object) -> Any:
+def _chooses(service: Object) -> Any:
     """Which tenants a service takes."""
-    return ((service.get("spec") or {}).get("tenancy") or {}).get("selector")
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return tenancy.get("selector"), tenancy.get("namespace")
 
 
 def _intent(item: Object) -> tuple[Any, ...]:

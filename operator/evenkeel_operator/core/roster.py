@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
+from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.render import tenant_config
 from evenkeel_contract.routerconfig import ApiKeyConfig, TenantConfig
-from evenkeel_contract.tenantshards import read_tenant, slot_of, write_tenant
+from evenkeel_contract.tenantshards import slot_of, write_tenant
 
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.tenants import KeyFindings, NamedSecret, Tenant, read_tenant_resource
@@ -78,6 +79,18 @@ class Roster:
         """Tenants whose present configuration at the routers counts: an invalid spec, or a Secret that may not be used or
         could not be read."""
 
+    @classmethod
+    def unreadable(cls, namespace: str, known: Iterable[TenantConfig]) -> Self:
+        """A namespace whose tenants cannot be read: all that routers know stay."""
+        found = cls()
+        for one in known:
+            if one.namespace == namespace:
+                found.tenants[one.name] = Tenant(
+                    namespace, one.name, "", None, (), names_keys=False
+                )
+        found.special = set(found.tenants)
+        return found
+
     def named_by(self, secret: str) -> frozenset[str]:
         """The tenants that name a Secret."""
         return frozenset(self._namers.get(secret, ()))
@@ -98,7 +111,8 @@ class Roster:
             metadata,
             namespace=intern(metadata.namespace),
             labels=metadata.labels or _NOTHING,
-            annotations=_NOTHING,
+            annotations={k: v for k, v in metadata.annotations.items() if k == SHARE_TENANT}
+            or _NOTHING,
         )
         spec = replace(spec, clients=self._share(spec.clients), limits=self._share(spec.limits))
         resource = replace(tenant.resource, metadata=metadata, spec=spec, status=_NOTHING)
@@ -223,19 +237,10 @@ class Roster:
         if missing or unlabelled or clashing:
             self.findings[name] = KeyFindings(tuple(sorted(missing)), unlabelled, clashing)
 
-    def intern(self, raws: Iterable[bytes]) -> tuple[Grant, ...]:
-        """Grants of JSON that routers have; those that are as they should be are the same objects. Invalid ones are left out."""
-        known = {grant.raw: grant for grant in self.grants.values()}
-        found = []
-        for raw in raws:
-            grant = known.get(raw)
-            if grant is None:
-                config, _ = read_tenant(raw)
-                if config is None:
-                    continue
-                grant = Grant(config, raw, slot_of(config.name))
-            found.append(grant)
-        return tuple(found)
+    def known(self, raw: bytes, config: TenantConfig) -> Grant | None:
+        """The grant with this JSON, if the tenant is as it should be."""
+        grant = self.grants.get(config.name)
+        return grant if grant is not None and grant.raw == raw else None
 
     def overlay(self, present: Callable[[str], TenantConfig | None]) -> dict[str, Grant]:
         """Grants of one service that differ from `grants`. `present`: a tenant as its routers have it now.

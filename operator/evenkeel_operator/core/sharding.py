@@ -32,7 +32,7 @@ from evenkeel_contract.tenantshards import (
 from evenkeel_contract.values import without_echoes
 
 from evenkeel_operator.core.objects import digest_of
-from evenkeel_operator.core.roster import Grant, Roster
+from evenkeel_operator.core.roster import Grant
 
 MAX_CONFIG_BYTES: Final = 1_000_000
 """Most bytes of a RouterConfig: a Secret holds 1 MiB of decoded data."""
@@ -83,7 +83,11 @@ class LiveConfig:
         return {one.name: one for one in found if one is not None}
 
 
-def read_config(data: bytes, roster: Roster) -> LiveConfig:
+Intern = Callable[[Iterable[bytes]], tuple[Grant, ...]]
+"""Grants of JSON that routers have; those of tenants that are as they should be are the roster's objects."""
+
+
+def read_config(data: bytes, intern: Intern) -> LiveConfig:
     """A RouterConfig of a Secret."""
     try:
         plain = msgspec.json.decode(data)
@@ -94,7 +98,7 @@ def read_config(data: bytes, roster: Roster) -> LiveConfig:
     plain = {**plain, "tenancy": tenancy}
     core, faults = salvage(RouterConfig, plain)
     faults += tuple(without_echoes(check_router_config(core), faults))
-    return LiveConfig(plain, None if faults else core, roster.intern(map(bytes, raws)))
+    return LiveConfig(plain, None if faults else core, intern(map(bytes, raws)))
 
 
 class _Tenancy(msgspec.Struct):
@@ -124,12 +128,12 @@ class Revoked:
         return bool(self.tenants or self.keys)
 
 
-def revoked(live: LiveConfig, wanted: Callable[[str], Grant | None]) -> Revoked:
+def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) -> Revoked:
     """What routers accept and `wanted` has not: whole tenants, and keys."""
     index, tenants, keys = live.index or Index(), dict[str, None](), dict[str, None]()
     for grant in (*live.inline, *(live.grants if live.index is not None else ())):
         name = grant.config.name
-        now = wanted(name)
+        now = wanted(grant.config)
         if now is grant:
             continue
         if now is None:

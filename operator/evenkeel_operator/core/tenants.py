@@ -56,6 +56,7 @@ NO_FINDINGS: Final = KeyFindings()
 class Tenant:
     """One InferenceTenant as it was read."""
 
+    namespace: str
     name: str
     created: str
     """Creation time of the tenant in RFC 3339."""
@@ -78,6 +79,7 @@ def read_tenant_resource(raw: Object) -> Tenant:
     resource, faults = salvage_tenant(without_status(raw))
     metadata = raw["metadata"]
     return Tenant(
+        str(metadata["namespace"]),
         str(metadata["name"]),
         str(metadata.get("creationTimestamp", "")),
         None if faults else resource,
@@ -115,8 +117,11 @@ def tenant_status(
     now: str,
 ) -> dict[str, Any]:
     """The status of the InferenceTenant `raw`. `found`: its keys that are not accepted."""
+    home = "" if tenant is None else tenant.metadata.namespace
     serving = (
-        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
+        item.metadata.name + ("" if (place := item.metadata.namespace) == home else f".{place}")
+        for item in services
+        if tenant is not None and serves(item, tenant)
     )
     status = TenantStatus(
         observed_generation=generation_of(raw),

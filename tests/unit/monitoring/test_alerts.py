@@ -28,7 +28,12 @@ SERVICE = {
     "of": 'namespace="team-ml",evenkeel_dev_service="llama"',
     "operator": 'service_namespace="team-ml",service_name="llama"',
 }
-OF_THE_OPERATOR = ("EvenkeelOperatorDown", "EvenkeelReconcileFailing", "EvenkeelConfigNearlyFull")
+OF_THE_OPERATOR = (
+    "EvenkeelOperatorDown",
+    "EvenkeelReconcileFailing",
+    "EvenkeelConfigNearlyFull",
+    "EvenkeelWatchFailing",
+)
 OPERATOR = {
     "of": 'namespace="evenkeel-system",job="evenkeel-system/evenkeel"',
     "runbooks": "docs/runbooks",
