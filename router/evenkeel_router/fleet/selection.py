@@ -20,7 +20,6 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.adapters import AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
-from evenkeel_fairshare.prefix.matching import Depths
 
 from evenkeel_router.fleet.discovered import TERMINATING
 from evenkeel_router.fleet.long_prompts import (
@@ -31,7 +30,7 @@ from evenkeel_router.fleet.long_prompts import (
     at_once,
     keep,
 )
-from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
+from evenkeel_router.fleet.prediction import Basis, HeldPrompt, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
 ALL: Final = ""
@@ -92,31 +91,6 @@ class MatchedRequest(msgspec.Struct, frozen=True):
         dispatch = self.dispatch
         cached = min(dispatch.matched_tokens, dispatch.input_tokens)
         return Usage(dispatch.input_tokens, cached, output_tokens)
-
-
-class _Prompt(msgspec.Struct, frozen=True):
-    """A prompt, and how much of it replicas hold."""
-
-    index: PrefixIndex | ExactIndex
-    blocks: Sequence[int]
-    pages: Pages | None
-    depths: Depths | None
-    """How much of it each replica holds, for a long prompt; None: the index is asked."""
-    input_tokens: int
-    block_bytes: int
-    text_bytes: int
-
-    def tokens(self, depth: int) -> int:
-        """Tokens in so many of its blocks."""
-        if self.pages is not None:
-            return self.pages.cached(depth)
-        return self.input_tokens * depth * self.block_bytes // self.text_bytes if depth else 0
-
-    def matched_at(self, slot: int) -> int:
-        """Tokens that a replica holds."""
-        if self.depths is not None:
-            return self.tokens(self.depths.at(slot))
-        return self.tokens(self.index.match(self.blocks, ReplicaSet(1 << slot)).blocks)
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -350,7 +324,7 @@ class Fleet:
         else:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
-        prompt = _Prompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
+        prompt = HeldPrompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
         depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
         matched_tokens, adapter_tokens = prompt.tokens(depth), 0
         if adapter is not None:
