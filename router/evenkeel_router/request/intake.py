@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -11,6 +13,7 @@ from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory
@@ -37,6 +40,7 @@ class Intake:
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
+        self.directory = _directory(config)
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -46,11 +50,7 @@ class Intake:
             raise own_answers.shutting_down()
 
     def apply(self, config: RouterConfig) -> None:
-        """Use a configuration."""
-        # All routers of a service have the same admin token, so they derive the same salts.
-        self.directory = Directory(
-            config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
-        )
+        """Use a configuration, except for the directory (`directories`)."""
         self.limits = Limits(
             config.model,
             config.limits.max_output_tokens,
@@ -64,3 +64,24 @@ class Intake:
         self.admission.limits = config.limits
         self.heartbeat_s = config.limits.heartbeat_s
         """Interval of signs of life; None: there are none."""
+
+    def directories(
+        self, config: RouterConfig, before: RouterConfig, change: TenantChange
+    ) -> Generator[None, None, Directory]:
+        """The directory of a changed configuration, in steps."""
+        if _identifies(config) == _identifies(before):
+            return (yield from self.directory.changed(change))
+        empty = _directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
+        return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
+
+
+def _directory(config: RouterConfig) -> Directory:
+    # All routers of a service have the same admin token, so they derive the same salts.
+    salt_key = config.admin_token_sha256 or ""
+    return Directory(config.tenancy, namespace=config.namespace, salt_key=salt_key)
+
+
+def _identifies(config: RouterConfig) -> tuple[object, ...]:
+    """What decides on clients, beside the tenants."""
+    tenancy = replace(config.tenancy, tenants=())
+    return config.namespace, config.admin_token_sha256, tenancy
