@@ -157,6 +157,7 @@ LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "topologySpreadConstraints": ("topologyKey",),
     "ownerReferences": ("uid",),
     "resourceClaims": ("name",),
+    "claims": ("name",),
     "readinessGates": ("conditionType",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "capacity"})
