@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -84,6 +84,7 @@ class Router:
         self.discovery = discovery
         self.large_bodies = LargeBodies()
         self.federation: Federation  # once it runs
+        self._applying = asyncio.Lock()
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -100,9 +101,15 @@ class Router:
         """The last configuration that was applied, without the weights of this cell."""
         return self.federation.configured
 
-    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
-        """Use a changed configuration, with the weights of this cell (R21), in steps."""
-        yield from self.rooms.apply(self.federation.take(config))
+    async def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration, with the weights of this cell (R21)."""
+        async with self._applying:
+            await in_slices(self.rooms.apply(self.federation.take(config)))
+
+    async def reweigh(self) -> None:
+        """Use the weights of this cell (R21)."""
+        async with self._applying:
+            await in_slices(self.rooms.apply(self.federation.in_force()))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -148,7 +155,7 @@ async def running(
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
         federation = router.federation = Federation(
-            config, rooms.service_ledger, session, apply=rooms.apply_at_once
+            config, rooms.service_ledger, session, reweighed=router.reweigh
         )
         parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
         works = [part.run() for part in parts]
@@ -422,7 +429,7 @@ async def _watch_config(
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        await in_slices(router.apply(config))
+        await router.apply(config)
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)

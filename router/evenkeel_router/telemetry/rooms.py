@@ -84,11 +84,6 @@ class Rooms:
         self.replicas.apply(config, before)
         self.gates.apply(config, before)
 
-    def apply_at_once(self, config: RouterConfig) -> None:
-        """Use a changed configuration in one piece: few of its tenants differ."""
-        for _ in self.apply(config):
-            pass
-
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""
         for member in self.replicas.fleet:
