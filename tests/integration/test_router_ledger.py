@@ -99,8 +99,8 @@ async def test_a_crashed_incarnation_counts_the_larger_of_reported_and_received(
         await until(lambda: ledger.replica_accounts[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT)
         # The replica ends before it can say what this one cost; the router received it.
-        page = ledger.replica_accounts[incarnation]
         await ask(router, tokens=60)
+        page = ledger.replica_accounts[incarnation]
         received = sum(account.clients.cell(CHAT, SERVICE) for account in page.accounts.values())
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
         assert received > reported
