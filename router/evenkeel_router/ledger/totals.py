@@ -328,7 +328,7 @@ class DemandMeter:
     def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
         self._clients: dict[str, _Requested] = {}
-        """In the order of their last requests."""
+        """Client → its requested service, in the order of the last requests."""
 
     def __len__(self) -> int:
         return len(self._clients)
