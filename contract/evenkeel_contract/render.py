@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
+from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
@@ -141,10 +142,14 @@ def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
 def _tenancy(
     tenancy: Tenancy, tenants: Iterable[InferenceTenant], key_hashes: KeyHashes
 ) -> TenancyConfig:
+    rejects = tenancy.undeclared_tenants is UndeclaredTenants.REJECT
     return TenancyConfig(
         anonymous=tenancy.anonymous,
         trusted_proxies=tenancy.trusted_proxies,
         cache_sharing=tenancy.cache_sharing,
+        identity_headers=tenancy.identity_headers or None,
+        undeclared_tenants=None if rejects else tenancy.undeclared_tenants,
+        undeclared_tenant_weight=None if rejects else tenancy.undeclared_tenant_weight,
         tenants=tuple(
             _tenant(tenant, key_hashes)
             for tenant in sorted(tenants, key=lambda tenant: tenant.metadata.name)

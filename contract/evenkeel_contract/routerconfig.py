@@ -13,6 +13,11 @@ from typing import Annotated, Final
 
 from evenkeel_fairshare.replica.deficit import Rejoin
 
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
@@ -274,6 +279,16 @@ class TenancyConfig:
     """Who shares cached prefixes. The router sends engines a salt for each tenant or client, derived from the hash of the admin
     token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
+    # Version 0.3 does not know the fields below.
+    identity_headers: (
+        Annotated[tuple[IdentityHeader, ...], Length(1, IDENTITY_HEADERS)] | None
+    ) = None
+    """Headers from trusted proxies that name the client; the first entry that a request has decides. None:
+    `x-evenkeel-client` and its aliases."""
+    undeclared_tenants: UndeclaredTenants | None = None
+    """Handling of requests whose tenant is not in `tenants`. None: Reject."""
+    undeclared_tenant_weight: Weight | None = None
+    """Weight of each undeclared tenant (Accept), or of all together (Share). None: 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

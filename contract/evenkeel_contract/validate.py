@@ -18,6 +18,7 @@ from evenkeel_contract.engineflags import (
     canonical,
     one_of,
 )
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
@@ -369,6 +370,18 @@ def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]
             yield Fault(path, f"must be empty with operator {term.operator.value}; remove them")
 
 
+def identity_headers_have_no_proxy(service: FairInferenceService) -> Iterator[Fault]:
+    tenancy = service.spec.tenancy
+    if tenancy.identity_headers and not tenancy.trusted_proxies:
+        yield Fault("spec.tenancy.identityHeaders", NO_PROXY, about=("spec.tenancy.trustedProxies",))
+
+
+def identity_headers_name_no_tenant(service: FairInferenceService) -> Iterator[Fault]:
+    for index, entry in enumerate(service.spec.tenancy.identity_headers):
+        if names_no_tenant(entry):
+            yield Fault(f"spec.tenancy.identityHeaders[{index}]", NAMES_NO_TENANT)
+
+
 def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]:
     for name in service.spec.slo.alert_labels:
         path = f"spec.slo.alertLabels[{show(name)}]"
@@ -407,6 +420,8 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
+    identity_headers_have_no_proxy,
+    identity_headers_name_no_tenant,
 )
 
 

@@ -325,6 +325,20 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.tenancy.trustedProxies": ["::/0", "fd00::1", "192.168.0.1"]},
         bad={"spec.tenancy.trustedProxies": ["10.0.0.1", "10.0.0.1/8"]},
     ),
+    "identity headers without a proxy": Pair(
+        path="spec.tenancy.identityHeaders",
+        message="needs trustedProxies",
+        base=SERVICE,
+        good={"spec.tenancy.identityHeaders": [], "spec.tenancy.trustedProxies": []},
+        bad={"spec.tenancy.trustedProxies": []},
+    ),
+    "an identity header without a tenant": Pair(
+        path="spec.tenancy.identityHeaders[0]",
+        message="names no tenant",
+        base=SERVICE,
+        good={"spec.tenancy.identityHeaders": [{"client": "x-user", "defaultTenant": "web"}]},
+        bad={"spec.tenancy.identityHeaders": [{"client": "x-user"}]},
+    ),
     "a network with a netmask": Pair(
         path="spec.tenancy.trustedProxies[0]",
         message="must be a network like 10.0.0.0/8",

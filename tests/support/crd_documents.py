@@ -103,6 +103,11 @@ SERVICE: Final[Document] = {
             "anonymous": "Reject",
             "trustedProxies": ["10.0.0.0/8"],
             "cacheSharing": "Tenant",
+            "identityHeaders": [
+                {"preset": "LiteLLM", "tenant": "x-team", "client": "x-user", "defaultTenant": "ads"}
+            ],
+            "undeclaredTenants": "Accept",
+            "undeclaredTenantWeight": 2,
         },
     },
 }

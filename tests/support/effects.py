@@ -156,6 +156,12 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.anonymous": "Share",
     "tenancy.trustedProxies": ["192.168.0.0/16"],
     "tenancy.cacheSharing": "Client",
+    "tenancy.identityHeaders[].preset": "Envoy",
+    "tenancy.identityHeaders[].tenant": "x-group",
+    "tenancy.identityHeaders[].client": "x-person",
+    "tenancy.identityHeaders[].defaultTenant": "search",
+    "tenancy.undeclaredTenants": "Share",
+    "tenancy.undeclaredTenantWeight": 9,
 }  # fmt: skip
 """Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {

@@ -13,6 +13,11 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.decode import salvage
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import (
     Anonymous,
@@ -119,6 +124,12 @@ class RouteFile:
     """Requests without a key: they get 401 (Reject), or all of them are one client (Share)."""
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks whose header `x-evenkeel-client` the router accepts as the client's name."""
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(0, IDENTITY_HEADERS)] = ()
+    """Headers by which these networks name the tenant and the client."""
+    undeclared_tenants: UndeclaredTenants = UndeclaredTenants.REJECT
+    """Requests whose tenant is not in `tenants`: they get 403 (Reject), are of one tenant (Share), or of a tenant each (Accept)."""
+    undeclared_tenant_weight: Weight = 1
+    """Weight of each undeclared tenant (Accept), or of all together (Share)."""
     scheduling: RouteScheduling = field(default_factory=RouteScheduling)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -160,8 +171,8 @@ def check_route(data: object) -> Read:
     """Decode a document and check its rules."""
     route, faults = salvage(RouteFile, data)
     config = router_config_of(route, ModelNames(route.model or "unknown"), listen=ListenConfig())
-    rules = (*_rules(route), *check_router_config(config))
-    faults += tuple(without_echoes((one for one in rules if _is_of_file(one)), faults))
+    of_file = map(_in_file, filter(_is_of_file, check_router_config(config)))
+    faults += tuple(without_echoes((*_rules(route), *of_file), faults))
     return (None if faults else route), faults
 
 
@@ -189,6 +200,9 @@ def router_config_of(
             anonymous=route.anonymous,
             trusted_proxies=route.trusted_proxies,
             tenants=tuple(_tenant(tenant) for tenant in route.tenants),
+            identity_headers=route.identity_headers or None,
+            undeclared_tenants=route.undeclared_tenants,
+            undeclared_tenant_weight=route.undeclared_tenant_weight,
         ),
         state=route.state,
         recording=route.recording,
@@ -276,6 +290,12 @@ def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
             yield Fault(path, f"has {what} as {seen}", about=(seen,))
 
 
+def _in_file(fault: Fault) -> Fault:
+    """A fault of the RouterConfig with its path in the file, which has the fields of `tenancy` at its top."""
+    path, *about = (one.removeprefix("tenancy.") for one in (fault.path, *fault.about))
+    return Fault(path, fault.message, about=tuple(about))
+
+
 def _is_of_file(fault: Fault) -> bool:
     """Whether a fault is one of the file. Repeated keys are found in the file itself, and ports are options."""
-    return not fault.path.startswith(("tenancy", "listen", "adminToken"))
+    return not fault.path.startswith(("tenancy.tenants", "listen", "adminToken"))

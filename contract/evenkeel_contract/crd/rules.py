@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
@@ -29,7 +30,12 @@ from evenkeel_contract.spec.parts import (
     RouterLimits,
     State,
 )
-from evenkeel_contract.spec.resources import LabelSelectorRequirement, ServiceSpec, TenantSpec
+from evenkeel_contract.spec.resources import (
+    LabelSelectorRequirement,
+    ServiceSpec,
+    Tenancy,
+    TenantSpec,
+)
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 
@@ -390,6 +396,22 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "is set together with ingress; remove one of the two",
             mirrors="exposed_twice",
             rule="!(has(self.ingress) && has(self.httpRoute))",
+        ),
+    ),
+    IdentityHeader: (
+        Rule(
+            mirrors="identity_headers_name_no_tenant",
+            rule="has(self.preset) || has(self.tenant) || (has(self.client) && has(self.defaultTenant))",
+            message=NAMES_NO_TENANT,
+        ),
+    ),
+    Tenancy: (
+        _on_field(
+            "identityHeaders",
+            NO_PROXY,
+            mirrors="identity_headers_have_no_proxy",
+            rule="!has(self.identityHeaders) || size(self.identityHeaders) == 0 || "
+            "(has(self.trustedProxies) && size(self.trustedProxies) > 0)",
         ),
     ),
     LabelSelectorRequirement: (

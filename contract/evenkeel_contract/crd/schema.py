@@ -36,9 +36,12 @@ Schema = dict[str, Any]
 _RULES: Final = "x-kubernetes-validations"
 _INT32: Final = 2**31 - 1
 
-NOT_STORED: Final = frozenset({"clientQuantum", "workerQuantum", "order"})
+NOT_STORED: Final = frozenset(
+    {"clientQuantum", "workerQuantum", "order", "undeclaredTenants", "undeclaredTenantWeight"}
+)
 """Fields whose default the API server does not store. After a rollback, older versions have to read services that were made with
-this version. Version 0.1 takes only numbers as quanta. Version 0.2 does not know `order`."""
+this version. Version 0.1 takes only numbers as quanta. Version 0.2 does not know `order`, version 0.3 not what is said of undeclared
+tenants."""
 
 
 def object_schema(cls: type, *, defaults: bool = True) -> Schema:

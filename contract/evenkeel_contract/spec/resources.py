@@ -14,6 +14,11 @@ from typing import Annotated, Final
 from evenkeel_fairshare.replica.deficit import Rejoin
 
 from evenkeel_contract.enginesettings import ISOLATION
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.queueorder import (
     DEFAULT_ORDER,
     IsolationSetting,
@@ -155,6 +160,14 @@ class Tenancy:
     """Who shares cached prefixes. A request with a cached prefix is answered sooner, so response times can show whether
     another client sent the same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all
     prefixes: choose it if all tenants may know each other's prompts."""
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(0, IDENTITY_HEADERS)] = ()
+    """Headers by which trusted proxies name the tenant and the client. The first entry whose headers a request has decides, and the
+    request's key is not read. If empty, `x-evenkeel-client` and its aliases name the client of a request without a key."""
+    undeclared_tenants: UndeclaredTenants = UndeclaredTenants.REJECT
+    """Handling of a request whose tenant has no InferenceTenant. Reject answers 403. Share makes all such tenants clients of one
+    tenant, `undeclared`. Accept makes each of them a tenant."""
+    undeclared_tenant_weight: Weight = 1
+    """Weight of each tenant that is accepted without being declared; with Share, of the tenant `undeclared`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ The strongest claim decides alone: an unknown key is refused, even if a weaker c
 key, the headers of keys are ignored, because OpenAI's and Anthropic's clients always send one. Keys are looked up by their SHA-256, so
 that neither the table nor the time of a look-up reveals them. OpenAI's `user` field is no identity, because any sender can
 choose it.
+
+With `identityHeaders`, headers of a trusted proxy are the strongest claim: the key of such a request is the proxy's own, and
+LiteLLM's proxy always sends one (docs/design/identity.md).
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+from evenkeel_contract.identityheaders import UNDECLARED, UndeclaredTenants
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
-from evenkeel_contract.names import CLIENT_HEADERS, OTHER_CLIENTS
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
 from evenkeel_contract.routerconfig import (
     Anonymous,
@@ -34,6 +38,7 @@ from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
 
 
 class Paid(NamedTuple):
@@ -54,16 +59,14 @@ KEY_HEADERS: Final = ("x-api-key", "api-key")
 """Where Anthropic's and Azure's clients send their key."""
 _AUTHORIZATION: Final = istr("Authorization")
 _KEYS: Final = tuple(map(istr, KEY_HEADERS))
-_IDENTITY: Final = tuple((name, istr(name)) for name in CLIENT_HEADERS)
-_RARE: Final = (*_KEYS, *(key for _, key in _IDENTITY))
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
-DEFAULT_CLIENT: Final = "default"
-"""The client where a header names only a tenant."""
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
 MAX_ADDRESS: Final = 64
 """Most characters of an address in `X-Forwarded-For`."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
+_NO_LIMITS: Final = TenantLimits()
+"""Of all undeclared tenants: one object, because admission compares it to see whether limits changed."""
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
 
@@ -112,21 +115,6 @@ class Claims(msgspec.Struct, frozen=True):
     """The address of the other end; empty if it has none."""
 
 
-def claims_of(headers: CIMultiDict[str], peer: str) -> Claims:
-    """The headers that identify the sender. `peer`: see `Claims`."""
-    authorization = headers.getall(_AUTHORIZATION, ())
-    if not any(map(headers.__contains__, _RARE)):
-        return Claims(authorization)
-    named: list[tuple[str, str]] = []
-    for name, key in _IDENTITY:
-        if key in headers:
-            named.extend((name, value) for value in headers.getall(key))
-    keys: list[str] = []
-    for key_header in filter(headers.__contains__, _KEYS):
-        keys += headers.getall(key_header)
-    return Claims(authorization, keys, named, peer)
-
-
 class Directory:
     """All clients that may use the service. Immutable, but for caches."""
 
@@ -144,18 +132,30 @@ class Directory:
         self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
         """The client of all requests without an identity; None if they are refused."""
         self._proxies = Proxies(tenancy.trusted_proxies)
-        self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._undeclared = tenancy.undeclared_tenants or UndeclaredTenants.REJECT
+        self._undeclared_weight = tenancy.undeclared_tenant_weight or 1
+        self._headers = IdentityHeaders(tenancy.identity_headers)
+        self._rare = (*_KEYS, *self._headers.names)
+        self._by_name: OrderedDict[tuple[tuple[str, str], ...] | Named, Client] = OrderedDict()
+
+    def claims_of(self, headers: CIMultiDict[str], peer: str) -> Claims:
+        """The headers that identify the sender. `peer`: see `Claims`."""
+        authorization = headers.getall(_AUTHORIZATION, ())
+        if not any(map(headers.__contains__, self._rare)):
+            return Claims(authorization)
+        keys: list[str] = []
+        for key_header in filter(headers.__contains__, _KEYS):
+            keys += headers.getall(key_header)
+        return Claims(authorization, keys, self._headers.of(headers), peer)
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
-        if len(claims.named) > 1:
-            raise _duplicate(claims.named[1][0])
+        if claims.named and (client := self._by_proxy(claims)) is not None:
+            return client
         if self._by_key and (claims.authorization or claims.keys):
             return self._by_api_key(claims)
-        if claims.named and self._proxies.trusts(claims.peer):
-            return self._by_header(*claims.named[0])
         if self.anonymous is not None:
             return self.anonymous
         raise _missing_key()
@@ -190,49 +190,62 @@ class Directory:
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
     def _by_api_key(self, claims: Claims) -> Client:
-        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
-        if claims.keys and any(other != key for other in claims.keys):
+        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0].strip()
+        if claims.keys and any(other.strip() != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
         digest = _SHA256.copy()
-        digest.update(key.strip().encode("utf-8", "surrogateescape"))
+        digest.update(key.encode("utf-8", "surrogateescape"))
         client = self._by_key.get(digest.digest())
         if client is None:
             message = "The API key is unknown to this service."
             raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
         return client
 
-    def _by_header(self, header: str, value: str) -> Client:
-        client = self._by_name.get(value)
-        if client is None:
-            client = self._by_name[value] = self._read(header, value)
-            if len(self._by_name) > _MAX_REMEMBERED:
-                self._by_name.popitem(last=False)
+    def _by_proxy(self, claims: Claims) -> Client | None:
+        """The client that a trusted proxy names; None if the peer is no proxy, or if another claim decides."""
+        configured = self._headers.are_configured
+        if not configured and len(claims.named) > 1:
+            raise _duplicate(claims.named[1][0])
+        if not self._proxies.trusts(claims.peer):
+            return None
+        if not configured and self._by_key and (claims.authorization or claims.keys):
+            return None
+        given = tuple(claims.named)
+        client = self._by_name.get(given)
+        if client is None and (named := self._headers.named(given)) is not None:
+            client = self._remember(given, self.client_named(named))
         return client
 
-    def _read(self, header: str, value: str) -> Client:
-        """The client that a header names: `tenant`, `tenant/client` or `namespace/tenant/client`."""
-        if not value.isprintable() or not value.isascii() or " " in value:
-            message = (
-                f"The header {header} contains spaces, control characters or non-ASCII characters."
-            )
-            raise invalid(message, code="invalid_header", param=header)
-        parts = value.split("/")
-        if len(parts) > 3 or not all(parts):
-            message = (
-                f"The header {header} must be tenant, tenant/client or namespace/tenant/client."
-            )
-            raise invalid(message, code="invalid_header", param=header)
-        namespace = parts.pop(0) if len(parts) == 3 else self._namespace
-        name = parts[1] if len(parts) == 2 else DEFAULT_CLIENT
-        tenant = self._tenants.get((namespace, parts[0]))
-        if tenant is None:
-            message = f"Tenant {parts[0]!r} does not exist in namespace {namespace!r}."
-            raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=header)
+    def client_named(self, named: Named) -> Client:
+        """A client by its names, of a tenant that is declared or not; raises `Refusal`."""
+        tenant, client = self._tenant_named(named)
         try:
-            return self._client(tenant, name)
+            return self._client(tenant, client)
         except ClientKeyError as error:
-            message = f"The header {header}: {error}."
-            raise invalid(message, code="invalid_header", param=header) from error
+            message = f"The header {named.source}: {error}."
+            raise invalid(message, code="invalid_header", param=named.source) from error
+
+    def _tenant_named(self, named: Named) -> tuple[TenantConfig, str]:
+        """The tenant, and the name of the client in it."""
+        namespace = named.namespace or self._namespace
+        tenant = self._tenants.get((namespace, named.tenant))
+        if tenant is not None:
+            return tenant, named.client
+        if self._undeclared is UndeclaredTenants.REJECT or namespace != self._namespace:
+            message = f"Tenant {named.tenant!r} does not exist in namespace {namespace!r}."
+            raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=named.source)
+        shares = self._undeclared is UndeclaredTenants.SHARE
+        name = UNDECLARED if shares else named.tenant
+        tenant = self._tenants.get((namespace, name)) or TenantConfig(
+            namespace=namespace, name=name, weight=self._undeclared_weight, limits=_NO_LIMITS
+        )
+        return tenant, named.tenant if shares else named.client
+
+    def _remember(self, given: tuple[tuple[str, str], ...] | Named, client: Client) -> Client:
+        self._by_name[given] = client
+        if len(self._by_name) > _MAX_REMEMBERED:
+            self._by_name.popitem(last=False)
+        return client
 
     def _shared(self) -> Client:
         tenant = self._tenants.get((self._namespace, ANONYMOUS))

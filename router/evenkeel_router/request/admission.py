@@ -33,6 +33,8 @@ TopUp = Callable[[LimitPart, float], Awaitable[bool]]
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
 _NO_PART_RETRY_S: Final = 1.0
+MAX_TENANTS: Final = 4096
+"""Tenants that are remembered though nothing of theirs is in flight: a proxy may name any number of them."""
 SHARE_FACTOR: Final = 8
 """One party alone gets 8/9 of the bound; n parties that ask for more get 8/(8n + 1) each."""
 
@@ -52,12 +54,14 @@ class BodyMemory:
     limit_bytes: int
     used_bytes: int = 0
     _tenants: dict[str, TenantMemory] = field(default_factory=dict)
-    """Tenant → what it holds. As many tenants as the configuration names."""
+    """Tenant → what it holds. Beyond `MAX_TENANTS`, those that hold nothing are dropped."""
 
     def of(self, tenant: str) -> TenantMemory:
         """What one tenant holds of it."""
         memory = self._tenants.get(tenant)
         if memory is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                self._tenants = {name: one for name, one in self._tenants.items() if one.is_used}
             memory = self._tenants[tenant] = TenantMemory(self)
         return memory
 
@@ -68,6 +72,11 @@ class TenantMemory:
 
     _all: BodyMemory
     _held_bytes: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the tenant holds any."""
+        return self._held_bytes > 0
 
     def reserve(self, size_bytes: int) -> None:
         """Use some of it; raises `Refusal`."""
@@ -221,7 +230,8 @@ class Admission:
         """Limits in force. They may be replaced at any time; what is in flight stays."""
         self.running = 0
         self._parts = parts
-        self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
+        self._tenants: dict[str, _Tenant] = {}
+        """Beyond `MAX_TENANTS`, those without limits and without requests in flight are dropped."""
         self._clients: dict[str, int] = {}  # no zeros: bounded by what is in flight
 
     def enter(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
@@ -278,6 +288,9 @@ class Admission:
         """The client's tenant, new or with changed limits."""
         tenant = self._tenants.get(client.tenant_identity)
         if tenant is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                kept = self._tenants.items()
+                self._tenants = {name: one for name, one in kept if one.running or one.is_limited}
             tenant = _Tenant(client.tenant_identity, self._parts)
             self._tenants[client.tenant_identity] = tenant
         tenant.update(client.limits, now_s)

@@ -22,7 +22,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.identity import Client, claims_of
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.api.volatile import label_of
@@ -196,10 +196,11 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request.headers, request.connection.peer)
-        if claims.named and self._intake.directory.spoofed(claims):
+        directory = self._intake.directory
+        claims = directory.claims_of(request.headers, request.connection.peer)
+        if claims.named and directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        client = identified(self._intake.directory, request, claims)
+        client = identified(directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1

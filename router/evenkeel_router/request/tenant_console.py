@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
-from evenkeel_router.api.identity import claims_of
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
 from evenkeel_router.request.intake import Intake
@@ -62,8 +61,9 @@ class TenantConsole:
                 raise Refusal(
                     Outcome.NOT_FOUND, "The console has no such file.", code="unknown_url"
                 )
-            claims = claims_of(request.headers, request.connection.peer)
-            client = self._intake.directory.identify_named(claims)
+            directory = self._intake.directory
+            claims = directory.claims_of(request.headers, request.connection.peer)
+            client = directory.identify_named(claims)
             name = requested_client(request.target.partition("?")[2])
             body = await self._answer(path, client.tenant_identity, name)
         except Refusal as refusal:
