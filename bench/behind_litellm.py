@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,12 @@ from typing import Final
 
 import httpx
 import yaml
-from bench.router.run import free_ports
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import running_server
 from evenkeel_simulator.server.settings import Settings
+
+from bench.router.run import free_ports
 
 EXAMPLES: Final = Path(__file__).resolve().parents[1] / "examples" / "litellm"
 MODEL: Final = "llama"
@@ -51,23 +53,36 @@ class Load:
     seed: int
 
 
-@asynccontextmanager
-async def child(*command: str, log: Path, **environment: str) -> AsyncIterator[None]:
-    """A process, ended at the end."""
+def started(
+    command: Sequence[str], log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """A process that writes to `log`."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env={**os.environ, **environment},
         )  # fmt: skip
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
+    return log.read_text()[-3000:]
+
+
+@asynccontextmanager
+async def child(*command: str, log: Path, ready: str, **environment: str) -> AsyncIterator[None]:
+    """A process that answers at `ready`, ended at the end."""
+    process = started(command, log, environment)
     try:
+        await answering(ready, process, log)
         yield
-        assert process.poll() is None, log.read_text()[-3000:]
+        assert process.poll() is None, end_of(log)
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait, 60)
 
 
-async def answering(url: str, log: Path) -> None:
+async def answering(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until a server answers."""
     deadline = time.monotonic() + START_S
     async with httpx.AsyncClient() as client:
@@ -76,7 +91,10 @@ async def answering(url: str, log: Path) -> None:
                 (await client.get(url)).raise_for_status()
                 return
             except httpx.HTTPError as error:
-                assert time.monotonic() < deadline, (error, log.read_text()[-3000:])
+                assert time.monotonic() < deadline and process.poll() is None, (
+                    error,
+                    end_of(log),
+                )
                 await asyncio.sleep(0.3)
 
 
@@ -98,12 +116,24 @@ async def proxy_in_front(setup: str, litellm: Path, folder: Path) -> AsyncIterat
         if setup == EVENKEEL:
             route = yaml.safe_load((EXAMPLES / "route.yaml").read_text())
             route["replicas"] = [{"url": engine.url}]
-            file, log, target = folder / "route.yaml", folder / "route.log", f"http://127.0.0.1:{traffic}"
+            file, log, target = (
+                folder / "route.yaml",
+                folder / "route.log",
+                f"http://127.0.0.1:{traffic}",
+            )
             file.write_text(yaml.safe_dump(route))
-            words = ("route", str(file), f"--port={traffic}", f"--probe-port={probe}", f"--admin-port={admin}")
+            words = (
+                "route",
+                str(file),
+                f"--port={traffic}",
+                f"--probe-port={probe}",
+                f"--admin-port={admin}",
+            )
             start = "from evenkeel_cli.main import main; main()"
-            await stack.enter_async_context(child(sys.executable, "-c", start, *words, log=log))
-            await answering(f"http://127.0.0.1:{probe}/readyz", log)
+            ready = f"http://127.0.0.1:{probe}/readyz"
+            await stack.enter_async_context(
+                child(sys.executable, "-c", start, *words, log=log, ready=ready)
+            )
         config = yaml.safe_load((EXAMPLES / "litellm.yaml").read_text())
         config["model_list"][0]["litellm_params"]["api_base"] = f"{target}/v1"
         (folder / "litellm.yaml").write_text(yaml.safe_dump(config))
@@ -111,19 +141,30 @@ async def proxy_in_front(setup: str, litellm: Path, folder: Path) -> AsyncIterat
         command = (str(litellm / "bin" / "litellm"), "--config", str(folder / "litellm.yaml"))
         log = folder / "litellm.log"
         here = ("--host", "127.0.0.1", "--port", str(port))
-        local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
-        await stack.enter_async_context(child(*command, *here, log=log, **local))
-        await answering(f"http://127.0.0.1:{port}/health/liveliness", log)
+        local = {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(24)}",
+            "NO_PROXY": "127.0.0.1",
+        }
+        ready = f"http://127.0.0.1:{port}/health/liveliness"
+        await stack.enter_async_context(child(*command, *here, log=log, ready=ready, **local))
         yield f"http://127.0.0.1:{port}"
 
 
 async def first_token_s(client: httpx.AsyncClient, number: int, rng: Random) -> float:
     """Seconds until the first token of one request of the small team."""
     prompt = f"{number} " + " ".join(rng.choices(("sea", "ship", "keel"), k=1000))
-    body = {"model": MODEL, "stream": True, "max_tokens": 16, "messages": [{"role": "user", "content": prompt}]}
+    body = {
+        "model": MODEL,
+        "stream": True,
+        "max_tokens": 16,
+        "messages": [{"role": "user", "content": prompt}],
+    }
     began = time.perf_counter()
     found = 0.0
-    async with client.stream("POST", "/v1/chat/completions", json=body, headers=_key(SMALL)) as answer:
+    async with client.stream(
+        "POST", "/v1/chat/completions", json=body, headers=_key(SMALL)
+    ) as answer:
         assert answer.status_code == 200, await answer.aread()
         async for line in answer.aiter_lines():
             if not found and '"content":"' in line.replace(" ", ""):
@@ -139,7 +180,9 @@ def _key(key: str) -> dict[str, str]:
 async def small_team(url: str, load: Load) -> list[float]:
     """Its times to first token, in seconds."""
     rng = Random(load.seed)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)
+    ) as client:
         await first_token_s(client, -1, rng)
         tasks, until = [], time.monotonic() + load.seconds
         while time.monotonic() < until:
@@ -150,15 +193,23 @@ async def small_team(url: str, load: Load) -> list[float]:
 
 async def big_team(url: str, load: Load, ended: list[float]) -> None:
     """Keep requests in flight until cancelled; the times at which they end."""
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)
+    ) as client:
 
         async def one(worker: int) -> None:
             rng = Random(1000 + worker)
             number = 0
             while True:
                 number += 1
-                prompt = f"{worker} {number} " + " ".join(rng.choices(("wind", "wave", "tide"), k=1000))
-                body = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": prompt}]}
+                prompt = f"{worker} {number} " + " ".join(
+                    rng.choices(("wind", "wave", "tide"), k=1000)
+                )
+                body = {
+                    "model": MODEL,
+                    "max_tokens": 200,
+                    "messages": [{"role": "user", "content": prompt}],
+                }
                 answer = await client.post("/v1/chat/completions", json=body, headers=_key(BIG))
                 if answer.status_code == 200:
                     ended.append(time.monotonic())
@@ -187,7 +238,9 @@ async def measured(setup: str, litellm: Path, load: Load) -> str:
     rate = sum(at > began for at in ended) / (time.monotonic() - began)
     cells = [f"{quantile(one, q):.2f}" for one in (alone, flooded) for q in (0.5, 0.99)]
     ratio = quantile(flooded, 0.99) / quantile(alone, 0.99)
-    return " | ".join(["", setup, str(len(alone)), *cells, f"{ratio:.2f}", f"{rate:.2f}", ""]).strip()
+    return " | ".join(
+        ["", setup, str(len(alone)), *cells, f"{ratio:.2f}", f"{rate:.2f}", ""]
+    ).strip()
 
 
 async def main() -> None:
@@ -198,10 +251,14 @@ async def main() -> None:
     parser.add_argument("--flood", type=int, default=24)
     parser.add_argument("--every", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--setups", nargs="+", default=[EVENKEEL, DIRECT], choices=[EVENKEEL, DIRECT])
+    parser.add_argument(
+        "--setups", nargs="+", default=[EVENKEEL, DIRECT], choices=[EVENKEEL, DIRECT]
+    )
     given = parser.parse_args()
     load = Load(given.seconds, given.flood, given.every, given.seed)
-    print("| | requests | alone p50 | alone p99 | flood p50 | flood p99 | p99 ratio | flood answers/s |")
+    print(
+        "| | requests | alone p50 | alone p99 | flood p50 | flood p99 | p99 ratio | flood answers/s |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for setup in given.setups:
         print(await measured(setup, given.litellm, load), flush=True)

@@ -103,7 +103,7 @@ def names_no_tenant(entry: IdentityHeader) -> bool:
     return given is None and (entry.client is None or entry.default_tenant is None)
 
 
-NAMES_NO_TENANT: Final = (
-    "names no tenant; set preset, or tenant, or both client and defaultTenant"
+NAMES_NO_TENANT: Final = "names no tenant; set preset, or tenant, or both client and defaultTenant"
+NO_PROXY: Final = (
+    "needs trustedProxies, since headers of other senders are ignored; add the proxy's network"
 )
-NO_PROXY: Final = "needs trustedProxies, since headers of other senders are ignored; add the proxy's network"

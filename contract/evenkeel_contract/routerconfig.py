@@ -22,6 +22,8 @@ from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
+from evenkeel_contract.signedkeys import SignedKeysConfig
+from evenkeel_contract.tokenissuers import Issuers
 from evenkeel_contract.values import (
     DNS_NAME,
     FIELD_NAME,
@@ -280,15 +282,19 @@ class TenancyConfig:
     token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
     # Version 0.3 does not know the fields below.
-    identity_headers: (
-        Annotated[tuple[IdentityHeader, ...], Length(1, IDENTITY_HEADERS)] | None
-    ) = None
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(1, IDENTITY_HEADERS)] | None = (
+        None
+    )
     """Headers from trusted proxies that name the client; the first entry that a request has decides. None:
     `x-evenkeel-client` and its aliases."""
     undeclared_tenants: UndeclaredTenants | None = None
     """Handling of requests whose tenant is not in `tenants`. None: Reject."""
     undeclared_tenant_weight: Weight | None = None
     """Weight of each undeclared tenant (Accept), or of all together (Share). None: 1."""
+    signed_keys: SignedKeysConfig | None = None
+    """API keys that name their client themselves. None: there are none."""
+    jwt: Issuers | None = None
+    """Issuers whose tokens identify clients. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +338,8 @@ class ClusterConfig:
     """Bearer key for replicas whose pods have no key label."""
     api_keys: Annotated[tuple[EngineKeyConfig, ...], UniqueBy(("id",))] = ()
     """Keys for replicas whose pods have a key label. During a key rotation, engines have different keys."""
+    revocations: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
+    """The ConfigMap with revocations of signed keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +367,9 @@ class StateConfig:
     """Bearer token for the peers' admin ports; None if they require none."""
     exchange_interval_s: Seconds = 1.0
     """Interval of the exchange with each peer."""
+    revocations: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """Path of the file with revocations of signed keys. Its folder must exist. Required with `tenancy.signedKeys`, unless `cluster`
+    is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,11 @@ from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
+from evenkeel_router.ledger.revocation_exchange import (
+    FileStore,
+    RevocationExchange,
+    RevocationStore,
+)
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
@@ -38,6 +44,7 @@ from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.connection_holders import of_new, report
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
@@ -132,8 +139,10 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
+        revocations = _revocation_exchange(rooms, peers, session, api)
+        key_sets = _key_set_reader(rooms, session)
         parts = (log, recorder, discovery, peers, limits, tokenising, console)
-        works = [part.run() for part in parts]
+        works = [part.run() for part in (*parts, revocations, key_sets)]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
             works.append(
@@ -142,6 +151,7 @@ async def running(
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
+        await revocations.open()
 
         # 4. The ports.
         pipeline = _pipeline(
@@ -151,12 +161,13 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            key_sets=key_sets,
             large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
         )
         probes = probe_app(rooms, lambda: metrics(rooms, log.dropped, tracing.dropped.total))
-        admin = admin_app(rooms, console, recorder)
+        admin = admin_app(rooms, console, recorder, revocations)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router
 
@@ -182,6 +193,44 @@ def _limit_exchange(rooms: Rooms, peers: Peers, session: ClientSession) -> Limit
         interval_s=lambda: settings.config.state.exchange_interval_s,
         now=asyncio.get_running_loop().time,
     )
+
+
+def _revocation_exchange(
+    rooms: Rooms, peers: Peers, session: ClientSession, api: KubeClient | None
+) -> RevocationExchange:
+    settings = rooms.settings
+    return RevocationExchange(
+        rooms.intake.revocations,
+        session,
+        router=rooms.service_ledger.ledger.router,
+        peers=peers.listed,
+        token=lambda: settings.config.state.peer_token,
+        interval_s=lambda: settings.config.state.exchange_interval_s,
+        store=lambda: _revocation_store(settings.config, api),
+        changed=rooms.intake.revoked,
+    )
+
+
+def _key_set_reader(rooms: Rooms, session: ClientSession) -> KeySetReader:
+    def urls() -> frozenset[str]:
+        issuers = rooms.settings.config.tenancy.jwt or ()
+        return frozenset(one.jwks_URL for one in issuers if one.jwks_URL is not None)
+
+    intake = rooms.intake
+    return KeySetReader(
+        intake.key_sets, session, urls=urls, changed=lambda: intake.directory.forget()
+    )
+
+
+def _revocation_store(config: RouterConfig, api: KubeClient | None) -> RevocationStore | None:
+    """What keeps revocations while no router runs; None if nothing was configured for it."""
+    if config.state.revocations is not None:
+        return FileStore(Path(config.state.revocations))
+    if api is not None and config.cluster is not None and config.cluster.revocations is not None:
+        from evenkeel_router.cluster.revocation_store import ConfigMapStore  # with the API's client
+
+        return ConfigMapStore(api, config.namespace, config.cluster.revocations)
+    return None
 
 
 async def _wait_for_peers(
@@ -242,6 +291,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    key_sets: KeySetReader,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
@@ -268,8 +318,13 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=TenantConsole(
-            rooms.intake, rooms.totals, files=console.files, answer=console.answer
+            rooms.intake,
+            rooms.totals,
+            files=console.files,
+            answer=console.answer,
+            key_sets=key_sets,
         ),
+        key_sets=key_sets,
         large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,

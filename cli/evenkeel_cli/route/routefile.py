@@ -40,6 +40,8 @@ from evenkeel_contract.routerconfig import (
     Weight,
 )
 from evenkeel_contract.routerdocument import check_router_config
+from evenkeel_contract.signedkeys import SignedKeysConfig
+from evenkeel_contract.tokenissuers import MAX_ISSUERS, TokenIssuerConfig
 from evenkeel_contract.values import (
     FIELD_NAME,
     PRINTABLE,
@@ -130,6 +132,12 @@ class RouteFile:
     """Requests whose tenant is not in `tenants`: they get 403 (Reject), are of one tenant (Share), or of a tenant each (Accept)."""
     undeclared_tenant_weight: Weight = 1
     """Weight of each undeclared tenant (Accept), or of all together (Share)."""
+    signed_keys: SignedKeysConfig | None = None
+    """API keys that name their client themselves (`evenkeel keys create`). `state.revocations` is required with it."""
+    jwt: Annotated[
+        tuple[TokenIssuerConfig, ...], UniqueBy(("issuer", "audience")), Length(0, MAX_ISSUERS)
+    ] = ()
+    """Issuers whose tokens identify clients."""
     scheduling: RouteScheduling = field(default_factory=RouteScheduling)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -203,6 +211,8 @@ def router_config_of(
             identity_headers=route.identity_headers or None,
             undeclared_tenants=route.undeclared_tenants,
             undeclared_tenant_weight=route.undeclared_tenant_weight,
+            signed_keys=route.signed_keys,
+            jwt=route.jwt or None,
         ),
         state=route.state,
         recording=route.recording,
@@ -274,7 +284,8 @@ def _rules(route: RouteFile) -> Iterator[Fault]:
         if not key.isascii() or " " in key:  # without the key, which is a secret
             yield Fault(path, "must be ASCII without spaces")
     yield from _repeated((path, key, "the same key") for path, key in keys)
-    if not keys and not route.trusted_proxies and route.anonymous is Anonymous.REJECT:
+    others = route.trusted_proxies or route.signed_keys or route.jwt
+    if not keys and not others and route.anonymous is Anonymous.REJECT:
         yield Fault(
             "tenants",
             "no tenant has a key, so every request would get 401; add a key, or set anonymous: Share",

@@ -16,6 +16,7 @@ from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN,
 from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
+from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
     Cache,
@@ -36,6 +37,7 @@ from evenkeel_contract.spec.resources import (
     Tenancy,
     TenantSpec,
 )
+from evenkeel_contract.tokenissuers import NO_KEYS, NO_TENANT
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 
@@ -403,6 +405,37 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             mirrors="identity_headers_name_no_tenant",
             rule="has(self.preset) || has(self.tenant) || (has(self.client) && has(self.defaultTenant))",
             message=NAMES_NO_TENANT,
+        ),
+    ),
+    SignedKeys: (
+        _on_field(
+            "maxLifetime",
+            "must be from 1m to 87840h (10 years)",
+            mirrors="credentials_live_beyond_reason",
+            rule=f"!self.maxLifetime.matches({_SHORT_DURATION}) || "
+            "(duration(self.maxLifetime) >= duration('1m') && "
+            "duration(self.maxLifetime) <= duration('87840h'))",
+        ),
+    ),
+    JwtIssuer: (
+        _on_field(
+            "jwksURL",
+            NO_KEYS.format(other="secretRef"),
+            mirrors="issuers_lack_keys",
+            rule="has(self.jwksURL) != has(self.secretRef)",
+        ),
+        _on_field(
+            "tenantClaim",
+            NO_TENANT,
+            mirrors="issuers_name_no_tenant",
+            rule="has(self.tenantClaim) || (has(self.tenantOf) && size(self.tenantOf) > 0)",
+        ),
+        _on_field(
+            "leeway",
+            "must be at most 10m",
+            mirrors="credentials_live_beyond_reason",
+            rule=f"!self.leeway.matches({_SHORT_DURATION}) || "
+            "duration(self.leeway) <= duration('10m')",
         ),
     ),
     Tenancy: (

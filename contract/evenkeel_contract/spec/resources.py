@@ -36,6 +36,7 @@ from evenkeel_contract.routerconfig import (
     Weight,
 )
 from evenkeel_contract.spec.autoscaling import Autoscaling
+from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.parts import (
     ApiVersion,
@@ -48,6 +49,7 @@ from evenkeel_contract.spec.parts import (
     SecretKeyRef,
     Slo,
 )
+from evenkeel_contract.tokenissuers import MAX_ISSUERS
 from evenkeel_contract.values import (
     Cidr,
     CountOrPercent,
@@ -168,6 +170,12 @@ class Tenancy:
     tenant, `undeclared`. Accept makes each of them a tenant."""
     undeclared_tenant_weight: Weight = 1
     """Weight of each tenant that is accepted without being declared; with Share, of the tenant `undeclared`."""
+    signed_keys: SignedKeys | None = None
+    """API keys that name their client themselves. If not set, there are none."""
+    jwt: Annotated[
+        tuple[JwtIssuer, ...], UniqueBy(("issuer", "audience")), Length(0, MAX_ISSUERS)
+    ] = ()
+    """Issuers whose tokens identify clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -26,6 +26,7 @@ from evenkeel_contract.identityheaders import UNDECLARED, UndeclaredTenants
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
+from evenkeel_contract.revocations import RevocationList
 from evenkeel_contract.routerconfig import (
     Anonymous,
     CacheSharing,
@@ -33,12 +34,14 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
+from evenkeel_contract.signedkeys import is_signed_key
 from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
+from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 
 
 class Paid(NamedTuple):
@@ -71,6 +74,15 @@ _NO_LIMITS: Final = TenantLimits()
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
 
 
+Clock = Callable[[], float]
+Verifier = Callable[[str, float], tuple[Named, float]]
+"""Takes a token and the time; returns whom it names, and when it ends. Raises `CredentialRefused`."""
+
+
+def _no_clock() -> float:
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """One client, with everything that later steps need, computed once."""
@@ -86,6 +98,8 @@ class Client:
     key: str
     """The client key, as replicas receive it."""
     limits: TenantLimits
+    own_limits: TenantLimits | None = None
+    """Limits of this client beside its tenant's; None: it has none."""
     cache_salt: str = ""
     """Requests with different salts share no cached prefix (`tenancy.cacheSharing`); empty: there is no border."""
 
@@ -118,8 +132,18 @@ class Claims(msgspec.Struct, frozen=True):
 class Directory:
     """All clients that may use the service. Immutable, but for caches."""
 
-    def __init__(self, tenancy: TenancyConfig, *, namespace: str, salt_key: str = "") -> None:
-        """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from."""
+    def __init__(
+        self,
+        tenancy: TenancyConfig,
+        *,
+        namespace: str,
+        salt_key: str = "",
+        revocations: RevocationList | None = None,
+        tokens: Verifier | None = None,
+        clock: Clock = _no_clock,
+    ) -> None:
+        """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from. `clock`: seconds
+        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`."""
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
@@ -136,7 +160,16 @@ class Directory:
         self._undeclared_weight = tenancy.undeclared_tenant_weight or 1
         self._headers = IdentityHeaders(tenancy.identity_headers)
         self._rare = (*_KEYS, *self._headers.names)
-        self._by_name: OrderedDict[tuple[tuple[str, str], ...] | Named, Client] = OrderedDict()
+        self._by_name: OrderedDict[tuple[tuple[str, str], ...], Client] = OrderedDict()
+        self._signed = None
+        if tenancy.signed_keys is not None:
+            known = RevocationList() if revocations is None else revocations
+            self._signed = SignedKeys(tenancy.signed_keys, known)
+        self._tokens = tokens
+        self._takes_keys = bool(self._by_key) or self._signed is not None or tokens is not None
+        self._clock = clock
+        self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
+        """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
 
     def claims_of(self, headers: CIMultiDict[str], peer: str) -> Claims:
         """The headers that identify the sender. `peer`: see `Claims`."""
@@ -154,7 +187,7 @@ class Directory:
             raise _duplicate("authorization")
         if claims.named and (client := self._by_proxy(claims)) is not None:
             return client
-        if self._by_key and (claims.authorization or claims.keys):
+        if self._takes_keys and (claims.authorization or claims.keys):
             return self._by_api_key(claims)
         if self.anonymous is not None:
             return self.anonymous
@@ -195,11 +228,40 @@ class Directory:
             raise _duplicate(KEY_HEADERS[0])
         digest = _SHA256.copy()
         digest.update(key.encode("utf-8", "surrogateescape"))
-        client = self._by_key.get(digest.digest())
-        if client is None:
-            message = "The API key is unknown to this service."
-            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+        return self._by_key.get(digest.digest()) or self._by_credential(key, digest.digest())
+
+    def _by_credential(self, credential: str, digest: bytes) -> Client:
+        """The client of a credential that is in no list; raises `Refusal`."""
+        known = self._verified.get(digest)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
+        if self._signed is not None and is_signed_key(credential):
+            client, ends_s = self._of_signed_key(self._signed, credential)
+        elif self._tokens is not None and credential.count(".") == 2:
+            named, ends_s = self._tokens(credential, self._clock())
+            client = self.client_named(named)
+        else:
+            raise CredentialRefused("unknown_key", "")
+        self._verified[digest] = client, ends_s
+        if len(self._verified) > _MAX_REMEMBERED:
+            self._verified.popitem(last=False)
         return client
+
+    def _of_signed_key(self, signed: SignedKeys, credential: str) -> tuple[Client, float]:
+        """(client, the time at which the key ends)."""
+        key = signed.verified(credential, self._clock())
+        named = Named(key.namespace, key.tenant, key.client, "authorization")
+        client = self.client_named(named)
+        ceilings = TenantLimits(
+            requests_per_minute=key.requests_per_minute,
+            tokens_per_minute=key.tokens_per_minute,
+            max_concurrent=key.max_concurrent,
+        )
+        return with_ceilings(client, ceilings), float(key.expires_s)
+
+    def forget(self) -> None:
+        """Verify each credential again: revocations, or keys of issuers, have changed."""
+        self._verified.clear()
 
     def _by_proxy(self, claims: Claims) -> Client | None:
         """The client that a trusted proxy names; None if the peer is no proxy, or if another claim decides."""
@@ -208,7 +270,7 @@ class Directory:
             raise _duplicate(claims.named[1][0])
         if not self._proxies.trusts(claims.peer):
             return None
-        if not configured and self._by_key and (claims.authorization or claims.keys):
+        if not configured and self._takes_keys and (claims.authorization or claims.keys):
             return None
         given = tuple(claims.named)
         client = self._by_name.get(given)
@@ -241,7 +303,7 @@ class Directory:
         )
         return tenant, named.tenant if shares else named.client
 
-    def _remember(self, given: tuple[tuple[str, str], ...] | Named, client: Client) -> Client:
+    def _remember(self, given: tuple[tuple[str, str], ...], client: Client) -> Client:
         self._by_name[given] = client
         if len(self._by_name) > _MAX_REMEMBERED:
             self._by_name.popitem(last=False)
@@ -264,6 +326,19 @@ class Directory:
             return client
         salt = hmac.digest(self._salt_key, border.encode(), "sha256").hex()[:32]
         return replace(client, cache_salt=salt)
+
+
+def with_ceilings(client: Client, ceilings: TenantLimits) -> Client:
+    """The client with further limits of its own; of two limits the lower one counts."""
+    if ceilings == _NO_LIMITS:
+        return client
+    own = client.own_limits or _NO_LIMITS
+    lower = {
+        name: min(filter(None, (getattr(own, name), getattr(ceilings, name))), default=0)
+        for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent")
+    }
+    # A copy of the tenant's limits: admission looks at them again where the object is another one.
+    return replace(client, own_limits=TenantLimits(**lower), limits=replace(client.limits))
 
 
 class Proxies:

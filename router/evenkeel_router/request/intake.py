@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
+from evenkeel_contract.revocations import Revocation, RevocationList
 from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 
 from evenkeel_router.api.cors import Cors
-from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.identity import Directory, Verifier
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.token_keys import KeySets
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory
 from evenkeel_router.request.attempt import Attempt
+from evenkeel_router.request.audit import Audit
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Request
 
@@ -37,6 +41,9 @@ class Intake:
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
+        self.revocations = RevocationList()
+        self.key_sets = KeySets()
+        self.audit = Audit(time.monotonic)
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -45,11 +52,31 @@ class Intake:
         if request.connection.opened_s >= self.refuses_from_s:
             raise own_answers.shutting_down()
 
+    def revoked(self, added: Sequence[Revocation], by: str) -> None:
+        """Revocations are new here: credentials that were verified before are verified again."""
+        self.directory.forget()
+        self.audit.revoked(added, by)
+
+    def _tokens(self, config: RouterConfig) -> Verifier | None:
+        """What verifies tokens; None if no issuer is configured: then the cryptography is not loaded."""
+        if not config.tenancy.jwt:
+            return None
+        from evenkeel_router.api.tokens import Tokens
+
+        return Tokens(
+            config.tenancy.jwt, self.key_sets, self.revocations, namespace=config.namespace
+        ).verified
+
     def apply(self, config: RouterConfig) -> None:
         """Use a configuration."""
         # All routers of a service have the same admin token, so they derive the same salts.
         self.directory = Directory(
-            config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
+            config.tenancy,
+            namespace=config.namespace,
+            salt_key=config.admin_token_sha256 or "",
+            revocations=self.revocations,
+            tokens=self._tokens(config),
+            clock=time.time,
         )
         self.limits = Limits(
             config.model,

@@ -25,6 +25,8 @@ from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.api.signed_keys import CredentialRefused
+from evenkeel_router.api.token_keys import KeysWanted
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
@@ -37,10 +39,11 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
-from evenkeel_router.request.connection_holders import identified
+from evenkeel_router.request.connection_holders import identified, sender_of
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
@@ -93,6 +96,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        key_sets: KeySetReader,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
@@ -108,6 +112,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._key_sets = key_sets
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
@@ -146,9 +151,7 @@ class Pipeline:
                 return await self.infer(request_state, request, endpoint)
             return self._answered_here(request_state, request, path)
         except Refusal as refusal:
-            return self._refused(
-                request_state, request, refusal, close=refusal.code == INVALID_BODY
-            )
+            return await self._after_refusal(request_state, request, endpoint, path, refusal)
         except asyncio.CancelledError:
             request_state.client_left()
             raise
@@ -156,6 +159,29 @@ class Pipeline:
             return self._fault(request_state, request, fault)
         finally:
             self._finish(request_state)
+
+    async def _after_refusal(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        request_state: RequestState,
+        request: Request,
+        endpoint: Endpoint | None,
+        path: str,
+        refusal: Refusal,
+    ) -> Answer:
+        """Answer a refused request. A token that needs a key of its issuer gets another try once that was read: nothing of the body was."""
+        try:
+            if isinstance(refusal, KeysWanted) and await self._key_sets.read(refusal.url):
+                if endpoint is not None and request.method in endpoint.api.methods:
+                    return await self.infer(request_state, request, endpoint)
+                return self._answered_here(request_state, request, path)
+        except Refusal as again:
+            refusal = again
+        except asyncio.CancelledError:
+            request_state.client_left()
+            raise
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
+            return self._fault(request_state, request, fault)
+        return self._refused(request_state, request, refusal, close=refusal.code == INVALID_BODY)
 
     def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """The answer to a request that no replica gets; raises `Refusal`."""
@@ -404,6 +430,8 @@ class Pipeline:
                 request_state.status, request_state.outcome = 200, refusal.outcome
                 return begun
         close = close or self._intake.draining
+        if isinstance(refusal, CredentialRefused):
+            self._intake.audit.refused(refusal, sender_of(self._intake.directory, request))
         return own_answers.refused(request_state, request, refusal, close=close)
 
     def _fault(

@@ -34,7 +34,9 @@ ACCEPT, SHARE = UndeclaredTenants.ACCEPT, UndeclaredTenants.SHARE
 
 
 def directory(*entries: IdentityHeader, **changes: Any) -> Directory:
-    acme = TenantConfig(namespace="ns", name="acme", weight=2, limits=TenantLimits(max_concurrent=3))
+    acme = TenantConfig(
+        namespace="ns", name="acme", weight=2, limits=TenantLimits(max_concurrent=3)
+    )
     given: dict[str, Any] = {
         "trusted_proxies": ("10.0.0.0/8",),
         "tenants": (acme,),
@@ -176,9 +178,7 @@ def test_every_preset_names_a_tenant() -> None:
 
 
 def test_fields_of_an_entry_replace_those_of_its_preset() -> None:
-    entry = IdentityHeader(
-        preset=IdentityPreset.LITELLM, tenant="X-LiteLLM-user_api_key_org_alias"
-    )
+    entry = IdentityHeader(preset=IdentityPreset.LITELLM, tenant="X-LiteLLM-user_api_key_org_alias")
     (names,) = expanded([entry])
     assert (names.tenant, names.client) == ("x-litellm-user_api_key_org_alias", USER)
 
@@ -187,4 +187,4 @@ def test_what_is_remembered_of_named_clients_is_bounded() -> None:
     any_ = directory(LITELLM, undeclared_tenants=ACCEPT)
     for number in range(10_050):
         identified(any_, {TEAM: f"t{number}"})
-    assert len(any_._by_name) == 10_000  # noqa: SLF001
+    assert len(any_._by_name) == 10_000
