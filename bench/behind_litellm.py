@@ -36,7 +36,7 @@ from bench.router.run import free_ports
 EXAMPLES: Final = Path(__file__).resolve().parents[1] / "examples" / "litellm"
 MODEL: Final = "llama"
 SMALL, BIG = "sk-research", "sk-batch"
-START_S: Final = 120.0
+START_S: Final = 400.0
 BATCH: Final = 32
 EVENKEEL, DIRECT = "evenkeel", "direct"
 

@@ -65,11 +65,11 @@ class Headers:
     """One entry with all names, in lower case."""
 
     tenant: str
-    """Empty if no header names the tenant."""
+    """Header of the tenant's name; empty if there is none."""
     client: str
-    """Empty if no header names the client."""
+    """Header of the client's name; empty if there is none."""
     default_tenant: str
-    """Empty if there is none."""
+    """Tenant without the tenant's header; empty if there is none."""
 
 
 _FAIRNESS_IDS: Final = tuple(name for name in CLIENT_HEADERS if name.endswith("-fairness-id"))

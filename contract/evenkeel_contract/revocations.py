@@ -1,4 +1,4 @@
-"""Revocations of signed keys: what routers tell each other, and what they keep until it ends.
+"""Revocations of signed keys: what routers send each other, and what they keep until it ends.
 
 A revocation names one key by its id, or an identity: a client (`namespace/tenant/client`), or a tenant with all its clients
 (`namespace/tenant`). One of an identity refuses the keys that were created until then; later keys are accepted. It is kept until the

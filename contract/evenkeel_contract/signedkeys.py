@@ -4,7 +4,7 @@
 
 The record names the signing key, the key's own id, the identity, two times and optional ceilings. The MAC is the first 16 bytes of an
 HMAC-SHA256 by the signing key over it. The checksum is a CRC-32 of all characters before it, in six characters, so that a
-program that looks for leaked secrets can tell a key from other text without the signing key.
+program that looks for leaked secrets can recognise a key without the signing key.
 
 Base64 is that of URLs without padding (RFC 4648 section 5).
 """
@@ -27,7 +27,7 @@ from evenkeel_contract.values import PRINTABLE, Length, Pattern, Range, UniqueBy
 
 PREFIX: Final = "evk1_"
 KEY_PATTERN: Final = r"evk1_[A-Za-z0-9_-]{60,1200}"
-"""A regular expression for programs that look for leaked secrets; `has_checksum` tells keys from other text."""
+"""A regular expression for programs that look for leaked secrets; `has_checksum` excludes other text."""
 MAX_KEY_CHARACTERS: Final = 1205
 ID_BYTES: Final = 9
 _MAC_BYTES: Final = 16

@@ -18,13 +18,11 @@ from evenkeel_contract.engineflags import (
     canonical,
     one_of,
 )
-from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
-from evenkeel_contract.signedkeys import MAX_LIFETIME_S
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
-from evenkeel_contract.tokenissuers import MAX_LEEWAY_S, NO_KEYS, NO_TENANT
+from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
@@ -372,44 +370,6 @@ def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]
             yield Fault(path, f"must be empty with operator {term.operator.value}; remove them")
 
 
-def identity_headers_have_no_proxy(service: FairInferenceService) -> Iterator[Fault]:
-    tenancy = service.spec.tenancy
-    if tenancy.identity_headers and not tenancy.trusted_proxies:
-        yield Fault(
-            "spec.tenancy.identityHeaders", NO_PROXY, about=("spec.tenancy.trustedProxies",)
-        )
-
-
-def identity_headers_name_no_tenant(service: FairInferenceService) -> Iterator[Fault]:
-    for index, entry in enumerate(service.spec.tenancy.identity_headers):
-        if names_no_tenant(entry):
-            yield Fault(f"spec.tenancy.identityHeaders[{index}]", NAMES_NO_TENANT)
-
-
-def issuers_lack_keys(service: FairInferenceService) -> Iterator[Fault]:
-    for index, issuer in enumerate(service.spec.tenancy.jwt):
-        if (issuer.jwks_URL is None) == (issuer.secret_ref is None):
-            yield Fault(f"spec.tenancy.jwt[{index}].jwksURL", NO_KEYS.format(other="secretRef"))
-
-
-def issuers_name_no_tenant(service: FairInferenceService) -> Iterator[Fault]:
-    for index, issuer in enumerate(service.spec.tenancy.jwt):
-        if issuer.tenant_claim is None and not issuer.tenant_of:
-            yield Fault(f"spec.tenancy.jwt[{index}].tenantClaim", NO_TENANT)
-
-
-def credentials_live_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
-    tenancy = service.spec.tenancy
-    if tenancy.signed_keys is not None and not (
-        60 <= tenancy.signed_keys.max_lifetime.seconds <= MAX_LIFETIME_S
-    ):
-        path = "spec.tenancy.signedKeys.maxLifetime"
-        yield Fault(path, f"must be from 1m to {MAX_LIFETIME_S // 3600}h (10 years)")
-    for index, issuer in enumerate(tenancy.jwt):
-        if issuer.leeway.seconds > MAX_LEEWAY_S:
-            yield Fault(f"spec.tenancy.jwt[{index}].leeway", "must be at most 10m")
-
-
 def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]:
     for name in service.spec.slo.alert_labels:
         path = f"spec.slo.alertLabels[{show(name)}]"
@@ -448,11 +408,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
-    identity_headers_have_no_proxy,
-    identity_headers_name_no_tenant,
-    credentials_live_beyond_reason,
-    issuers_lack_keys,
-    issuers_name_no_tenant,
+    *TENANCY_RULES,
 )
 
 

@@ -13,14 +13,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientSession, web
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
-from evenkeel_router.api.identity import network_of
+from evenkeel_router.api.proxies import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
@@ -32,16 +31,12 @@ from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
-from evenkeel_router.ledger.revocation_exchange import (
-    FileStore,
-    RevocationExchange,
-    RevocationStore,
-)
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.connection_holders import of_new, report
+from evenkeel_router.request.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.key_sets import KeySetReader
@@ -139,8 +134,15 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
-        revocations = _revocation_exchange(rooms, peers, session, api)
-        key_sets = _key_set_reader(rooms, session)
+        revocations = revocation_exchange(
+            rooms.settings,
+            rooms.intake,
+            peers.listed,
+            session,
+            router=rooms.service_ledger.ledger.router,
+            api=api,
+        )
+        key_sets = key_set_reader(rooms.settings, rooms.intake, session)
         parts = (log, recorder, discovery, peers, limits, tokenising, console)
         works = [part.run() for part in (*parts, revocations, key_sets)]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
@@ -193,44 +195,6 @@ def _limit_exchange(rooms: Rooms, peers: Peers, session: ClientSession) -> Limit
         interval_s=lambda: settings.config.state.exchange_interval_s,
         now=asyncio.get_running_loop().time,
     )
-
-
-def _revocation_exchange(
-    rooms: Rooms, peers: Peers, session: ClientSession, api: KubeClient | None
-) -> RevocationExchange:
-    settings = rooms.settings
-    return RevocationExchange(
-        rooms.intake.revocations,
-        session,
-        router=rooms.service_ledger.ledger.router,
-        peers=peers.listed,
-        token=lambda: settings.config.state.peer_token,
-        interval_s=lambda: settings.config.state.exchange_interval_s,
-        store=lambda: _revocation_store(settings.config, api),
-        changed=rooms.intake.revoked,
-    )
-
-
-def _key_set_reader(rooms: Rooms, session: ClientSession) -> KeySetReader:
-    def urls() -> frozenset[str]:
-        issuers = rooms.settings.config.tenancy.jwt or ()
-        return frozenset(one.jwks_URL for one in issuers if one.jwks_URL is not None)
-
-    intake = rooms.intake
-    return KeySetReader(
-        intake.key_sets, session, urls=urls, changed=lambda: intake.directory.forget()
-    )
-
-
-def _revocation_store(config: RouterConfig, api: KubeClient | None) -> RevocationStore | None:
-    """What keeps revocations while no router runs; None if nothing was configured for it."""
-    if config.state.revocations is not None:
-        return FileStore(Path(config.state.revocations))
-    if api is not None and config.cluster is not None and config.cluster.revocations is not None:
-        from evenkeel_router.cluster.revocation_store import ConfigMapStore  # with the API's client
-
-        return ConfigMapStore(api, config.namespace, config.cluster.revocations)
-    return None
 
 
 async def _wait_for_peers(

@@ -83,7 +83,7 @@ async def test_requests_that_arrive_together_ask_the_issuer_once() -> None:
         assert one.asked <= 2
 
 
-async def test_an_issuer_that_never_answered_makes_tokens_unavailable_not_anonymous() -> None:
+async def test_tokens_of_an_issuer_that_never_answered_get_503() -> None:
     (port,) = free_ports(1)
     async with running(config(f"http://127.0.0.1:{port}/keys"), timing=QUICK) as router:
         for _ in range(2):

@@ -61,7 +61,7 @@ def keys(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             "--from",
-            help="`create`: file with the signing keys, or - for standard input: a Secret as kubectl prints it, or the file of "
+            help="`create`: file with signing keys, or - for standard input: a Secret, or the file of "
             "`evenkeel up` or `evenkeel route`.",
             show_default=False,
         ),
@@ -99,7 +99,7 @@ def keys(  # noqa: PLR0913 - the options of the command
     url: Annotated[
         str | None,
         typer.Option(
-            help="Address of a router's admin port, which tells the others. Default: that of the fleet that `evenkeel up` runs "
+            help="Address of a router's admin port. Default: that of the fleet that `evenkeel up` runs "
             f"from this folder, or http://127.0.0.1:{ADMIN_PORT}.",
             show_default=False,
         ),

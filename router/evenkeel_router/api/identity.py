@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -41,6 +40,7 @@ from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
+from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 
 
@@ -65,11 +65,9 @@ _KEYS: Final = tuple(map(istr, KEY_HEADERS))
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
-MAX_ADDRESS: Final = 64
-"""Most characters of an address in `X-Forwarded-For`."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 _NO_LIMITS: Final = TenantLimits()
-"""Of all undeclared tenants: one object, because admission compares it to see whether limits changed."""
+"""Limits of all undeclared tenants: one object, because admission compares it to see whether limits changed."""
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
 
@@ -206,7 +204,7 @@ class Directory:
         address = peer
         if forwarded and self._proxies.trusts(peer):
             for named in reversed(",".join(forwarded).split(",")):
-                address = _without_port(named.strip()[:MAX_ADDRESS]) or address
+                address = without_port(named.strip()[:MAX_ADDRESS]) or address
                 if not self._proxies.trusts(address):
                     break
         return network_of(address)
@@ -339,53 +337,6 @@ def with_ceilings(client: Client, ceilings: TenantLimits) -> Client:
     }
     # A copy of the tenant's limits: admission looks at them again where the object is another one.
     return replace(client, own_limits=TenantLimits(**lower), limits=replace(client.limits))
-
-
-class Proxies:
-    """The networks whose identity headers are trusted."""
-
-    def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [ip_network(network, strict=False) for network in networks]
-        self._known: dict[str, bool] = {}
-
-    def trusts(self, peer: str) -> bool:
-        """Whether the address belongs to one of them. No address (a Unix socket) is not trusted."""
-        known = self._known.get(peer)
-        if known is None:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
-            known = self._known[peer] = self._is_inside(peer)
-        return known
-
-    def _is_inside(self, peer: str) -> bool:
-        try:
-            address = ip_address(peer.partition("%")[0])  # without an IPv6 zone
-        except ValueError:
-            return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped  # an IPv4 address on a dual-stack socket
-        return any(address in network for network in self._networks)
-
-
-def _without_port(address: str) -> str:
-    """The address of `1.2.3.4:56` or `[2001:db8::1]:56`, as some proxies write them."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0] if address.count(":") == 1 else address
-
-
-@lru_cache(4096)
-def network_of(address: str) -> str:
-    """The address itself, or the first 64 bits of an IPv6 address: one host may use all addresses that begin so. Without a slash."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address.replace("/", "")
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ip_network((found, 64), strict=False).network_address)
-    return str(found)
 
 
 def client_of(tenant: TenantConfig, name: str) -> Client:

@@ -25,7 +25,7 @@ class Named(NamedTuple):
     """Whom a request claims to be from."""
 
     namespace: str
-    """Empty: the service's."""
+    """Namespace of the tenant; empty: the service's."""
     tenant: str
     client: str
     source: str

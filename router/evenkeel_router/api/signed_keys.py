@@ -1,6 +1,6 @@
 """Signed keys of clients, verified without a list of them (contract `signedkeys`).
 
-Why a credential is refused goes to the log and to a metric. The sender is told the same for all reasons.
+Why a credential is refused goes to the log and to a metric. The sender gets the same message for all reasons.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CredentialRefused(Refusal):
         self.reason = reason
         """One word, the label of a metric."""
         self.detail = detail
-        """For the log."""
+        """Details of the reason; they go to the log only."""
         self.whose = whose
         """Identity that the credential names, where its signature is valid; empty otherwise."""
 

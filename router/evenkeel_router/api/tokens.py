@@ -91,8 +91,12 @@ class _Issuer:
     def verified(self, text: str, header: Mapping[str, Any], now_s: float) -> tuple[Named, float]:
         """(whom the token names, when it ends)."""
         claims = self._signed(text, header)
-        ends_s = self._ends_s(claims, now_s)
-        tenant, client = self._names(claims)
+        try:
+            ends_s = self._ends_s(claims, now_s)
+            tenant, client = self._names(claims)
+        except CredentialRefused as refusal:
+            refusal.whose = f"{self.config.issuer} {_name(claims, 'sub') or ''}".strip()
+            raise
         whose = ClientKey(self._namespace, tenant, client).identity
         if self._revocations.revokes_identity(whose, _number(claims.get("iat")) or 0.0):
             raise CredentialRefused("revoked", "its identity is revoked", whose=whose)

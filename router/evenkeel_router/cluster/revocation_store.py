@@ -56,7 +56,7 @@ def _name(one: Revocation) -> str:
 
 
 def _read(name: str, text: str) -> Revocation | None:
-    """A revocation; None, with a line in the log, for an entry that is none."""
+    """A revocation; None, with a line in the log, for an entry that cannot be read."""
     try:
         return msgspec.json.decode(text, type=Revocation)
     except msgspec.MsgspecError as error:

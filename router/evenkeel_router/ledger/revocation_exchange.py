@@ -166,7 +166,7 @@ class RevocationExchange:
                     raise
 
     async def _save_rest(self) -> None:
-        """What other routers told, and what could not be stored before."""
+        """Store what other routers sent, and what could not be stored before."""
         try:
             await self._save()
         except (OSError, RevocationsError) as error:

@@ -250,7 +250,9 @@ class Admission:
         self._limited: dict[str, _Tenant] = {}
         """Clients with limits of their own. Beyond `MAX_LIMITED`, those without requests in flight are dropped."""
 
-    def enter(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
+    def enter(  # noqa: C901 - one limit after another, without calls that each request would pay for
+        self, client: Client, tokens: int, now_s: float, sequences: int = 1
+    ) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
         limits = self.limits
         free = limits.max_concurrent - self.running - sequences  # with this request in flight

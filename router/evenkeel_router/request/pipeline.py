@@ -25,7 +25,6 @@ from evenkeel_router.api.errors import OURS, Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
-from evenkeel_router.api.signed_keys import CredentialRefused
 from evenkeel_router.api.token_keys import KeysWanted
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
@@ -39,12 +38,13 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
-from evenkeel_router.request.connection_holders import identified, sender_of
+from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
+from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     AdmittedRequest,
@@ -58,7 +58,6 @@ from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
-    CompleteReply,
     Request,
     Stream,
     read_body,
@@ -69,7 +68,6 @@ from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
-
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
@@ -155,8 +153,8 @@ class Pipeline:
         except asyncio.CancelledError:
             request_state.client_left()
             raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
-            return self._fault(request_state, request, fault)
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
         finally:
             self._finish(request_state)
 
@@ -179,9 +177,11 @@ class Pipeline:
         except asyncio.CancelledError:
             request_state.client_left()
             raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
-            return self._fault(request_state, request, fault)
-        return self._refused(request_state, request, refusal, close=refusal.code == INVALID_BODY)
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
+        return refused(
+            self._intake, request_state, request, refusal, close=refusal.code == INVALID_BODY
+        )
 
     def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """The answer to a request that no replica gets; raises `Refusal`."""
@@ -211,10 +211,12 @@ class Pipeline:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
         if isinstance(error, HttpSyntaxError):
-            answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
+            answer = refused(
+                self._intake, request_state, request, own_answers.not_http(error), close=True
+            )
             _log.debug("not HTTP", exc_info=error)
         else:
-            answer = self._fault(request_state, request, error)
+            answer = failed(self._totals, request_state, request, error)
         self._finish(request_state)
         return answer
 
@@ -415,37 +417,6 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
-
-    def _refused(
-        self,
-        request_state: RequestState,
-        request: Request,
-        refusal: Refusal,
-        *,
-        close: bool = False,
-    ) -> Answer:
-        if request_state.heartbeat is not None:
-            begun = request_state.heartbeat.end(refusal)
-            if begun is not None:
-                request_state.status, request_state.outcome = 200, refusal.outcome
-                return begun
-        close = close or self._intake.draining
-        if isinstance(refusal, CredentialRefused):
-            self._intake.audit.refused(refusal, sender_of(self._intake.directory, request))
-        return own_answers.refused(request_state, request, refusal, close=close)
-
-    def _fault(
-        self, request_state: RequestState, request: Request, fault: BaseException
-    ) -> CompleteReply:
-        """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
-        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
-        self._totals.faults += 1
-        heartbeat = request_state.heartbeat
-        if (request_state.stream and request_state.first_byte_s is not None) or (
-            heartbeat is not None and heartbeat.stream.started
-        ):
-            request.connection.abort()
-        return own_answers.failed_here(request_state, request)
 
     def _finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""

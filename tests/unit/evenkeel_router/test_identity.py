@@ -20,9 +20,9 @@ from evenkeel_router.api.identity import (
     Client,
     Directory,
     Paid,
-    Proxies,
     tenant_identity,
 )
+from evenkeel_router.api.proxies import Proxies
 
 HEADER = "x-evenkeel-client"
 TRUSTED, STRANGER = "10.0.0.7", "203.0.113.9"

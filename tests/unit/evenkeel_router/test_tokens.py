@@ -16,11 +16,17 @@ from evenkeel_router.api.token_keys import KeySetError, KeySets, KeysWanted, rea
 from evenkeel_router.api.tokens import MAX_TOKEN, Tokens
 from joserfc.jwk import OctKey, OKPKey
 
-from tests.support.issuers import AUDIENCE, ISSUER, claims, ec, key_set, rsa, token
+from tests.support import issuers
+from tests.support.issuers import AUDIENCE, ISSUER, claims, ec, key_set, rsa
 
 URL = "https://login.example.com/keys"
 NOW = time.time()
 HOUR = 3600
+
+
+def token(key: Any, *algorithm: str, header: Any = None, **changes: Any) -> str:
+    times = {"iat": NOW, "exp": NOW + 600}
+    return issuers.token(key, *algorithm, header=header, **(times | changes))
 
 
 def config(**changes: Any) -> TokenIssuerConfig:
