@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_contract.revocations import Revocation
+from evenkeel_contract.routerconfig import TenancyConfig
 
 from evenkeel_router.api.signed_keys import CredentialRefused
 
@@ -28,6 +29,22 @@ class _Line:
     """Refusals since then."""
 
 
+def credentials_of(tenancy: TenancyConfig) -> dict[str, frozenset[str]]:
+    """What may identify a client, by kind. Keys are named, never shown."""
+    signed = () if tenancy.signed_keys is None else tenancy.signed_keys.keys
+    return {
+        "tenant": frozenset(f"{one.namespace}/{one.name}" for one in tenancy.tenants),
+        "key": frozenset(
+            f"{tenant.namespace}/{tenant.name}/{key.client}: {key.name} {key.sha256[:8]}"
+            for tenant in tenancy.tenants
+            for key in tenant.api_keys
+        ),
+        "signing key": frozenset(one.id for one in signed),
+        "issuer": frozenset(f"{one.issuer} {one.audience}" for one in tenancy.jwt or ()),
+        "trusted proxy": frozenset(tenancy.trusted_proxies),
+    }
+
+
 class Audit:
     """Writes the lines of one router."""
 
@@ -41,6 +58,15 @@ class Audit:
         """Something that an administrator or an owner of a key did."""
         words = " ".join(f"{name}={value}" for name, value in fields.items())
         _log.info("%s %s", action, words, extra={"fields": {"audit": action, **fields}})
+
+    def configured(self, before: TenancyConfig, after: TenancyConfig) -> None:
+        """A changed configuration: a line for each tenant, key, signing key, issuer and proxy that came or went."""
+        known, now = credentials_of(before), credentials_of(after)
+        for kind in known:
+            for name in sorted(now[kind] - known[kind]):
+                self.fact("added", kind=kind, name=name)
+            for name in sorted(known[kind] - now[kind]):
+                self.fact("removed", kind=kind, name=name)
 
     def revoked(self, added: Iterable[Revocation], by: str) -> None:
         """Revocations that were added. `by`: who added them."""

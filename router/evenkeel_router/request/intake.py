@@ -44,6 +44,7 @@ class Intake:
         self.revocations = RevocationList()
         self.key_sets = KeySets()
         self.audit = Audit(time.monotonic)
+        self._tenancy = config.tenancy
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -69,6 +70,8 @@ class Intake:
 
     def apply(self, config: RouterConfig) -> None:
         """Use a configuration."""
+        self.audit.configured(self._tenancy, config.tenancy)
+        self._tenancy = config.tenancy
         # All routers of a service have the same admin token, so they derive the same salts.
         self.directory = Directory(
             config.tenancy,
