@@ -60,6 +60,9 @@ class IdentityHeader:
     """Tenant of a request that has the client's header only. If not set, such a request has no identity."""
 
 
+SomeHeaders = Annotated[tuple[IdentityHeader, ...], Length(1, IDENTITY_HEADERS)]
+
+
 @dataclass(frozen=True, slots=True)
 class Headers:
     """One entry with all names, in lower case."""

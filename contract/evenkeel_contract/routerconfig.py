@@ -13,17 +13,14 @@ from typing import Annotated, Final
 
 from evenkeel_fairshare.replica.deficit import Rejoin
 
-from evenkeel_contract.identityheaders import (
-    IDENTITY_HEADERS,
-    IdentityHeader,
-    UndeclaredTenants,
-)
-from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
+from evenkeel_contract.identityheaders import SomeHeaders, UndeclaredTenants
+from evenkeel_contract.key import LEAST_WEIGHT, MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
 from evenkeel_contract.signedkeys import SignedKeysConfig
 from evenkeel_contract.tokenissuers import Issuers
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_NAME,
     FIELD_NAME,
@@ -39,6 +36,7 @@ from evenkeel_contract.values import (
 )
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+TenantWeight = Annotated[float, Range(LEAST_WEIGHT, MAX_WEIGHT)]
 OptionalWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**53)]
 Positive = Annotated[int, Range(1, 2**53)]
@@ -207,25 +205,6 @@ class LimitsConfig:
     """Most attempts of one request, including the first."""
 
 
-class ClientNames(Enum):
-    """How traces name tenants and clients."""
-
-    HASHED = "Hashed"  # the first 16 digits of a SHA-256
-    PLAIN = "Plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracingConfig:
-    """Traces of requests, sent to an OpenTelemetry collector (OTLP over HTTP)."""
-
-    endpoint: Annotated[str, Url(), Length(1, 2048)]
-    """Base address of the collector, such as `http://otel-collector.monitoring:4318`. The router appends `/v1/traces`."""
-    sampling_rate_per_million: Annotated[int, Range(0, 1_000_000)] = 10_000
-    """How many of a million requests are traced. The `traceparent` header of a request overrides this rate."""
-    client_names: ClientNames = ClientNames.HASHED
-    """How traces name tenants and clients: by a hash (Hashed) or by name (Plain)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
     """Limits of one tenant, over all routers of the service. 0: no limit."""
@@ -263,11 +242,16 @@ class TenantConfig:
 
     namespace: Name
     name: Name
-    weight: Weight = 1
+    weight: TenantWeight = 1
+    """In thousandths at most."""
     default_client_weight: Weight = 1
     clients: Annotated[tuple[ClientConfig, ...], UniqueBy(("name",))] = ()
     api_keys: Annotated[tuple[ApiKeyConfig, ...], UniqueBy(("name",))] = ()
     limits: TenantLimits = field(default_factory=TenantLimits)
+
+    def __post_init__(self) -> None:
+        if self.weight == int(self.weight):  # routers before 0.3 read no other number
+            object.__setattr__(self, "weight", int(self.weight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,9 +266,7 @@ class TenancyConfig:
     token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
     # Version 0.3 does not know the fields below.
-    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(1, IDENTITY_HEADERS)] | None = (
-        None
-    )
+    identity_headers: SomeHeaders | None = None
     """Headers from trusted proxies that name the client; the first entry that a request has decides. None:
     `x-evenkeel-client` and its aliases."""
     undeclared_tenants: UndeclaredTenants | None = None
@@ -373,6 +355,29 @@ class StateConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CellConfig:
+    """Another cell of the service: a fleet with a ledger of its own."""
+
+    name: Name
+    url: Annotated[str, Url(bare=True)]
+    """`https://host` where its routers take requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationConfig:
+    """Other cells of the same service and the same tenants: each tenant's sum over all of them follows its weight (R21)."""
+
+    cell: Name
+    """The name of this cell."""
+    token: Annotated[str, Length(16, 4096), PRINTABLE]
+    """Bearer token that all cells share. Who has it can read what each tenant was served."""
+    cells: Annotated[tuple[CellConfig, ...], UniqueBy(("name",))]
+    """All other cells."""
+    interval_s: Annotated[float, Range(0.1, 600)] = 5.0
+    """Interval of the exchange and of new weights. After three of them without an answer a cell does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingConfig:
     """Recording of traffic without text: lengths, times, and salted hashes of prompts (docs/how-to/plan.md)."""
 
@@ -435,6 +440,8 @@ class RouterConfig:
     """Hash of the admin port's bearer token. None means no token, which is allowed on loopback only."""
     tracing: TracingConfig | None = None
     """Traces of requests. None: there are none."""
+    federation: FederationConfig | None = None
+    """Other cells of the service. None: this fleet is all of it."""
     drain_timeout_s: Seconds = 30.0
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
     """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""

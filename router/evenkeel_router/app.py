@@ -17,6 +17,7 @@ from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientSession, web
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.proxies import network_of
@@ -27,6 +28,7 @@ from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
@@ -43,7 +45,8 @@ from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog, RequestTracer
+from evenkeel_router.request.request_log import RequestLog
+from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -52,6 +55,7 @@ from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
+from evenkeel_router.transport.background import background
 from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.peer_watch import watch_peer
@@ -81,6 +85,7 @@ class Router:
         self.tokenising = tokenising
         self.discovery = discovery
         self.large_bodies = LargeBodies()
+        self.federation: Federation  # once it runs
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -89,7 +94,17 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients send requests."""
-        return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
+        host = self.rooms.settings.config.listen.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.traffic_port}"
+
+    @property
+    def configured(self) -> RouterConfig:
+        """The last configuration that was applied, without the weights of this cell."""
+        return self.federation.configured
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration, with the weights of this cell (R21)."""
+        self.rooms.apply(self.federation.take(config))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -143,13 +158,14 @@ async def running(
             api=api,
         )
         key_sets = key_set_reader(rooms.settings, rooms.intake, session)
-        parts = (log, recorder, discovery, peers, limits, tokenising, console)
+        federation = router.federation = Federation(
+            config, rooms.service_ledger, session, apply=rooms.apply
+        )
+        parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
         works = [part.run() for part in (*parts, revocations, key_sets)]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
-            works.append(
-                _watch_config(rooms, discovery, source, tokenising=tokenising, tracing=tracing)
-            )
+            works.append(_watch_config(router, source, tokenising=tokenising, tracing=tracing))
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
@@ -164,6 +180,7 @@ async def running(
             limit_exchange=limits,
             console=console,
             key_sets=key_sets,
+            federation=federation,
             large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
@@ -256,6 +273,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     limit_exchange: LimitExchange,
     console: Console,
     key_sets: KeySetReader,
+    federation: Federation,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
     sinks: Sequence[RequestSink],
@@ -289,6 +307,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
             key_sets=key_sets,
         ),
         key_sets=key_sets,
+        federation=federation,
         large_bodies=large_bodies,
         tracer=tracer,
         sinks=sinks,
@@ -354,7 +373,7 @@ async def _serve_traffic(
         holder_of=lambda peer: of_new(intake.directory, peer),
     )
     sockets = await asyncio.get_running_loop().create_server(
-        server, listen.host, listen.traffic_port, backlog=BACKLOG
+        server, addresses(listen.host), listen.traffic_port, backlog=BACKLOG
     )
     for listening in sockets.sockets:
         watch_peer(listening.fileno())  # connections inherit it
@@ -375,7 +394,7 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     assert runner.server is not None
     shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
     bounded = SidePort(runner.server, shares, network_of=network_of)
-    sockets = await asyncio.get_running_loop().create_server(bounded, host, port)
+    sockets = await asyncio.get_running_loop().create_server(bounded, addresses(host), port)
     stack.callback(sockets.close)
     for listening in sockets.sockets:
         watch_peer(listening.fileno())
@@ -412,13 +431,9 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms,
-    discovery: Discovery,
-    source: ConfigSource,
-    *,
-    tokenising: Tokenisation,
-    tracing: Tracing,
+    router: Router, source: ConfigSource, *, tokenising: Tokenisation, tracing: Tracing
 ) -> None:
+    rooms, discovery = router.rooms, router.discovery
     settings = rooms.settings
 
     def apply(config: RouterConfig) -> None:
@@ -426,7 +441,7 @@ async def _watch_config(
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        rooms.apply(config)
+        router.apply(config)
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)
@@ -435,20 +450,3 @@ async def _watch_config(
         settings.faults = faults
 
     await source.watch(apply, complain)
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A task for the time of the context. One that fails is a fault of this program, and is logged."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(_report_failure)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("a background task failed", exc_info=task.exception())

@@ -238,11 +238,12 @@ POOLED: Final = changed(
     {
         "spec.engine.external": {"inferencePool": "pool"},
         "spec.autoscaling": GONE,
+        "spec.tenancy.namespace": "tenants",
         "spec.tenancy.jwt.0.jwksURL": GONE,
         "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""The same, by the name of an InferencePool, and with an issuer whose keys are in a Secret."""
+"""The same, by the name of an InferencePool, for tenants of another namespace, and with an issuer whose keys are in a Secret."""
 
 
 def faults_of(document: Document) -> Sequence[Fault]:

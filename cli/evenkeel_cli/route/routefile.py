@@ -36,12 +36,12 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
     TenantLimits,
-    TracingConfig,
     Weight,
 )
 from evenkeel_contract.routerdocument import check_router_config
 from evenkeel_contract.signedkeys import SignedKeysConfig
 from evenkeel_contract.tokenissuers import MAX_ISSUERS, TokenIssuerConfig
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     FIELD_NAME,
     PRINTABLE,

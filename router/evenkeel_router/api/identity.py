@@ -168,6 +168,8 @@ class Directory:
         self._clock = clock
         self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
         """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
+        self._by_authorization: dict[bytes, Client] = {}
+        """SHA-256 of a whole `Authorization` header with a key of a Secret → its client: most headers need not be read again."""
 
     def claims_of(self, headers: CIMultiDict[str], peer: str) -> Claims:
         """The headers that identify the sender. `peer`: see `Claims`."""
@@ -181,6 +183,10 @@ class Directory:
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
+        if self._by_key and len(claims.authorization) == 1 and not (claims.keys or claims.named):
+            known = self._by_authorization.get(_digest(claims.authorization[0]))
+            if known is not None:
+                return known
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
         if claims.named and (client := self._by_proxy(claims)) is not None:
@@ -224,9 +230,15 @@ class Directory:
         key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0].strip()
         if claims.keys and any(other.strip() != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        digest = _SHA256.copy()
-        digest.update(key.encode("utf-8", "surrogateescape"))
-        return self._by_key.get(digest.digest()) or self._by_credential(key, digest.digest())
+        digest = _digest(key)
+        client = self._by_key.get(digest)
+        if client is None:
+            return self._by_credential(key, digest)
+        if claims.authorization:
+            if len(self._by_authorization) >= _MAX_REMEMBERED:
+                self._by_authorization.clear()
+            self._by_authorization[_digest(claims.authorization[0])] = client
+        return client
 
     def _by_credential(self, credential: str, digest: bytes) -> Client:
         """The client of a credential that is in no list; raises `Refusal`."""
@@ -386,6 +398,12 @@ def names_of(identity: str) -> tuple[str, str]:
 def other_clients(tenant: str) -> str:
     """The identity of a tenant's other clients together. No client has it: its last part is not escaped as names are."""
     return f"{tenant}/{OTHERS}"
+
+
+def _digest(text: str) -> bytes:
+    digest = _SHA256.copy()
+    digest.update(text.encode("utf-8", "surrogateescape"))
+    return digest.digest()
 
 
 def _bearer(authorization: str) -> str:

@@ -127,8 +127,7 @@ class Forwarder:
     ) -> Answer:
         """The answer; raises `Refusal`."""
         fleet = self._replicas.fleet
-        queue_timeout_s = self._settings.config.limits.queue_timeout_s
-        history = _History(request_state.started_s + queue_timeout_s)
+        history = _History(request_state.started_s + self._settings.config.limits.queue_timeout_s)
         try:
             while True:
                 ticket = self._select(admitted, history)
@@ -212,7 +211,9 @@ class Forwarder:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
             request_state.usage = None if failed.computed else NOTHING
-            refusal = failed.refusal or own_answers.failed(request_state.attempts, str(failed))
+            names = {attempt.replica, *(of.member.name for of, _ in history.failed)}
+            ours = own_answers.failed(request_state.attempts, len(names), str(failed))
+            refusal = failed.refusal or ours
             request_state.outcome = refusal.outcome
             raise refusal from failed
         admitted.totals.retries += 1
@@ -261,22 +262,26 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
+        request_state.sent_s = now_s
         totals = self._replicas.totals[replica]
         totals.requests += 1
         if totals.packs_tokens:
             request_state.continuous = True
-        silence_s = self._silence_s(admitted)
-        left_s = self._answer_by_s(request_state, history, silence_s) - now_s
-        if left_s < silence_s:
-            silence_s = max(0.0, left_s)
+        limits = self._settings.config.limits
+        silence_s = limits.first_token_timeout_s if stream else limits.answer_timeout_s
+        if history.causes or now_s > request_state.started_s + limits.queue_timeout_s:
+            left_s = self._answer_by_s(request_state, history, silence_s) - now_s
+            silence_s = max(0.0, min(left_s, silence_s))
         is_overdue = partial(self._is_overdue, admitted, attempt, history, silence_s)
         outgoing = admitted.outgoing(request_state, request, key)
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s, is_overdue=is_overdue)
             if stream and reply.status == 200 and reply.body is None:
                 begun = partial(self._begun, request_state, admitted, attempt, history)
-                answered = Answered(request_state, admitted, attempt, request, reply, begun)
-                return await self._relay(answered)
+                relay = self._relay(
+                    Answered(request_state, admitted, attempt, request, reply, totals, begun)
+                )
+                return await relay_stream(relay, idle_s=limits.idle_timeout_s, health=self._health)
         except (BrokenError, SilenceError) as error:
             raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
         body, read = reply.body, None
@@ -327,21 +332,13 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    async def _relay(self, answered: Answered) -> Answer:
-        """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
-        config = self._settings.config
-        relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
+    def _relay(self, answered: Answered) -> Relay:
+        """What passes a stream on."""
+        qoe = self._settings.config.qoe
+        relay = Relay(answered) if qoe is None else relay_of(qoe)(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        try:
-            return await relay_stream(
-                relay, idle_s=config.limits.idle_timeout_s, health=self._health
-            )
-        finally:
-            if (
-                relay.scan.packed and relay.scan.packs_tokens
-            ):  # from now on it is asked for usage in every event
-                self._replicas.totals[answered.attempt.replica].packs_tokens = True
+        return relay
 
     async def _has_turn(
         self,
@@ -364,13 +361,15 @@ class Forwarder:
             request_state.trace.step(Step.QUEUE)
         if turn.admitted is None:
             return True
+        request_state.gate_since_s = now_s = self._now()
         try:
-            is_admitted = await turn.admission(history.wait_until_s - self._now())
+            is_admitted = await turn.admission(history.wait_until_s - now_s)
             history.invited = turn.invited
             return is_admitted
         except TimeoutError as error:
-            limits = self._settings.config.limits
-            raise own_answers.not_admitted(limits.queue_timeout_s) from error
+            raise own_answers.not_admitted(self._settings.config.limits.queue_timeout_s) from error
+        finally:
+            request_state.leaves_gate(self._now())
 
     def _begun(  # noqa: PLR0917 - the state of one request, called once
         self,

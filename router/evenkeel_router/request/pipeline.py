@@ -6,7 +6,7 @@ Each decision is a pure function; this file puts them in order. The sender is id
 that an unknown sender cannot make the router hold megabytes.
 
 Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests to the console are neither counted nor logged.
+`/health` and of browsers (CORS) and requests of other cells and to the console are neither counted nor logged.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
@@ -32,6 +33,7 @@ from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -95,6 +97,7 @@ class Pipeline:
         tokenising: Tokenisation,
         console: TenantConsole,
         key_sets: KeySetReader,
+        federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
@@ -111,6 +114,7 @@ class Pipeline:
         self._tokenising = tokenising
         self._console = console
         self._key_sets = key_sets
+        self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
@@ -198,11 +202,13 @@ class Pipeline:
         return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health or to the console; None for all other requests."""
+        """The answer to a check of the health, another cell or the console; None for all other requests."""
         if own_answers.asks_health(request, path):
             return own_answers.health(
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
             )
+        if path == CELL_PATH and self._federation.expected is not None:
+            return own_answers.cell(request, self._federation)
         if self._console.serves(request, path):
             return await self._console.handle(request, path)
         return None
@@ -424,32 +430,24 @@ class Pipeline:
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
-        usage = request_state.usage
-        if totals is not None and usage is not None and usage != NOTHING:
-            first_s = request_state.first_byte_s
-            ttft_s = None if first_s is None else first_s - request_state.started_s
+        usage, first_s = request_state.usage, request_state.first_byte_s
+        ttft_s = None if first_s is None else first_s - request_state.started_s
+        served = usage is not None and usage != NOTHING
+        if totals is not None and usage is not None and served:
             totals.ended(duration_s, ttft_s)
             if ttft_s is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
                 totals.experienced(delivery.qoe())
-        client = request_state.client
-        if (
-            client is not None
-            and client.identity not in self._service_ledger.fairness.now.beyond_share
-        ):
-            self._objective(request_state)
+        client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
+        if client is not None and client.identity not in beyond:
+            # The objective of clients within their share: the time of the first token, or that none came through our fault.
+            if ttft_s is not None and served:
+                self._totals.within_share_ttft_s.observe(ttft_s)
+            elif ttft_s is None and request_state.outcome in OURS:
+                self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
-
-    def _objective(self, request_state: RequestState) -> None:
-        """Count a request of a client within its share: the time of its first token, or that none came through a fault of the
-        service."""
-        seen = self._totals.within_share_ttft_s
-        if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
-            seen.observe(request_state.first_byte_s - request_state.started_s)
-        elif request_state.first_byte_s is None and request_state.outcome in OURS:
-            seen.never()

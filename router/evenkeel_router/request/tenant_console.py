@@ -6,10 +6,10 @@ These requests are neither counted nor logged, because an open page sends one ev
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
 from evenkeel_router.api.identity import Client
@@ -22,13 +22,28 @@ from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 
-_PATHS: Final = (NOW_PATH, HOUR_PATH)
+_PATHS: Final = (NOW_PATH, HOUR_PATH, REQUESTS_PATH)
 _READS: Final = ("GET", "HEAD")
 MAX_NAME: Final = 4096
 """Most characters of a query."""
 
-TenantAnswer = Callable[[str, str, str], Awaitable[bytes]]
-"""Takes the path, the tenant (`namespace/tenant`), and the identity of a client or an empty text; returns JSON."""
+
+class Asked(NamedTuple):
+    """The query of a request to the console; an empty text asks for all."""
+
+    client: str = ""
+    """The identity of a client."""
+    request_id: str = ""
+
+    @classmethod
+    def of(cls, query: str) -> Self:
+        """Read the query `client=…&id=…`."""
+        found = parse_qs(query[:MAX_NAME], max_num_fields=8)
+        return cls(found.get("client", [""])[0], found.get("id", [""])[0])
+
+
+TenantAnswer = Callable[[str, str, Asked], Awaitable[bytes]]
+"""Takes the path, the tenant (`namespace/tenant`), and what is asked for; returns JSON."""
 
 
 class TenantConsole:
@@ -80,8 +95,8 @@ class TenantConsole:
                     Outcome.NOT_FOUND, "The console has no such file.", code="unknown_url"
                 )
             client = await self.identified(request)
-            name = requested_client(request.target.partition("?")[2])
-            body = await self._answer(path, client.tenant_identity, name)
+            asked = Asked.of(request.target.partition("?")[2])
+            body = await self._answer(path, client.tenant_identity, asked)
         except Refusal as refusal:
             self._totals.refused[refusal.outcome] += 1
             if isinstance(refusal, CredentialRefused):
@@ -94,8 +109,3 @@ class TenantConsole:
                 headers=(*DATA_HEADERS, *refusal.headers),
             )
         return CompleteReply(request, status=200, body=body, headers=DATA_HEADERS)
-
-
-def requested_client(query: str) -> str:
-    """The identity in the query `client=…`; empty without one."""
-    return parse_qs(query[:MAX_NAME], max_num_fields=8).get("client", [""])[0]

@@ -28,7 +28,7 @@ from evenkeel_contract.adminstate import (
     ActivationState,
     encode_state,
 )
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -50,9 +50,11 @@ from evenkeel_contract.signedkeys import YEAR_S
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
+from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
+from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
@@ -109,6 +111,7 @@ def admin_app(
     app.on_shutdown.append(_answer_all)
     app.router.add_get(NOW_PATH, _console)
     app.router.add_get(HOUR_PATH, _console)
+    app.router.add_get(REQUESTS_PATH, _console)
     for path in TO_PAGE:
         app.router.add_get(path, _to_page)
     for path in console.files:
@@ -142,7 +145,10 @@ async def _end_rendering(app: web.Application) -> None:
 async def _state(request: web.Request) -> web.StreamResponse:
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        body, _ = await in_slices(router_state(request.app[ROOMS], now_s))
+        rooms = request.app[ROOMS]
+        recent, _ = await in_slices(recent_requests(rooms, now_s))
+        verdict = judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))
+        body, _ = await in_slices(router_state(rooms, now_s, verdict))
     return await send_pieces(request, cut(body), JSON)
 
 
@@ -179,8 +185,8 @@ async def _revoke(request: web.Request) -> web.Response:
 
 
 async def _console(request: web.Request) -> web.StreamResponse:
-    client = request.query.get("client", "")
-    body = await request.app[CONSOLE].answer(request.path, WHOLE_SERVICE, client)
+    asked = Asked(request.query.get("client", ""), request.query.get("id", ""))
+    body = await request.app[CONSOLE].answer(request.path, WHOLE_SERVICE, asked)
     return await send_pieces(request, cut(body), JSON, DATA_HEADERS)
 
 
