@@ -186,7 +186,7 @@ def _tenancy(
         signed_keys=_signed_keys(tenancy, credentials.signing_keys),
         jwt=tuple(_issuers(tenancy, credentials.key_sets)) or None,
         tenants=tuple(
-            _tenant(tenant, key_hashes)
+            tenant_config(tenant, key_hashes)
             for tenant in sorted(tenants, key=lambda tenant: tenant.metadata.name)
         ),
     )
@@ -261,7 +261,8 @@ def _limits(service: FairInferenceService) -> LimitsConfig:
     )
 
 
-def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+def tenant_config(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+    """A tenant as routers get it: with the keys whose Secret has a hash in `key_hashes`."""
     spec, namespace = tenant.spec, tenant.metadata.namespace
     hashes = (
         (key, key_hashes.get((namespace, key.secret_ref.name, key.secret_ref.key)))

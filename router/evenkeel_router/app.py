@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -49,6 +49,7 @@ from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.metrics import metrics
@@ -102,9 +103,9 @@ class Router:
         """The last configuration that was applied, without the weights of this cell."""
         return self.federation.configured
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration, with the weights of this cell (R21)."""
-        self.rooms.apply(self.federation.take(config))
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, with the weights of this cell (R21), in steps."""
+        yield from self.rooms.apply(self.federation.take(config))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -159,7 +160,7 @@ async def running(
         )
         key_sets = key_set_reader(rooms.settings, rooms.intake, session)
         federation = router.federation = Federation(
-            config, rooms.service_ledger, session, apply=rooms.apply
+            config, rooms.service_ledger, session, apply=rooms.apply_at_once
         )
         parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
         works = [part.run() for part in (*parts, revocations, key_sets)]
@@ -436,12 +437,12 @@ async def _watch_config(
     rooms, discovery = router.rooms, router.discovery
     settings = rooms.settings
 
-    def apply(config: RouterConfig) -> None:
+    async def apply(config: RouterConfig) -> None:
         if config.listen != settings.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        router.apply(config)
+        await in_slices(router.apply(config))
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)

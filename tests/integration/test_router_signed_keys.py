@@ -61,7 +61,7 @@ async def routers(folder: Path, count: int = 3) -> AsyncIterator[list[Router]]:
                 for i, other in enumerate(found)
                 if other is not one
             )
-            one.rooms.apply(config(folder / f"{number}.json", *peers))
+            one.rooms.apply_at_once(config(folder / f"{number}.json", *peers))
         yield found
 
 
@@ -134,10 +134,12 @@ async def test_a_change_of_signing_keys_needs_no_restart(tmp_path: Path) -> None
         assert await status(one, key()) == 200
         other = SignedKeysConfig(keys=(SigningKeyConfig(id="b", secret="o" * 32),))
         allowed = tenancy(signed_keys=other)
-        one.rooms.apply(config(tmp_path / "f.json", allowed=allowed))
+        one.rooms.apply_at_once(config(tmp_path / "f.json", allowed=allowed))
         assert await status(one, key()) == 401
         both = replace(other, keys=(*SIGNED.keys, *other.keys))
-        one.rooms.apply(config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both)))
+        one.rooms.apply_at_once(
+            config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both))
+        )
         assert await status(one, key()) == 200
 
 

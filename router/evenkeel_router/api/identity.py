@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -38,10 +39,12 @@ from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
+from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
+from evenkeel_router.api.tenant_change import STEP, TenantChange
 
 
 class Paid(NamedTuple):
@@ -145,14 +148,7 @@ class Directory:
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
-        self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
-        self._by_key: Mapping[bytes, Client] = {
-            bytes.fromhex(key.sha256): self._client(tenant, key.client)
-            for tenant in tenancy.tenants
-            for key in tenant.api_keys
-        }
-        self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
-        """The client of all requests without an identity; None if they are refused."""
+        self._shares = tenancy.anonymous is Anonymous.SHARE
         self._proxies = Proxies(tenancy.trusted_proxies)
         self._undeclared = tenancy.undeclared_tenants or UndeclaredTenants.REJECT
         self._undeclared_weight = tenancy.undeclared_tenant_weight or 1
@@ -164,12 +160,21 @@ class Directory:
             known = RevocationList() if revocations is None else revocations
             self._signed = SignedKeys(tenancy.signed_keys, known)
         self._tokens = tokens
-        self._takes_keys = bool(self._by_key) or self._signed is not None or tokens is not None
+        self._takes_others = self._signed is not None or tokens is not None
+        """Whether credentials count that are in no list."""
         self._clock = clock
         self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
         """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
+        self._tenants: Buckets[tuple[str, str], TenantConfig] = Buckets()
+        self._by_key: Buckets[bytes, tuple[TenantConfig, str]] = Buckets()
+        """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
+        self._clients: OrderedDict[bytes, Client] = OrderedDict()
         self._by_authorization: dict[bytes, Client] = {}
-        """SHA-256 of a whole `Authorization` header with a key of a Secret → its client: most headers need not be read again."""
+        """SHA-256 of a whole `Authorization` header with a valid key → its client: most headers need not be read again."""
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+        self.anonymous = self._shared() if self._shares else None
+        """The client of all requests without an identity; None if they are refused."""
 
     def claims_of(self, headers: CIMultiDict[str], peer: str) -> Claims:
         """The headers that identify the sender. `peer`: see `Claims`."""
@@ -181,6 +186,44 @@ class Directory:
             keys += headers.getall(key_header)
         return Claims(authorization, keys, self._headers.of(headers), peer)
 
+    def changed(self, change: TenantChange) -> Generator[None, None, Directory]:
+        """This directory with changed tenants, in steps. The other settings are the same."""
+        found = copy(self)
+        found._tenants, found._by_key = self._tenants.fork(), self._by_key.fork()
+        found._clients, found._by_name = self._clients.copy(), self._by_name.copy()
+        found._by_authorization = {}  # a header with a revoked key may be in it
+        found._verified = OrderedDict()  # and credentials of a changed tenant
+        yield
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        gone = {tenant_identity(one) for one in (*change.before, *change.after)}
+        yield
+        for number, (named, client) in enumerate(list(found._by_name.items())):
+            if client.tenant_identity in gone:
+                del found._by_name[named]
+            if not number % STEP:
+                yield
+        found.anonymous = found._shared() if self._shares else None
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        self._tenants.put((tenant.namespace, tenant.name), tenant)
+        for key in tenant.api_keys:
+            self._by_key.put(bytes.fromhex(key.sha256), (tenant, key.client))
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        self._tenants.drop((tenant.namespace, tenant.name))
+        for key in tenant.api_keys:
+            digest = bytes.fromhex(key.sha256)
+            known = self._by_key.get(digest)
+            if known is not None and known[0] is tenant:
+                self._by_key.drop(digest)
+                self._clients.pop(digest, None)
+
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
         if self._by_key and len(claims.authorization) == 1 and not (claims.keys or claims.named):
@@ -191,7 +234,7 @@ class Directory:
             raise _duplicate("authorization")
         if claims.named and (client := self._by_proxy(claims)) is not None:
             return client
-        if self._takes_keys and (claims.authorization or claims.keys):
+        if (self._by_key or self._takes_others) and (claims.authorization or claims.keys):
             return self._by_api_key(claims)
         if self.anonymous is not None:
             return self.anonymous
@@ -231,9 +274,14 @@ class Directory:
         if claims.keys and any(other.strip() != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
         digest = _digest(key)
-        client = self._by_key.get(digest)
+        client = self._clients.get(digest)
         if client is None:
-            return self._by_credential(key, digest)
+            entry = self._by_key.get(digest)
+            if entry is None:
+                return self._by_credential(key, digest)
+            client = self._clients[digest] = self._client(*entry)
+            if len(self._clients) > _MAX_REMEMBERED:
+                self._clients.popitem(last=False)
         if claims.authorization:
             if len(self._by_authorization) >= _MAX_REMEMBERED:
                 self._by_authorization.clear()
@@ -280,7 +328,8 @@ class Directory:
             raise _duplicate(claims.named[1][0])
         if not self._proxies.trusts(claims.peer):
             return None
-        if not configured and self._takes_keys and (claims.authorization or claims.keys):
+        keyed = claims.authorization or claims.keys
+        if not configured and keyed and (self._by_key or self._takes_others):
             return None
         given = tuple(claims.named)
         client = self._by_name.get(given)

@@ -19,6 +19,8 @@ from evenkeel_router.api.signed_keys import CredentialRefused
 _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 60.0
 """Least time between two lines about the same identity, or about the same address."""
+MAX_LINES: Final = 100
+"""Most lines of one change about credentials of one kind; a larger change is one line with their number."""
 _MAX_REMEMBERED: Final = 1000
 
 
@@ -60,13 +62,19 @@ class Audit:
         _log.info("%s %s", action, words, extra={"fields": {"audit": action, **fields}})
 
     def configured(self, before: TenancyConfig, after: TenancyConfig) -> None:
-        """A changed configuration: a line for each tenant, key, signing key, issuer and proxy that came or went."""
+        """A changed configuration: a line for each tenant, key, signing key, issuer and proxy that came or went. `before` and `after`
+        may have only the tenants that differ."""
         known, now = credentials_of(before), credentials_of(after)
         for kind in known:
-            for name in sorted(now[kind] - known[kind]):
-                self.fact("added", kind=kind, name=name)
-            for name in sorted(known[kind] - now[kind]):
-                self.fact("removed", kind=kind, name=name)
+            for action, names in (
+                ("added", now[kind] - known[kind]),
+                ("removed", known[kind] - now[kind]),
+            ):
+                if len(names) > MAX_LINES:
+                    self.fact(action, kind=kind, count=len(names))
+                    continue
+                for name in sorted(names):
+                    self.fact(action, kind=kind, name=name)
 
     def revoked(self, added: Iterable[Revocation], by: str) -> None:
         """Revocations that were added. `by`: who added them."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -13,6 +14,7 @@ from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory, Verifier
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.api.token_keys import KeySets
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
@@ -44,7 +46,7 @@ class Intake:
         self.revocations = RevocationList()
         self.key_sets = KeySets()
         self.audit = Audit(time.monotonic)
-        self._tenancy = config.tenancy
+        self.directory = self._directory(config)
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -69,18 +71,7 @@ class Intake:
         ).verified
 
     def apply(self, config: RouterConfig) -> None:
-        """Use a configuration."""
-        self.audit.configured(self._tenancy, config.tenancy)
-        self._tenancy = config.tenancy
-        # All routers of a service have the same admin token, so they derive the same salts.
-        self.directory = Directory(
-            config.tenancy,
-            namespace=config.namespace,
-            salt_key=config.admin_token_sha256 or "",
-            revocations=self.revocations,
-            tokens=self._tokens(config),
-            clock=time.time,
-        )
+        """Use a configuration, except for the directory (`directories`)."""
         self.limits = Limits(
             config.model,
             config.limits.max_output_tokens,
@@ -94,3 +85,29 @@ class Intake:
         self.admission.limits = config.limits
         self.heartbeat_s = config.limits.heartbeat_s
         """Interval of signs of life; None: there are none."""
+
+    def _directory(self, config: RouterConfig) -> Directory:
+        # All routers of a service have the same admin token, so they derive the same salts.
+        return Directory(
+            config.tenancy,
+            namespace=config.namespace,
+            salt_key=config.admin_token_sha256 or "",
+            revocations=self.revocations,
+            tokens=self._tokens(config),
+            clock=time.time,
+        )
+
+    def directories(
+        self, config: RouterConfig, before: RouterConfig, change: TenantChange
+    ) -> Generator[None, None, Directory]:
+        """The directory of a changed configuration, in steps."""
+        if _identifies(config) == _identifies(before):
+            return (yield from self.directory.changed(change))
+        empty = self._directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
+        return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
+
+
+def _identifies(config: RouterConfig) -> tuple[object, ...]:
+    """What decides on clients, beside the tenants."""
+    tenancy = replace(config.tenancy, tenants=())
+    return config.namespace, config.admin_token_sha256, tenancy

@@ -51,13 +51,14 @@ from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.request.tenant_console import Asked
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)
