@@ -23,7 +23,8 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
-from evenkeel_router.api.identity import Claims, Directory
+from evenkeel_router.api.claims import Claims
+from evenkeel_router.api.identity import Directory
 
 from tests.support.routers import sha256
 

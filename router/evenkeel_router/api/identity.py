@@ -21,7 +21,6 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-import msgspec
 from evenkeel_contract.identityheaders import UNDECLARED, UndeclaredTenants
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import OTHER_CLIENTS
@@ -40,6 +39,7 @@ from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.buckets import Buckets
+from evenkeel_router.api.claims import KEY_HEADERS, Claims, bearer, duplicate, missing_key
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
@@ -61,8 +61,6 @@ WHOLE: Final = 2**31
 """More output tokens than any request has."""
 
 
-KEY_HEADERS: Final = ("x-api-key", "api-key")
-"""Where Anthropic's and Azure's clients send their key."""
 _AUTHORIZATION: Final = istr("Authorization")
 _KEYS: Final = tuple(map(istr, KEY_HEADERS))
 ANONYMOUS: Final = "anonymous"
@@ -115,19 +113,6 @@ class Client:
         if paid.input:
             text += f";f={paid.output_tokens}" if paid.output_tokens else ";f"
         return text
-
-
-class Claims(msgspec.Struct, frozen=True):
-    """The headers of a request that identify its client."""
-
-    authorization: Sequence[str]
-    """Every `Authorization` header."""
-    keys: Sequence[str] = ()
-    """Every header that is an API key and nothing else (`KEY_HEADERS`)."""
-    named: Sequence[tuple[str, str]] = ()
-    """Every identity header, name and value."""
-    peer: str = ""
-    """The address of the other end; empty if it has none."""
 
 
 class Directory:
@@ -231,14 +216,14 @@ class Directory:
             if known is not None:
                 return known
         if len(claims.authorization) > 1:
-            raise _duplicate("authorization")
+            raise duplicate("authorization")
         if claims.named and (client := self._by_proxy(claims)) is not None:
             return client
         if (self._by_key or self._takes_others) and (claims.authorization or claims.keys):
             return self._by_api_key(claims)
         if self.anonymous is not None:
             return self.anonymous
-        raise _missing_key()
+        raise missing_key()
 
     def trusts(self, peer: str) -> bool:
         """Whether the address is a trusted proxy's."""
@@ -262,7 +247,7 @@ class Directory:
         """The client, like `identify`; refuses a request that would be anonymous."""
         client = self.identify(claims)
         if client is self.anonymous:
-            raise _missing_key()
+            raise missing_key()
         return client
 
     def spoofed(self, claims: Claims) -> bool:
@@ -270,9 +255,9 @@ class Directory:
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
     def _by_api_key(self, claims: Claims) -> Client:
-        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0].strip()
+        key = bearer(claims.authorization[0]) if claims.authorization else claims.keys[0].strip()
         if claims.keys and any(other.strip() != key for other in claims.keys):
-            raise _duplicate(KEY_HEADERS[0])
+            raise duplicate(KEY_HEADERS[0])
         digest = _digest(key)
         client = self._clients.get(digest)
         if client is None:
@@ -325,7 +310,7 @@ class Directory:
         """The client that a trusted proxy names; None if the peer is no proxy, or if another claim decides."""
         configured = self._headers.are_configured
         if not configured and len(claims.named) > 1:
-            raise _duplicate(claims.named[1][0])
+            raise duplicate(claims.named[1][0])
         if not self._proxies.trusts(claims.peer):
             return None
         keyed = claims.authorization or claims.keys
@@ -453,23 +438,3 @@ def _digest(text: str) -> bytes:
     digest = _SHA256.copy()
     digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.digest()
-
-
-def _bearer(authorization: str) -> str:
-    scheme, _, key = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not key:
-        message = "The Authorization header must have the form 'Bearer <key>'."
-        raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
-    return key.strip()
-
-
-def _missing_key() -> Refusal:
-    message = (
-        "The API key is missing. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-    )
-    return Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
-
-
-def _duplicate(header: str) -> Refusal:
-    message = f"More than one header identifies the client ({header}); send one."
-    return invalid(message, code="duplicate_header", param=header)

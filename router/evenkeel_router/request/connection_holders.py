@@ -18,8 +18,9 @@ from typing import Final
 
 from multidict import istr
 
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.identity import Claims, Client, Directory
+from evenkeel_router.api.identity import Client, Directory
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.connection_shares import NO_KEY, Closing, ConnectionShares, party_of

@@ -11,8 +11,9 @@ from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.revocations import Revocation, RevocationList
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig, TenantLimits
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.identity import Claims, Client, Directory
+from evenkeel_router.api.identity import Client, Directory
 from evenkeel_router.api.signed_keys import CredentialRefused
 
 from tests.unit.evenkeel_router.test_identity_headers import LITELLM, TEAM
