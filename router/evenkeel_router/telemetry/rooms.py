@@ -6,7 +6,7 @@ Only telemetry, which reads all of them, takes them together.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from evenkeel_contract.routerconfig import RouterConfig
@@ -75,6 +75,10 @@ class Rooms:
         self.settings.config = config
         self.intake.directory = directory
         self.intake.apply(config)
+        self.intake.audit.configured(
+            replace(before.tenancy, tenants=tuple(change.before)),
+            replace(config.tenancy, tenants=tuple(change.after)),
+        )
         if change != TenantChange():
             self.service_ledger.weights = self.service_ledger.ledger.weights = weights
         self.service_ledger.apply(config, before)
