@@ -56,6 +56,8 @@ GUARDED_HEADERS: Final = (
 # Names of the objects that the operator creates for a service and that routers read.
 SERVICE_LABEL: Final = f"{GROUP}/service"
 """Label of every object of a service: the FairInferenceService's name."""
+SERVICE_SERIES_LABEL: Final = "evenkeel_dev_service"
+"""The label of a service, as Prometheus spells it."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 """`engine` or `router`."""
 ENGINE_COMPONENT: Final = "engine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from math import inf
 from typing import Final
 
@@ -51,16 +52,32 @@ class Intake:
         self.directory = Directory(
             config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
         )
-        self.limits = Limits(
-            config.model,
-            config.limits.max_output_tokens,
-            frozenset(config.adapters),
-            frozenset(config.model_aliases),
-            frozenset(config.allow_fields),
-            config.prefix.volatile_lines is VolatileLines.KEEP,
-        )
+        self.limits = limits_of(config)
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""
         self.admission.limits = config.limits
         self.heartbeat_s = config.limits.heartbeat_s
         """Interval of signs of life; None: there are none."""
+
+    def of_pool(self, config: RouterConfig) -> Intake:
+        """The intake of one of several services: its requests have limits of their own, and all else is that of this one."""
+        own = copy(self)
+        own.limits = limits_of(config)
+        return own
+
+    def follow(self, shared: Intake, config: RouterConfig) -> None:
+        """Use a changed configuration in the intake of one of several services."""
+        self.directory, self.cors = shared.directory, shared.cors
+        self.limits, self.heartbeat_s = limits_of(config), config.limits.heartbeat_s
+
+
+def limits_of(config: RouterConfig) -> Limits:
+    """What a body may ask for."""
+    return Limits(
+        config.model,
+        config.limits.max_output_tokens,
+        frozenset(config.adapters),
+        frozenset(config.model_aliases),
+        frozenset(config.allow_fields),
+        config.prefix.volatile_lines is VolatileLines.KEEP,
+    )

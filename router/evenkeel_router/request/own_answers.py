@@ -236,6 +236,12 @@ def shutting_down() -> Refusal:
     return Refusal(Outcome.UNAVAILABLE, message, code="draining", retry_after_s=RETRY_AFTER_S)
 
 
+def opening(model: str) -> Refusal:
+    """The refusal for a model that was added a moment ago."""
+    message = f"The router does not serve the model {model!r} yet. Send the request again."
+    return Refusal(Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S)
+
+
 def no_connection(why: str) -> Refusal:
     """The refusal at the router's own limit of connections."""
     message = f"The router can open no more connections: {why}."

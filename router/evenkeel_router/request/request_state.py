@@ -12,7 +12,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import IO, Final, Protocol
@@ -309,6 +309,8 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     trace_id: str = ""
     upstream_id: str = ""
     """The id that replicas got; absent: `request_id`."""
+    model: str = ""
+    """The model that served it, behind a router of several."""
 
 
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
@@ -367,6 +369,19 @@ class RequestLog:
         self._lines.append(_line(request_state, duration_s))
         if len(self._lines) >= BATCH_LINES:
             self._encode()
+
+    def of_model(self, model: str) -> Callable[[RequestState, float], None]:
+        """`add`, for the requests of one of several models."""
+
+        def add(request_state: RequestState, duration_s: float) -> None:
+            if len(self._lines) == BATCH_LINES - 1:
+                self._encode()  # before the line, which is not complete until it has the model
+            count = len(self._lines)
+            self.add(request_state, duration_s)
+            if len(self._lines) > count:
+                self._lines[-1].model = model
+
+        return add
 
     async def run(self) -> None:
         """Write lines every second until cancelled, then the lines that remain."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
+from evenkeel_contract.adminstate import SERVICE_QUERY
 from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
@@ -23,8 +24,8 @@ _READS: Final = ("GET", "HEAD")
 MAX_NAME: Final = 4096
 """Most characters of a query."""
 
-TenantAnswer = Callable[[str, str, str], Awaitable[bytes]]
-"""Takes the path, the tenant (`namespace/tenant`), and the identity of a client or an empty text; returns JSON."""
+TenantAnswer = Callable[[str, str, str, str], Awaitable[bytes]]
+"""Takes the path, the tenant (`namespace/tenant`), and the identity of a client and a service, or empty texts; returns JSON."""
 
 
 class TenantConsole:
@@ -64,8 +65,9 @@ class TenantConsole:
                 )
             claims = claims_of(request.headers, request.connection.peer)
             client = self._intake.directory.identify_named(claims)
-            name = requested_client(request.target.partition("?")[2])
-            body = await self._answer(path, client.tenant_identity, name)
+            query = request.target.partition("?")[2]
+            asked, service = requested(query, "client"), requested(query, SERVICE_QUERY)
+            body = await self._answer(path, client.tenant_identity, asked, service)
         except Refusal as refusal:
             self._totals.refused[refusal.outcome] += 1
             return CompleteReply(
@@ -77,6 +79,6 @@ class TenantConsole:
         return CompleteReply(request, status=200, body=body, headers=DATA_HEADERS)
 
 
-def requested_client(query: str) -> str:
-    """The identity in the query `client=…`; empty without one."""
-    return parse_qs(query[:MAX_NAME], max_num_fields=8).get("client", [""])[0]
+def requested(query: str, name: str) -> str:
+    """The value of `name` in a query; empty without one."""
+    return parse_qs(query[:MAX_NAME], max_num_fields=8).get(name, [""])[0]

@@ -56,7 +56,7 @@ class Console:
         """Sample, until cancelled."""
         await sample(self._rooms, self._history)
 
-    async def answer(self, path: str, tenant: str, client: str) -> bytes:
+    async def answer(self, path: str, tenant: str, client: str, _service: str = "") -> bytes:
         """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH` or `HOUR_PATH`."""
         async with self._building:
             if (now_s := asyncio.get_running_loop().time()) >= self._fresh_until_s:

@@ -36,6 +36,8 @@ class Rooms:
     intake: Intake
     connections: ConnectionShares
     """The connections of the traffic port."""
+    shared: Rooms | None = None
+    """What one of several services shares with the others; None: the router has one service, or this is what is shared."""
 
     @classmethod
     def make(
@@ -44,24 +46,58 @@ class Rooms:
         *,
         timing: Timing | None = None,
         incarnation: str | None = None,
+        shared: Rooms | None = None,
     ) -> Self:
-        """`incarnation` names this process among all routers that ever were; by default a new name."""
+        """`incarnation` names this process among all routers that ever were; by default a new name. `shared`: see the field."""
         settings = Settings(config, timing)
         service_ledger = ServiceLedger(settings, incarnation=incarnation)
         totals = RequestTotals(service_ledger.accounting.cost)
         totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
-        intake = Intake(config, LimitParts(service_ledger.ledger.router))
+        if shared is None:
+            intake = Intake(config, LimitParts(service_ledger.ledger.router))
+            connections = shares_of(settings)
+        else:
+            intake, connections = shared.intake.of_pool(config), shared.connections
         replicas = Replicas(settings)
         gates = Gates(settings, replicas, service_ledger)
-        connections = shares_of(settings)
         return cls(
-            settings, service_ledger, replicas, gates, Prefixes(), totals, intake, connections
+            settings,
+            service_ledger,
+            replicas,
+            gates,
+            Prefixes(),
+            totals,
+            intake,
+            connections,
+            shared,
         )
+
+    def of_pool(self, config: RouterConfig) -> Rooms:
+        """The memory of one of several services of this router. Its ledger has this router's name: ledgers of two services never meet."""
+        return Rooms.make(
+            config,
+            timing=self.settings.timing,
+            incarnation=self.service_ledger.ledger.router,
+            shared=self,
+        )
+
+    @property
+    def has_process(self) -> bool:
+        """Whether the figures of the whole process belong here."""
+        return self.shared is None
+
+    @property
+    def has_service(self) -> bool:
+        """Whether a service belongs here."""
+        return not self.settings.config.pools
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""
         before, self.settings.config = self.settings.config, config
-        self.intake.apply(config)
+        if self.shared is None:
+            self.intake.apply(config)
+        else:
+            self.intake.follow(self.shared.intake, config)
         self.service_ledger.apply(config, before)
         self.totals.cost = self.service_ledger.accounting.cost
         if config.ttft_threshold_s != before.ttft_threshold_s:

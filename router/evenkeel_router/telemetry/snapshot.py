@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -36,12 +36,20 @@ Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
-def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
-    """The answer of `/v1/state`, as JSON."""
+def router_state(rooms: Rooms, now_s: float, *, services: Sequence[Rooms] = ()) -> Steps[bytes]:
+    """The answer of `/v1/state`, as JSON. `services`: those of a router of several."""
+    state = yield from _router_state(rooms, now_s)
+    each = []
+    for one in services:
+        each.append((yield from _router_state(one, now_s)))
+    return adminstate.encode_state(msgspec.structs.replace(state, services=tuple(each)))
+
+
+def _router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
     replicas = yield from replica_states(rooms, now_s)
-    tenants = yield from _tenants(rooms)
+    tenants = (yield from _tenants(rooms)) if rooms.has_service else ()
     config = rooms.settings.config
-    state = adminstate.RouterState(
+    return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
         uptime_s=time.time() - rooms.intake.started_unix,
@@ -62,7 +70,6 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
         ledger=ledger_state(rooms),
         peers=peer_states(rooms, now_s),
     )
-    return adminstate.encode_state(state)
 
 
 def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
