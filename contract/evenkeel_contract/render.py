@@ -31,6 +31,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
@@ -84,7 +85,7 @@ def router_config(
             volatile_lines=spec.router.prefix.volatile_lines,
         ),
         limits=_limits(service),
-        tenancy=_tenancy(spec.tenancy, selected, key_hashes),
+        tenancy=tenancy_of(spec.tenancy, selected, key_hashes),
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
@@ -100,8 +101,8 @@ def router_config(
     )
 
 
-def serves(service: FairInferenceService, tenant: InferenceTenant) -> bool:
-    """Whether `tenant` may use `service`: the namespace is the same and the selector matches."""
+def serves(service: FairInferenceService | FairInferenceGateway, tenant: InferenceTenant) -> bool:
+    """Whether `tenant` may use `service` or a gateway: the namespace is the same and the selector matches."""
     same_namespace = tenant.metadata.namespace == service.metadata.namespace
     return same_namespace and selects(service.spec.tenancy.selector, tenant.metadata.labels)
 
@@ -138,9 +139,10 @@ def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
     )
 
 
-def _tenancy(
+def tenancy_of(
     tenancy: Tenancy, tenants: Iterable[InferenceTenant], key_hashes: KeyHashes
 ) -> TenancyConfig:
+    """Who may use an address: the selected tenants, with the keys that have a hash."""
     return TenancyConfig(
         anonymous=tenancy.anonymous,
         trusted_proxies=tenancy.trusted_proxies,

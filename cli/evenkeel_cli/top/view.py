@@ -80,6 +80,20 @@ class View(RouterSummary, frozen=True, kw_only=True):
     """Mean QoE, 0 to 1, of the streams that ended in the window, by tenant; without tenants that had none."""
 
 
+class Views(msgspec.Struct, frozen=True, kw_only=True):
+    """A router of several services."""
+
+    services: tuple[View, ...]
+
+
+def make_views(now: RouterState, before: RouterState | None) -> View | Views:
+    """The view of a router, or the views of its services where it has several."""
+    if not now.services:
+        return make_view(now, before)
+    earlier = {one.service: one for one in before.services} if before else {}
+    return Views(services=tuple(make_view(one, earlier.get(one.service)) for one in now.services))
+
+
 def make_view(now: RouterState, before: RouterState | None) -> View:
     """The view of the time since `before`, or since the start of the router without it."""
     if before is not None and not _is_same_process(now, before):
