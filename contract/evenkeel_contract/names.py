@@ -60,6 +60,8 @@ SERVICE_SERIES_LABEL: Final = "evenkeel_dev_service"
 """The label of a service, as Prometheus spells it."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 """`engine` or `router`."""
+GATEWAY_LABEL: Final = f"{GROUP}/gateway"
+"""Label of every object of a gateway: the FairInferenceGateway's name. Its `evenkeel.dev/service` is `gateway_base`."""
 ENGINE_COMPONENT: Final = "engine"
 ROUTER_COMPONENT: Final = "router"
 EXTERNAL_LABEL: Final = f"{GROUP}/external"
@@ -94,6 +96,11 @@ ADMIN_PORT_NAME: Final = "admin"
 def engine_name(service: str) -> str:
     """Name of the engines' Deployment and headless Service. The endpoints of the Service are the replicas."""
     return f"{service}-engine"
+
+
+def gateway_base(gateway: str) -> str:
+    """What stands in names and labels of a gateway's objects where a service's have the name of the service."""
+    return f"{gateway}-gateway"
 
 
 def router_name(service: str) -> str:

@@ -8,12 +8,13 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from evenkeel_contract.spec.gateway import GatewayCondition
 from evenkeel_contract.spec.resources import ServiceCondition, TenantCondition
 from evenkeel_operator.core import reasons
 
 from docs.generate.pages import bullets, code, page
 
-_TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
+_TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]] = {
     ServiceCondition.READY: "A router and an engine are ready.",
     ServiceCondition.ENGINES_READY: "All desired engine pods are ready.",
     ServiceCondition.ROUTER_READY: "All desired router pods are ready.",
@@ -24,6 +25,11 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
     ServiceCondition.SPEC_VALID: "The newest spec is valid. If False, the last valid spec is in use.",
     TenantCondition.READY: "The routers of its services accept its API keys.",
     TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",
+    GatewayCondition.READY: "A router is ready, and serves a model.",
+    GatewayCondition.MODELS_READY: "Every model of the spec is served.",
+    GatewayCondition.ROUTER_READY: "All desired router pods are ready.",
+    GatewayCondition.DEGRADED: "A part of the spec is not fulfilled.",
+    GatewayCondition.SPEC_VALID: "The newest spec is valid. If False, the objects stay as they are.",
 }
 
 
@@ -43,6 +49,8 @@ def pages() -> Iterator[tuple[str, str]]:
             _conditions(ServiceCondition),
             "## Conditions of an InferenceTenant",
             _conditions(TenantCondition),
+            "## Conditions of a FairInferenceGateway",
+            _conditions(GatewayCondition),
             "## Reasons",
             "The headings name the conditions in which a reason appears first.",
             *_sections(),
@@ -50,7 +58,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
 
 
-def _conditions(kind: type[ServiceCondition | TenantCondition]) -> str:
+def _conditions(kind: type[ServiceCondition | TenantCondition | GatewayCondition]) -> str:
     return bullets(f"**{one.value}**: {_TRUE[one]}" for one in kind)
 
 

@@ -36,6 +36,7 @@ from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import (
+    GATEWAY,
     NAMESPACE,
     NODE,
     POD,
@@ -49,6 +50,7 @@ from evenkeel_operator.cluster.store import (
 )
 from evenkeel_operator.cluster.work_queue import WorkQueue
 from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Kind, Object
+from evenkeel_operator.gateway_pass import GatewayPass
 from evenkeel_operator.manifests.context import MANAGER
 from evenkeel_operator.metrics import serving
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
@@ -199,7 +201,11 @@ class Leader:
             monotonic_s=monotonic_s,
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
-        self._services, self._tenants = ServicePass(dependencies), TenantPass(dependencies)
+        self._passes: dict[str, Callable[[Key], Awaitable[float | None]]] = {
+            SERVICE: ServicePass(dependencies),
+            TENANT: TenantPass(dependencies),
+            GATEWAY: GatewayPass(dependencies),
+        }
 
     def on_event(self, event: str | None, kind: str, item: Object) -> None:
         """Every event of every watch comes here."""
@@ -215,7 +221,7 @@ class Leader:
 
     async def make_pass(self, key: Key) -> float | None:
         """One pass over one resource, counted and timed."""
-        make = self._services if key.kind == SERVICE else self._tenants
+        make = self._passes[key.kind]
         outcome = "failed"
         try:
             with metrics.PASS_SECONDS.labels(key.kind).time():
@@ -230,7 +236,7 @@ class Leader:
         while True:
             await asyncio.sleep(RESYNC_S)
             await self.observer.list_again()
-            for key in self.store.keys_anywhere(SERVICE, TENANT):
+            for key in self.store.keys_anywhere(SERVICE, TENANT, GATEWAY):
                 self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
 
     async def follow_apis(self) -> None:
@@ -242,7 +248,7 @@ class Leader:
                     _log.info(
                         "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
                     )
-                    for key in self.store.keys_anywhere(SERVICE):
+                    for key in self.store.keys_anywhere(SERVICE, GATEWAY):
                         self.work_queue.add(key)
             except ClusterError as error:
                 _log.warning("cannot list API groups: %s", error)
@@ -284,7 +290,8 @@ def registry(on_event: OnEvent, on_end: Callable[[], Awaitable[None]]) -> kopf.O
 
     kopf.on.cleanup(registry=found)(ends)
     watched = {
-        kind: ALL_KINDS[kind] for kind in (SERVICE, TENANT, SCALER, POOL, POD, SLICE, *KINDS)
+        kind: ALL_KINDS[kind]
+        for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL, POD, SLICE, *KINDS)
     }
     watched[NODE] = Kind("v1", "nodes")
     watched[NAMESPACE] = Kind("v1", "namespaces")

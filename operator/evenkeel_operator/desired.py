@@ -29,6 +29,7 @@ from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
@@ -97,6 +98,15 @@ class Inputs:
     """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
+    behind: Behind | None = None
+    """The gateway whose routers serve the service."""
+    has_routers: bool = False
+    """Whether the service has routers of its own at the moment."""
+
+    @property
+    def keeps_routers(self) -> bool:
+        """Whether the service has routers of its own: without a gateway, and until a router of the gateway is ready."""
+        return self.behind is None or (self.has_routers and not self.behind.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,8 @@ def desired(given: Inputs) -> Desired:
         router_config=config,
         defaults=given.defaults,
         apis=given.apis,
+        gateway=None if given.behind is None else given.behind.gateway,
+        has_routers=given.keeps_routers,
     )
     found = (
         spec_config_map(context, accepted),
@@ -225,6 +237,13 @@ def _notes(given: Inputs) -> Iterator[Note]:
         )
     if given.host_taken is not None:
         yield given.host_taken
+    exposed = spec.exposure.ingress is not None or spec.exposure.http_route is not None
+    if given.behind is not None and not given.keeps_routers and exposed:
+        message = (
+            f"spec.exposure has no effect, since gateway {given.behind.gateway} serves the service"
+            f"{f' at {given.behind.url}' if given.behind.url else ''}. Move it to the gateway, or remove it."
+        )
+        yield Note(reasons.BEHIND_GATEWAY, message)
     if isinstance(given.redis_url, Note):
         instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
         message = (
@@ -245,30 +264,31 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
     Engines of another owner get a Service, by which routers find them, and nothing that would act on their pods.
     """
     owned = context.spec.engine.pods_of_others is None
+    routers = context.has_routers
     wanted = (
         # Objects that pods need at their start, …
         service_account(context, ENGINE_COMPONENT) if owned else None,
-        service_account(context, ROUTER_COMPONENT),
-        router_role(context),
-        router_role_binding(context),
-        router_secret(context),
+        service_account(context, ROUTER_COMPONENT) if routers else None,
+        router_role(context) if routers else None,
+        router_role_binding(context) if routers else None,
+        router_secret(context),  # a gateway reads it, too
         cache_claim(context),
-        state_claim(context),
+        state_claim(context) if routers else None,
         # … network policies and disruption budgets, …
         engine_policy(context) if owned else None,
-        router_policy(context),
+        router_policy(context) if routers else None,
         engine_budget(context, replicas=replicas) if owned else None,
-        router_budget(context),
+        router_budget(context) if routers else None,
         # … Services, …
         engine_service(context),
-        router_peers_service(context),
-        router_service(context),
+        router_peers_service(context) if routers else None,
+        router_service(context) if routers else None,
         # … the pods, engines first, since they take longer to start, …
         engine_deployment(context, replicas=replicas) if owned else None,
-        router_deployment(context),
+        router_deployment(context) if routers else None,
         # … and access from outside.
-        ingress(context),
-        http_route(context),
+        ingress(context) if routers else None,
+        http_route(context) if routers else None,
         *pod_monitors(context),
         prometheus_rule(context),
         rules_config_map(context),

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.names import accepted_name, credentials_name, engine_name
+from evenkeel_contract.names import accepted_name, credentials_name, engine_name, router_name
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import ApiError, KubeClient
@@ -207,6 +207,8 @@ class ServicePass:
                 forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,
                 replicas=state.scaling.replicas,
+                behind=seen.behind,
+                has_routers=seen.child("Deployment", router_name) is not None,
             )
         )
         return state.with_desired(built)
@@ -214,7 +216,7 @@ class ServicePass:
     def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
         """The spec in use counts, also where the newest one asks for no host."""
         exposed = {**seen.raw, "spec": {"exposure": to_plain(running.spec.exposure)}}
-        others = self._deps.store.services_anywhere()
+        others = self._deps.store.exposed_anywhere()
         return host_taken(exposed, others, default_class=self._deps.observer.default_class)
 
     async def _credentials(self, seen: Observed) -> Credentials:
@@ -238,11 +240,13 @@ class ServicePass:
 
     def _follow(self, state: PassState, found: Findings) -> None:
         """While no engine is ready, ask routers whether requests wait for one."""
-        credentials = state.seen.credentials
-        if not found.wakes or found.engines.ready or credentials is None:
+        seen = state.seen
+        if not found.wakes or found.engines.ready or not seen.routers_token:
             self._deps.activations.leave(state.key)
         else:
-            self._deps.activations.follow(state.key, token=credentials.admin_token)
+            self._deps.activations.follow(
+                state.key, token=seen.routers_token, service=seen.named_at_routers
+            )
 
     def _rest_s(self, key: Key, found: Findings) -> float:
         if found.engines.settled and found.routers.settled:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Final
 
 from evenkeel_contract.names import (
@@ -24,10 +25,20 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
 
-from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
+from evenkeel_operator.cluster.store import (
+    GATEWAY,
+    POOL,
+    SCALER,
+    SERVICE,
+    SLICE,
+    TENANT,
+    Key,
+    Store,
+)
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind, behind_of
 from evenkeel_operator.core.neighbours import default_class
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
 from evenkeel_operator.core.reasons import Note
@@ -52,13 +63,18 @@ class Pods:
 
     client: KubeClient
     key: Key
+    behind: Behind | None = None
+    """The gateway whose routers serve the service now."""
     _listed: list[Object] | None = field(default=None, init=False)
 
     async def of(self, component: str) -> list[Object]:
         """Pods of a component, listed at the first call. Raises `ClusterError`."""
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        if self.behind is not None and component == ROUTER_COMPONENT:
+            selector = f"{SERVICE_LABEL}={self.behind.base}"
+            return await self.client.list_all("Pod", self.key.namespace, selector=selector)
         if self._listed is None:
-            selector = f"{SERVICE_LABEL}={self.key.name}"
+            selector = f"{SERVICE_LABEL}={self.key.base}"
             self._listed = await self.client.list_all("Pod", self.key.namespace, selector=selector)
         return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
 
@@ -80,6 +96,10 @@ class Observed:
     """InferencePools of the namespace, if another owner made the engines."""
     router_config: RouterConfig | None
     """The routers' present configuration."""
+    behind: Behind | None = None
+    """The gateway that has the service among its models; `pods` says whether its routers serve it already."""
+    routers_token: str = ""
+    """Admin token of the routers that serve the service: its own, or those of its gateway."""
     pods: Pods
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
@@ -109,7 +129,25 @@ class Observed:
 
     def child(self, kind: str, name_of: Callable[[str], str]) -> Object | None:
         """The object of this kind whose name is made from the service's."""
-        return self.children.get(Ref(kind, name_of(self.key.name)))
+        return self.children.get(Ref(kind, name_of(self.key.base)))
+
+    @property
+    def named_at_routers(self) -> str:
+        """The service that a question to its routers names: empty where they have no other."""
+        return self.key.name if self.pods.behind is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedGateway:
+    """One gateway, and the services of its namespace."""
+
+    seen: Observed
+    services: tuple[Object, ...]
+    """All services of the namespace."""
+    gateways: tuple[Object, ...]
+    """All gateways of the namespace."""
+    configs: Mapping[str, RouterConfig]
+    """Service → the configuration that routers of it alone have, or would have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +184,7 @@ class Observer:
             self._store.forget_endpoints(key)
         around = await self.neighbours(key.namespace)
         children, forbidden = await self._children(key, relist=relist)
+        behind = behind_of(key.name, await self._gateways(key.namespace))
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
@@ -156,8 +195,63 @@ class Observer:
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
             router_config=_router_config(key, children),
-            pods=self.pods(key),
+            behind=behind,
+            routers_token=self._token(key, children, _serving(key, children, behind)),
+            pods=Pods(self._client, key, _serving(key, children, behind)),
         )
+
+    async def gateway(self, key: Key, *, relist: bool = False) -> ObservedGateway | None:
+        """A gateway with the services of its namespace, or None where there is none."""
+        raw = self._store.named(GATEWAY, key.namespace).items.get(key.name)
+        if raw is None or relist:
+            raw = await self._client.get(GATEWAY, key.namespace, key.name)
+            if raw is None:
+                self._store.forget(key)
+                return None
+            self._store.named(GATEWAY, key.namespace).put(raw)
+        around = await self.neighbours(key.namespace)
+        children, forbidden = await self._children(key, relist=relist)
+        services = await self.all_of(SERVICE, key.namespace)
+        configs = {}
+        for service in services:
+            own = Key(SERVICE, key.namespace, str(service["metadata"]["name"]))
+            config = _router_config(own, (await self._children(own, relist=False))[0])
+            if config is not None:
+                configs[own.name] = config
+        return ObservedGateway(
+            seen=Observed(
+                raw=raw,
+                children=children,
+                tenants=around.tenants,
+                secrets=around.secrets,
+                scalers=(),
+                forbidden=forbidden,
+                router_config=_router_config(key, children),
+                pods=Pods(self._client, key),
+            ),
+            services=services,
+            gateways=await self.all_of(GATEWAY, key.namespace),
+            configs=configs,
+        )
+
+    async def _gateways(self, namespace: str) -> tuple[Object, ...]:
+        """The gateways of a namespace. A service does without the right to read them, and without their API."""
+        try:
+            return await self.all_of(GATEWAY, namespace)
+        except ApiError as error:
+            if not isinstance(error, Refused) and error.status != HTTPStatus.NOT_FOUND:
+                raise
+            _log.info("%s: cannot list FairInferenceGateways: %s", namespace, error)
+            return ()
+
+    def _token(self, key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> str:
+        """The admin token of the routers that serve a service; empty if it is not known."""
+        base = key.name
+        if behind is not None:
+            base = behind.base
+            children = self._store.children(Key(GATEWAY, key.namespace, behind.gateway)).items
+        found = read_credentials(children.get(Ref("Secret", credentials_name(base))))
+        return "" if found is None else found.admin_token
 
     async def neighbours(self, namespace: str) -> Neighbours:
         """All tenants of a namespace."""
@@ -171,7 +265,7 @@ class Observer:
         """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
         logged, and costs nothing else."""
         for namespace in sorted(self._store.namespaces()):
-            for kind in (SERVICE, TENANT, SCALER, POOL):
+            for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
         for namespace, name in sorted(self._store.secrets()):
@@ -228,11 +322,13 @@ class Observer:
 
     def pods(self, key: Key) -> Pods:
         """The pods of a service as they are when they are first asked for."""
-        return Pods(self._client, key)
+        gateways = self._store.named(GATEWAY, key.namespace).items.values()
+        behind = behind_of(key.name, gateways)
+        return Pods(self._client, key, _serving(key, self._store.children(key).items, behind))
 
     async def replica_sets(self, key: Key, component: str) -> list[Object]:
         """The ReplicaSets of a component; listed only while a container of it cannot start, or crashes."""
-        selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
+        selector = f"{SERVICE_LABEL}={key.base},{COMPONENT_LABEL}={component}"
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
@@ -278,7 +374,7 @@ class Observer:
             for kind in KINDS:
                 if kind in OPTIONAL_KINDS and kind not in self.apis:
                     continue
-                selector = f"{SERVICE_LABEL}={key.name}"
+                selector = f"{SERVICE_LABEL}={key.base}"
                 try:
                     found += await self._client.list_all(kind, key.namespace, selector=selector)
                 except Refused:
@@ -324,8 +420,14 @@ def _logged(what: str) -> Iterator[None]:
         _log.warning("cannot list %s: %s", what, error)
 
 
+def _serving(key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> Behind | None:
+    """The gateway whose routers serve the service now: until one is ready, its own routers do, if it has any."""
+    has_own = Ref("Deployment", router_name(key.name)) in children
+    return None if behind is None or (has_own and not behind.ready) else behind
+
+
 def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:
-    secret = children.get(Ref("Secret", router_name(key.name)))
+    secret = children.get(Ref("Secret", router_name(key.base)))
     data = entries_of(secret).get(ROUTER_CONFIG_KEY)
     return None if data is None else parse_router_config(data)[0]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from evenkeel_contract.names import SERVICE_LABEL
+from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
@@ -89,6 +89,7 @@ def version_of(item: Object) -> int:
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
+GATEWAY: Final = "FairInferenceGateway"
 SCALER: Final = "HorizontalPodAutoscaler"
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
@@ -104,6 +105,11 @@ class Key:
     kind: str
     namespace: str
     name: str
+
+    @property
+    def base(self) -> str:
+        """What the names of its objects begin with, and their label `evenkeel.dev/service`."""
+        return gateway_base(self.name) if self.kind == GATEWAY else self.name
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
@@ -134,6 +140,8 @@ class Store:
         """Service → engine pods that wait for routers or are marked → their versions."""
         self._held: dict[Key, frozenset[str]] = {}
         """Service → the hosts that it had in its last event."""
+        self._served: dict[Key, tuple[bool, str, tuple[str, ...]]] = {}
+        """Gateway → whether it was ready, its address and its services in its last event."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start; the Deployment does not report
         these."""
@@ -163,9 +171,9 @@ class Store:
         tables = [where for where in self._tables if where[0] in kinds]
         return frozenset(key for where in tables for key in self.keys(*where))
 
-    def services_anywhere(self) -> tuple[Object, ...]:
-        """The known FairInferenceServices of all namespaces."""
-        tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
+    def exposed_anywhere(self) -> tuple[Object, ...]:
+        """The known FairInferenceServices and FairInferenceGateways of all namespaces."""
+        tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
         return tuple(item for table in tables for item in table.items.values())
 
     def forget(self, key: Key) -> None:
@@ -228,7 +236,7 @@ class Store:
             see = self._see_node if kind == NODE else self._see_namespace
             return see(item, gone=gone)
         namespace = str(item["metadata"]["namespace"])
-        if kind in (SERVICE, TENANT):
+        if kind in (SERVICE, TENANT, GATEWAY):
             return self._see_resource(kind, namespace, item, gone=gone)
         if kind == POD:
             return self._see_pod(namespace, item, gone=gone)
@@ -259,7 +267,7 @@ class Store:
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
-        key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
+        key = _key_of(namespace, item)
         engine = None if gone else engine_of(item)
         pods = self._pods.setdefault(key, {})
         before = pods.pop(_name_of(item), None)
@@ -292,6 +300,7 @@ class Store:
         # An event that is old for the table may still need a pass: a list of another pass may have been faster.
         _, known = self.named(kind, namespace).see(item, gone=gone)
         held = self._held.pop(own, None)
+        served = self._see_served(own, item, gone=gone) if kind == GATEWAY else frozenset()
         if gone:
             self._children.pop(own, None)
         else:
@@ -299,30 +308,51 @@ class Store:
             # The table has the status that this operator wrote, before its event arrives.
             freed = bool(held) and held != hosts_held(item)
             if known is not None and _intent(known) == _intent(item) and not freed:
-                return frozenset({own})
+                return frozenset({own, *served})
         versions = [one for one in (known, item) if one is not None]
-        rivals = self._rivals(versions, held or frozenset()) if kind == SERVICE else frozenset()
+        rivals = self._rivals(versions, held or frozenset()) if kind != TENANT else frozenset()
         # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
-        # key, the change of one may resolve the conflict.
-        others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
-        return frozenset({own, *others, *rivals, *self.keys(TENANT, namespace)})
+        # key, the change of one may resolve the conflict. Services and gateways name each other.
+        others = self.keys(SERVICE, namespace) if kind != SERVICE else frozenset()
+        tenants = self.keys(TENANT, namespace) if kind != GATEWAY else frozenset()
+        return frozenset({own, *others, *rivals, *tenants, *self.keys(GATEWAY, namespace)})
+
+    def _see_served(self, own: Key, item: Object, *, gone: bool) -> frozenset[Key]:
+        """The services of the namespace, if the gateway serves others than in its last event, or became ready: they read that in
+        its status. The table has the status that this operator wrote, before its event arrives."""
+        before = self._served.pop(own, None)
+        if not gone:
+            status = item.get("status") or {}
+            ready = bool((status.get("router") or {}).get("readyReplicas"))
+            models = tuple(str(model.get("service")) for model in status.get("models") or ())
+            self._served[own] = (ready, str(status.get("url") or ""), models)
+        changed = before != self._served.get(own)
+        return self.keys(SERVICE, own.namespace) if changed else frozenset()
 
     def _rivals(self, versions: Iterable[Object], held: frozenset[str]) -> frozenset[Key]:
         """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
         hosts = held.union(*map(hosts_of, versions))
         return frozenset(
-            Key(SERVICE, str(one["metadata"]["namespace"]), _name_of(one))
-            for one in (self.services_anywhere() if hosts else ())
+            Key(str(one.get("kind") or SERVICE), str(one["metadata"]["namespace"]), _name_of(one))
+            for one in (self.exposed_anywhere() if hosts else ())
             if any(overlap(hosts, hosts_of(one)))
         )
 
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
             return set()
+        if GATEWAY_LABEL in labels_of(item):
+            key = _key_of(namespace, item)
+            newer, _ = self.children(key).see(item, gone=gone)
+            # Services behind the gateway report its routers, and ask them.
+            return {key, *self.keys(SERVICE, namespace)} if newer else set()
         # By owner and by label: a person may have changed either.
         named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
         keys = {Key(SERVICE, namespace, str(name)) for name in named}
-        return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
+        changed = {key for key in keys if self.children(key).see(item, gone=gone)[0]}
+        # A gateway configures its routers with those of its services.
+        gateways = self.keys(GATEWAY, namespace) if changed and item["kind"] == "Secret" else ()
+        return {*changed, *gateways}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         """Events of all Secrets arrive here; only those that a resource names are kept."""
@@ -335,7 +365,16 @@ class Store:
         self._hashes[where] = Hashes(version_of(item), secret)
         if known.secret == secret:
             return set()
-        return {*self.keys(SERVICE, namespace), *self.keys(TENANT, namespace)}
+        kinds = (SERVICE, TENANT, GATEWAY)
+        return {key for kind in kinds for key in self.keys(kind, namespace)}
+
+
+def _key_of(namespace: str, item: Object) -> Key:
+    """The resource whose label an object has."""
+    labels = labels_of(item)
+    if GATEWAY_LABEL in labels:
+        return Key(GATEWAY, namespace, labels[GATEWAY_LABEL])
+    return Key(SERVICE, namespace, labels.get(SERVICE_LABEL, ""))
 
 
 def _name_of(item: Object) -> str:

@@ -168,6 +168,7 @@ WATCHED = {
     ("apps", "v1", "deployments"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
     ("discovery.k8s.io", "v1", "endpointslices"),
+    ("evenkeel.dev", "v1alpha1", "fairinferencegateways"),
     ("evenkeel.dev", "v1alpha1", "fairinferenceservices"),
     ("evenkeel.dev", "v1alpha1", "inferencetenants"),
     ("gateway.networking.k8s.io", "v1", "httproutes"),
