@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.gateway import Member, members_of, salvage_gateway
+from evenkeel_contract.gateway import Member, members_of, salvage_gateway, unknown_fallbacks
 from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import DnsName, Runtime, SecretKeyRef
@@ -359,6 +359,10 @@ class _ManifestReader:
         for service, name, other in members.clashing:
             message = f"{show(name)} is a model of {other} and of {service}; give one of them another name"
             yield Fault("spec.models", message)
+        if not members.missing and not members.clashing:
+            for model, name in unknown_fallbacks(members.found):
+                message = f"{show(name)} is no other model, so {model} cannot fall back to it"
+                yield Fault("spec.models", message)
         known = {one.service.metadata.name for one in members.found}
         known |= {service for service, _, _ in members.clashing}
         for read in self._services:

@@ -46,6 +46,8 @@ class Member:
     service: FairInferenceService
     names: tuple[str, ...]
     """Names that clients send; empty: those that the service has itself."""
+    fallback: tuple[str, ...] = ()
+    """Names of models that serve in its place."""
 
     @property
     def offered(self) -> tuple[str, ...]:
@@ -90,11 +92,12 @@ def members_of(gateway: FairInferenceGateway, services: Iterable[FairInferenceSe
             if service is None:
                 missing.append((index, model.service_ref.name))
                 continue
-            add(Member(service, () if model.name is None else (model.name, *model.aliases)))
+            names = () if model.name is None else (model.name, *model.aliases)
+            add(Member(service, names, model.fallback))
         elif model.service_selector is not None:
             for name in sorted(known):
                 if selects(model.service_selector, known[name].metadata.labels):
-                    add(Member(known[name], ()))
+                    add(Member(known[name], (), model.fallback))
     return Members(tuple(found.values()), tuple(missing), tuple(clashing))
 
 
@@ -117,7 +120,10 @@ def gateway_config(
         namespace=namespace,
         service=gateway.metadata.name,
         model=gateway.metadata.name,
-        pools=tuple(_pool(member, configs, selected) for member in members),
+        pools=tuple(
+            _pool(member, configs, selected, others=_names_of_others(member, members))
+            for member in members
+        ),
         listen=listen,
         limits=LimitsConfig(
             max_body_bytes=limits.max_body_size.whole,
@@ -139,8 +145,25 @@ _POOL_FIELDS: Final = tuple(
 )
 
 
+def unknown_fallbacks(members: Sequence[Member]) -> Iterator[tuple[str, str]]:
+    """(model, fallback) of each fallback that is no other model of the gateway; it is left out."""
+    for member in members:
+        others = _names_of_others(member, members)
+        for name in member.fallback:
+            if name not in others:
+                yield member.offered[0], name
+
+
+def _names_of_others(member: Member, members: Sequence[Member]) -> frozenset[str]:
+    return frozenset(name for other in members if other is not member for name in other.offered)
+
+
 def _pool(
-    member: Member, configs: Mapping[str, RouterConfig], tenants: Sequence[InferenceTenant]
+    member: Member,
+    configs: Mapping[str, RouterConfig],
+    tenants: Sequence[InferenceTenant],
+    *,
+    others: frozenset[str],
 ) -> PoolConfig:
     config = configs[member.service.metadata.name]
     selector = member.service.spec.tenancy.selector
@@ -149,6 +172,7 @@ def _pool(
     )
     own = {name: getattr(config, name) for name in _POOL_FIELDS}
     own["tenants"] = None if len(allowed) == len(tenants) else tuple(allowed)
+    own["fallback"] = tuple(name for name in member.fallback if name in others)
     return PoolConfig(names=member.names, **own)
 
 

@@ -29,6 +29,11 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 REMOVED_HEADER: Final = "x-evenkeel-removed-fields"
 """Header of answers: the fields that the router took out of the request's body."""
 
+MODEL_HEADER: Final = "x-evenkeel-model"
+"""Header of answers of a router of several models: the model that served the request."""
+FALLBACK_HEADER: Final = "x-evenkeel-fallback"
+"""Header of requests: with the value `none`, no other model may serve it."""
+
 # The client key's way into SGLang: a header on OpenAI endpoints, a body field on `/generate`.
 CLIENT_KEY_HEADER: Final = "x-smg-routing-key"
 CLIENT_KEY_FIELD: Final = "routing_key"

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from evenkeel_contract.routerconfig import PoolConfig, RecordingConfig, RouterConfig, StateConfig
-from evenkeel_contract.values import Fault, show
+from evenkeel_contract.values import Fault, did_you_mean, show
 
 _SHARED_FIELDS: Final = tuple(
     found.name
@@ -51,6 +51,14 @@ def check_pools(config: RouterConfig) -> Iterator[Fault]:
             if seen != f"pools[{p}]":
                 message = f"{show(name)} is also a name of {seen}; each model needs its own"
                 yield Fault(f"pools[{p}].{'names' if pool.names else 'model'}", message)
+    for p, pool in enumerate(config.pools):
+        for f, name in enumerate(pool.fallback):
+            path = f"pools[{p}].fallback[{f}]"
+            if name not in first:
+                message = f"{show(name)} is no model of another pool{did_you_mean(name, first)}"
+                yield Fault(path, message)
+            elif first[name] == f"pools[{p}]":
+                yield Fault(path, f"{show(name)} is the model itself; name another one")
 
 
 def _state_of(state: StateConfig, pool: PoolConfig) -> StateConfig:

@@ -387,6 +387,8 @@ class PoolConfig:
     allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
     tenants: tuple[Name, ...] | None = None
     """Tenants that may use the model. None: all of the router's tenants."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)

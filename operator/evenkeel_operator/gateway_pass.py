@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from evenkeel_contract.gateway import Member, gateway_config, members_of, parse_gateway
+from evenkeel_contract.gateway import (
+    Member,
+    gateway_config,
+    members_of,
+    parse_gateway,
+    unknown_fallbacks,
+)
 from evenkeel_contract.names import credentials_name, router_peers_name
 from evenkeel_contract.routerconfig import ListenConfig, RouterConfig, StateConfig
 from evenkeel_contract.routerdocument import dump_router_config
@@ -127,6 +133,13 @@ class GatewayPass:
         ]
         clash = host_taken(seen.raw, others, default_class=given.observer.default_class)
         notes = [] if clash is None else [clash]
+        notes += [
+            Note(
+                reasons.FALLBACK_UNKNOWN,
+                f"spec.models: {name} is no other model of the gateway, so {model} does not fall back to it.",
+            )
+            for model, name in unknown_fallbacks(served)
+        ]
         if len(config) > MAX_CONFIG_BYTES:
             message = (
                 f"The configuration of models, tenants and keys has {len(config)} bytes; a Secret holds {MAX_CONFIG_BYTES}. "

@@ -141,7 +141,12 @@ class Services:
         self._changed = asyncio.Event()
         self.served = AllServed(shared)
         self._pipelines: dict[str, Pipeline] = {}
-        self.pools = Pools(ModelTable(shared.settings.config), self._pipelines, self.served.look)
+        self.pools = Pools(
+            ModelTable(shared.settings.config),
+            self._pipelines,
+            self.served.look,
+            fallen_back=self.served.fallen_back,
+        )
 
     @property
     def only(self) -> Service:

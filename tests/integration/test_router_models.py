@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,16 +13,20 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     ClientConfig,
+    LimitsConfig,
     PoolConfig,
     RouterConfig,
+    SchedulingConfig,
     TenancyConfig,
     TenantConfig,
     TenantLimits,
 )
 from evenkeel_router.app import Router, running
+from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 from openai import AsyncOpenAI
 
@@ -72,6 +77,14 @@ class Stage:
         self, router: Router, http: httpx.AsyncClient, servers: Mapping[str, RunningServer]
     ) -> None:
         self.router, self.http, self.servers = router, http, servers
+        self.ends: dict[str, AsyncExitStack] = {}
+        """Model → what ends its replica."""
+
+    async def end(self, model: str, service: str) -> None:
+        """The replica of a model ends, and the router knows."""
+        await self.ends[model].aclose()
+        fleet = self.router.services.served.services[service].rooms.replicas.fleet
+        await until(lambda: not fleet.routable, f"no replica of {service}")
 
     async def chat(self, model: str | None, *, key: str = ADS, **more: Any) -> httpx.Response:
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, **more}
@@ -101,10 +114,11 @@ async def stage(
     *, big: Mapping[str, Any] = {}, small: Mapping[str, Any] = {}, log: StringIO | None = None, **changes: Any
 ) -> AsyncIterator[Stage]:  # fmt: skip
     async with AsyncExitStack() as stack:
-        servers = {
-            name: await stack.enter_async_context(running_server(simulated(model=name)))
-            for name in (BIG, SMALL)
-        }
+        servers, ends = {}, {}
+        for name in (BIG, SMALL):
+            ends[name] = await stack.enter_async_context(AsyncExitStack())
+            server = running_server(simulated(model=name))
+            servers[name] = await ends[name].enter_async_context(server)
         config = config_of(
             pool("big", BIG, servers[BIG], **big),
             pool("small", SMALL, servers[SMALL], **small),
@@ -113,7 +127,9 @@ async def stage(
         router = await stack.enter_async_context(running(config, timing=QUICK, log_output=log))
         await known(router, "big", "small")
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=router.url, timeout=20))
-        yield Stage(router, http, servers)
+        found = Stage(router, http, servers)
+        found.ends = ends
+        yield found
 
 
 async def test_the_model_of_a_request_chooses_the_service() -> None:
@@ -336,3 +352,80 @@ async def test_one_service_cannot_become_several_without_a_restart() -> None:
         source.apply(replace(config, replicas=(), pools=(pool("svc", "llama", server),)))
         assert "restart" in router.rooms.settings.faults[0]
         assert router.rooms.settings.config == config
+
+
+def status_of_fallback(at: Stage) -> dict[tuple[str, str], int]:
+    return at.router.services.served.fallen_back
+
+
+async def test_a_model_without_replicas_is_served_by_its_fallback() -> None:
+    async with stage(big={"fallback": (SMALL,)}) as at:
+        await at.end(BIG, "big")
+        answer = await at.chat(BIG)
+        assert answer.status_code == 200
+        assert (answer.json()["model"], answer.headers["x-evenkeel-model"]) == (SMALL, SMALL)
+        assert "x-evenkeel-model" not in (await at.chat(SMALL)).headers
+        assert status_of_fallback(at) == {(BIG, SMALL): 1}
+        text = (await at.http.get(f"http://127.0.0.1:{at.router.probe_port}/metrics")).text
+        name = "evenkeel_router_fallback_total"
+        assert f'{name}{{fallback="{SMALL}",model_name="{BIG}"}} 1.0' in text
+
+
+async def test_a_fallback_streams_and_says_which_model_serves() -> None:
+    async with stage(big={"fallback": (SMALL,)}) as at:
+        await at.end(BIG, "big")
+        body = {"model": BIG, "prompt": "x", "max_tokens": 4, "stream": True}
+        headers = {"Authorization": f"Bearer {ADS}"}
+        async with at.http.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+            assert answer.headers["x-evenkeel-model"] == SMALL
+            lines = [line async for line in answer.aiter_lines() if line]
+        assert json.loads(lines[0].removeprefix("data: "))["model"] == SMALL
+        assert lines[-1] == "data: [DONE]"
+
+
+async def test_a_request_that_forbids_a_fallback_waits_and_gets_503() -> None:
+    limits = LimitsConfig(queue_timeout_s=0.2)
+    async with stage(big={"fallback": (SMALL,), "limits": limits}) as at:
+        await at.end(BIG, "big")
+        answer = await at.http.post(
+            "/v1/completions",
+            json={"model": BIG, "prompt": "x", "max_tokens": 4},
+            headers={"Authorization": f"Bearer {ADS}", "x-evenkeel-fallback": "None"},
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_replica")
+        assert at.served(SMALL) == 0
+        assert status_of_fallback(at) == {}
+
+
+async def test_a_model_that_a_tenant_may_not_use_is_no_fallback_for_it() -> None:
+    limits = LimitsConfig(queue_timeout_s=0.2)
+    big, small = {"fallback": (SMALL,), "limits": limits}, {"tenants": ("ads",)}
+    async with stage(big=big, small=small) as at:
+        await at.end(BIG, "big")
+        assert (await at.chat(BIG, key=RESEARCH)).status_code == 503
+        assert (await at.chat(BIG, key=ADS)).json()["model"] == SMALL
+
+
+async def test_an_overloaded_model_falls_back_when_its_queue_times_out() -> None:
+    engine = EngineConfig(max_running=1)
+    slow = simulated(model=BIG, speed=0.05, engine=engine, replica_policy="FCFS", reports_port=None)
+    async with AsyncExitStack() as stack:
+        big = await stack.enter_async_context(running_server(slow))
+        small = await stack.enter_async_context(running_server(simulated(model=SMALL)))
+        scheduling = SchedulingConfig(queue=QueueOwner.ROUTER)
+        given = {"scheduling": scheduling, "limits": LimitsConfig(queue_timeout_s=0.3)}
+        config = config_of(
+            pool("big", BIG, big, fallback=(SMALL,), **given), pool("small", SMALL, small)
+        )
+        router = await stack.enter_async_context(running(config, timing=QUICK))
+        await known(router, "big", "small")
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=router.url, timeout=60))
+        at = Stage(router, http, {BIG: big, SMALL: small})
+        many = [at.chat(BIG, max_tokens=64, ignore_eos=True) for _ in range(12)]
+        answers = await asyncio.gather(*many)
+        assert {answer.status_code for answer in answers} == {200}
+        fell = [answer for answer in answers if "x-evenkeel-model" in answer.headers]
+        assert 0 < len(fell) < len(answers)
+        assert {answer.json()["model"] for answer in fell} == {SMALL}
+        big_rooms = router.services.served.services["big"].rooms
+        assert big_rooms.intake.admission.running == 0

@@ -221,7 +221,14 @@ GATEWAY: Final[Document] = {
     "kind": "FairInferenceGateway",
     "metadata": {"name": "models"},
     "spec": {
-        "models": [{"name": "smart", "aliases": ["gpt-4o"], "serviceRef": {"name": "llama"}}],
+        "models": [
+            {
+                "name": "smart",
+                "aliases": ["gpt-4o"],
+                "fallback": ["mini"],
+                "serviceRef": {"name": "llama"},
+            }
+        ],
         "router": {
             "replicas": 2,
             "template": {"metadata": {}, "spec": {}},

@@ -123,6 +123,8 @@ class RouteModel:
     """Model name that the engines know. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
     tenants: tuple[Name, ...] | None = None
     """Tenants that may use the model. If not set, all tenants may."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
     scheduling: RouteScheduling | None = None
     """If not set, that of the file."""
     prefix: PrefixConfig | None = None
@@ -254,6 +256,7 @@ def _pool(
         model_aliases=names.aliases,
         adapters=names.adapters,
         tenants=given.tenants,
+        fallback=given.fallback,
         allow_fields=route.allow_fields,
         scheduling=given.scheduling or route.scheduling,
         prefix=given.prefix or route.prefix,

@@ -45,6 +45,8 @@ class GatewayModel:
     """Model name that clients send, with serviceRef. If not set, clients send the service's own model name."""
     aliases: Annotated[tuple[Name, ...], Length(0, 64)] = ()
     """Other names that clients may send. They need `name`."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models of the gateway that serve a request in this order, if this model has no replica or is overloaded. The answer's header `x-evenkeel-model` names the model. A request with `x-evenkeel-fallback: none` forbids it."""
     service_ref: ServiceRef | None = None
     """The service that answers."""
     service_selector: LabelSelector | None = None

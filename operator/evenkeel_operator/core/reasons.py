@@ -107,6 +107,7 @@ KEYS_CLASH: Final = "KeysClash"  # an older tenant has the same key
 SERVICE_MISSING: Final = "ServiceMissing"  # a service that the gateway names does not exist
 SERVICE_TAKEN: Final = "ServiceTaken"  # another gateway serves the service already
 MODEL_CLASH: Final = "ModelClash"  # two services of the gateway have the same model name
+FALLBACK_UNKNOWN: Final = "FallbackUnknown"  # a fallback is no other model of the gateway
 NO_MODELS: Final = "NoModels"  # the gateway has no model that it can serve
 
 # Events

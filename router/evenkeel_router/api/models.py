@@ -59,6 +59,10 @@ class ModelTable:
                 if bare[adapter] == 1:  # else the name alone does not say which
                     offer = Offer(pool.service, adapter, served, first)
                     self._by_name.setdefault(adapter, offer)
+        self._fallbacks = {
+            pool.service: tuple(self._by_name[name] for name in pool.fallback)
+            for pool in config.pools
+        }
         self._renames = frozenset(
             offer.name for offer in self._by_name.values() if offer.name != offer.served
         )
@@ -76,6 +80,14 @@ class ModelTable:
         if offer is not None and self.may_use(offer.service, tenant):
             return offer
         raise self.unknown(name, tenant)
+
+    def fallbacks(self, offer: Offer, tenant: str) -> tuple[Offer, ...]:
+        """The models that may serve in place of one, and that the tenant may use; none in place of an adapter."""
+        if offer.parent is not None:
+            return ()
+        return tuple(
+            one for one in self._fallbacks[offer.service] if self.may_use(one.service, tenant)
+        )
 
     def may_use(self, service: str, tenant: str) -> bool:
         """Whether a tenant may use a service's model."""

@@ -62,7 +62,7 @@ class Intake:
     def of_pool(self, config: RouterConfig) -> Intake:
         """The intake of one of several services: its requests have limits of their own, and all else is that of this one."""
         own = copy(self)
-        own.limits = limits_of(config)
+        own.limits, own.heartbeat_s = limits_of(config), config.limits.heartbeat_s
         return own
 
     def follow(self, shared: Intake, config: RouterConfig) -> None:

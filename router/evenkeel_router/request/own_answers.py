@@ -133,7 +133,7 @@ def cross_origin(request_state: RequestState, request: Request, cors: Cors) -> C
         return None
     if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
         return CompleteReply(request, status=200, body=b"", headers=cors.preflight(origin))
-    request_state.cors = cors.headers(origin)
+    request_state.more_headers = cors.headers(origin)
     return None
 
 

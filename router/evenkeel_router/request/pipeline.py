@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 
 from evenkeel_contract.names import GUARDED_HEADERS
+from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
@@ -100,6 +101,13 @@ class Pipeline(Front):
 
     def _in_sync(self) -> bool:
         return self._replicas.in_sync
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no replica takes requests, and no request starts one."""
+        replicas, config = self._replicas, self._settings.config
+        starts = config.at_zero is AtZero.ACTIVATE
+        return replicas.in_sync and not starts and not replicas.fleet.routable
 
     async def infer(
         self, request_state: RequestState, request: Request, endpoint: Endpoint

@@ -136,8 +136,8 @@ class RequestState(msgspec.Struct, eq=False):
     started_s: float
     upstream_id: str = ""
     """The id that the next replica gets; empty: `request_id`, which the client did not choose."""
-    cors: Headers = ()
-    """Headers for a page of another origin."""
+    more_headers: Headers = ()
+    """Further headers of its answer: for a page of another origin, and the model that serves in place of another."""
     trace: RequestTrace | None = None
     """Trace of the request; None while tracing is off."""
     # Identify, parse, admit.
@@ -189,8 +189,8 @@ class RequestState(msgspec.Struct, eq=False):
         """Headers of every answer to the request."""
         if self.removed:
             removed = (REMOVED_HEADER, shown(self.removed))
-            return ((REQUEST_ID_HEADER, self.request_id), *self.cors, removed)
-        return ((REQUEST_ID_HEADER, self.request_id), *self.cors)
+            return ((REQUEST_ID_HEADER, self.request_id), *self.more_headers, removed)
+        return ((REQUEST_ID_HEADER, self.request_id), *self.more_headers)
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""

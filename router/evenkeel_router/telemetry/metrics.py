@@ -168,7 +168,15 @@ def _table(rows: _Rows, series: Sequence[tuple[str, Any]]) -> Lines:
 
 def all_metrics(served: AllServed, dropped_lines: int, dropped_spans: int) -> Lines:
     """A whole scrape of the router: what its services share, and each service."""
-    return merged([metrics(rooms, dropped_lines, dropped_spans) for rooms in served.all_rooms()])
+    rooms = served.all_rooms()
+    yield from merged([metrics(one, dropped_lines, dropped_spans) for one in rooms])
+    if served.several:
+        fallen_back = [
+            (labels(fallback=to, model_name=name), n)
+            for (name, to), n in served.fallen_back.items()
+        ]
+        help_text = "Requests that another model served, by the names of both."
+        yield from counter("fallback", help_text, fallen_back)
 
 
 def _labels_of(rooms: Rooms) -> dict[str, str]:

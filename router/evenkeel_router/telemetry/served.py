@@ -31,6 +31,8 @@ class AllServed:
     """What the services share; of a router with one service, its own."""
     services: dict[str, Served] = field(default_factory=dict)
     """Name of a service → the service."""
+    fallen_back: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(model that a request named, model that served it) → requests."""
     is_ready: bool = False
     """Whether the replicas of all services were known once."""
 
