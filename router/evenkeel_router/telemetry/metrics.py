@@ -171,12 +171,16 @@ def all_metrics(served: AllServed, dropped_lines: int, dropped_spans: int) -> Li
     rooms = served.all_rooms()
     yield from merged([metrics(one, dropped_lines, dropped_spans) for one in rooms])
     if served.several:
-        fallen_back = [
-            (labels(fallback=to, model_name=name), n)
-            for (name, to), n in served.fallen_back.items()
-        ]
-        help_text = "Requests that another model served, by the names of both."
-        yield from counter("fallback", help_text, fallen_back)
+        yield from of_fallbacks(served)
+
+
+def of_fallbacks(served: AllServed) -> Lines:
+    """What a router of several services has besides."""
+    fallen_back = [
+        (labels(fallback=to, model_name=name), n) for (name, to), n in served.fallen_back.items()
+    ]
+    help_text = "Requests that another model served, by the names of both."
+    yield from counter("fallback", help_text, fallen_back)
 
 
 def _labels_of(rooms: Rooms) -> dict[str, str]:
