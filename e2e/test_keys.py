@@ -138,7 +138,7 @@ def _objects(team: Namespace) -> str:
     return team("get", kinds, "-o", "json")
 
 
-def _weight(router: str, token: str) -> int:
+def _weight(router: str, token: str) -> float:
     """The weight of the tenant `search`, as a router has it."""
     answer = httpx.get(router + STATE_PATH, headers={"Authorization": f"Bearer {token}"})
     state = decode_state(answer.raise_for_status().content)

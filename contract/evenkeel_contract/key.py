@@ -5,7 +5,8 @@ Grammar, one line of ASCII, at most `MAX_KEY_BYTES`:
     ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight>
         [ ; s=<seed> ] [ ; t=<tenant seed> ] [ ; f [ =<paid output> ] ]
 
-Names are percent-escaped outside `A-Z a-z 0-9 . _ -`. Weights are integers from 1 to `MAX_WEIGHT`. Seeds are whole
+Names are percent-escaped outside `A-Z a-z 0-9 . _ -`. Weights are integers from 1 to `MAX_WEIGHT`; the tenant's may have up to three decimals, from
+`LEAST_WEIGHT`: a cell gives its tenants weights of its own (R21). Seeds are whole
 numbers of weighted tokens (R5). `f` marks a retry that the fleet caused, such as a relocation: the client has already
 paid its input, and as many output tokens as given (R11). A key has no blanks and its fields have this order, so each
 key has exactly one encoding.
@@ -21,13 +22,15 @@ from urllib.parse import quote, unquote
 MAX_KEY_BYTES: Final = 1024  # well below 8 KiB, the usual limit of HTTP servers for all headers
 MAX_NAME_BYTES: Final = 253  # a Kubernetes name's limit, in UTF-8 before escaping
 MAX_WEIGHT: Final = 1_000_000
+LEAST_WEIGHT: Final = 0.001
 MAX_SEED: Final = 2**53  # above it a float cannot represent every integer
 
 _PREFIX: Final = "ek1"
 _NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
+_WEIGHT: Final = r"(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,3})?"
 # No more digits than `MAX_WEIGHT` and `MAX_SEED` have: no header becomes a huge integer.
 _KEY: Final = re.compile(
-    rf"ek1;({_NAME})/({_NAME})/({_NAME});w=([1-9][0-9]{{0,6}}),([1-9][0-9]{{0,6}})"
+    rf"ek1;({_NAME})/({_NAME})/({_NAME});w=({_WEIGHT}),([1-9][0-9]{{0,6}})"
     r"(?:;s=(-?[1-9][0-9]{0,15}))?(?:;t=(-?[1-9][0-9]{0,15}))?(?:;(f)(?:=([1-9][0-9]{0,15}))?)?"
 )
 
@@ -43,7 +46,8 @@ class ClientKey:
     namespace: str
     tenant: str
     client: str
-    tenant_weight: int = 1
+    tenant_weight: float = 1
+    """A whole number, or in thousandths: a cell among others has weights of its own (R21)."""
     client_weight: int = 1
     seed: int = 0
     """Initial deficit of the client at a replica that does not know it, in weighted tokens. Negative is debt."""
@@ -71,12 +75,12 @@ class ClientKey:
             ("client", self.client),
         ):
             _check_name(part, name)
-        for part, weight in (
-            ("tenant weight", self.tenant_weight),
-            ("client weight", self.client_weight),
+        for part, weight, least in (
+            ("tenant weight", self.tenant_weight, LEAST_WEIGHT),
+            ("client weight", self.client_weight, 1),
         ):
-            if not 1 <= weight <= MAX_WEIGHT:
-                raise ClientKeyError(f"{part} must be from 1 to {MAX_WEIGHT}, not {weight}")
+            if not least <= weight <= MAX_WEIGHT:
+                raise ClientKeyError(f"{part} must be from {least} to {MAX_WEIGHT}, not {weight}")
         for part, amount in (("seed", self.seed), ("tenant seed", self.tenant_seed)):
             if abs(amount) > MAX_SEED:
                 raise ClientKeyError(f"{part} must be from -{MAX_SEED} to {MAX_SEED}, not {amount}")
@@ -88,9 +92,8 @@ class ClientKey:
         seed += f";t={self.tenant_seed}" if self.tenant_seed else ""
         retried = ";f" if self.retried_by_fleet else ""
         retried += f"={self.paid_output_tokens}" if self.paid_output_tokens else ""
-        text = (
-            f"{_PREFIX};{self.identity};w={self.tenant_weight},{self.client_weight}{seed}{retried}"
-        )
+        tenant_weight = f"{self.tenant_weight:.3f}".rstrip("0").rstrip(".")
+        text = f"{_PREFIX};{self.identity};w={tenant_weight},{self.client_weight}{seed}{retried}"
         if len(text) > MAX_KEY_BYTES:
             raise ClientKeyError(f"key of {len(text)} bytes is longer than {MAX_KEY_BYTES}")
         return text
@@ -116,7 +119,7 @@ def decode(text: str) -> ClientKey:
         namespace=_unescape("namespace", namespace),
         tenant=_unescape("tenant", tenant),
         client=_unescape("client", client),
-        tenant_weight=int(tenant_weight),
+        tenant_weight=float(tenant_weight),
         client_weight=int(client_weight),
         seed=int(seed or 0),
         tenant_seed=int(tenant_seed or 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Final
 
@@ -23,7 +23,7 @@ def config_of_pool(config: RouterConfig, pool: PoolConfig) -> RouterConfig:
     """
     own = {name: getattr(pool, name) for name in _SHARED_FIELDS}
     own["recording"] = _recording_of(pool)
-    return replace(config, pools=(), state=_state_of(config.state, pool), **own)
+    return replace(config, pools=(), federation=None, state=_state_of(config.state, pool), **own)
 
 
 def configs_of(config: RouterConfig) -> tuple[RouterConfig, ...]:
@@ -41,6 +41,11 @@ def check_pools(config: RouterConfig) -> Iterator[Fault]:
     if config.pools and (config.replicas or config.cluster is not None):
         given = "replicas" if config.replicas else "cluster"
         yield Fault(given, "is set together with pools; each pool has its own")
+    if config.pools and config.federation is not None:
+        message = (
+            "is set together with pools; cells of a router with several services are not connected"
+        )
+        yield Fault("federation", message)
     first: dict[str, str] = {}
     for p, pool in enumerate(config.pools):
         if pool.cluster is not None and pool.replicas:
@@ -51,13 +56,18 @@ def check_pools(config: RouterConfig) -> Iterator[Fault]:
             if seen != f"pools[{p}]":
                 message = f"{show(name)} is also a name of {seen}; each model needs its own"
                 yield Fault(f"pools[{p}].{'names' if pool.names else 'model'}", message)
+    yield from _fallbacks(config, first)
+
+
+def _fallbacks(config: RouterConfig, owners: Mapping[str, str]) -> Iterator[Fault]:
+    """`owners`: name of a model → the path of its pool."""
     for p, pool in enumerate(config.pools):
         for f, name in enumerate(pool.fallback):
             path = f"pools[{p}].fallback[{f}]"
-            if name not in first:
-                message = f"{show(name)} is no model of another pool{did_you_mean(name, first)}"
+            if name not in owners:
+                message = f"{show(name)} is no model of another pool{did_you_mean(name, owners)}"
                 yield Fault(path, message)
-            elif first[name] == f"pools[{p}]":
+            elif owners[name] == f"pools[{p}]":
                 yield Fault(path, f"{show(name)} is the model itself; name another one")
 
 

@@ -42,7 +42,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="r
     """Tokens of a block of the prompt; None if blocks are pieces of text."""
     scheduling: dict[str, Any] = {}
     """`scheduling` of the RouterConfig."""
-    weights: dict[str, int] = {}
+    weights: dict[str, float] = {}
     """`namespace/tenant` or `namespace/tenant/client` → weight; `namespace/tenant/*`: clients that the tenant does not name."""
 
 

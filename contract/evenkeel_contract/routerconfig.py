@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from evenkeel_fairshare.replica.deficit import Rejoin
 
-from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
+from evenkeel_contract.key import LEAST_WEIGHT, MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
@@ -32,6 +32,7 @@ from evenkeel_contract.values import (
 )
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+TenantWeight = Annotated[float, Range(LEAST_WEIGHT, MAX_WEIGHT)]
 OptionalWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**53)]
 Positive = Annotated[int, Range(1, 2**53)]
@@ -256,7 +257,8 @@ class TenantConfig:
 
     namespace: Name
     name: Name
-    weight: Weight = 1
+    weight: TenantWeight = 1
+    """In thousandths at most."""
     default_client_weight: Weight = 1
     clients: Annotated[tuple[ClientConfig, ...], UniqueBy(("name",))] = ()
     api_keys: Annotated[tuple[ApiKeyConfig, ...], UniqueBy(("name",))] = ()
@@ -344,6 +346,29 @@ class StateConfig:
     """Bearer token for the peers' admin ports; None if they require none."""
     exchange_interval_s: Seconds = 1.0
     """Interval of the exchange with each peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellConfig:
+    """Another cell of the service: a fleet with a ledger of its own."""
+
+    name: Name
+    url: Annotated[str, Url(bare=True)]
+    """`https://host` where its routers take requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationConfig:
+    """Other cells of the same service and the same tenants: each tenant's sum over all of them follows its weight (R21)."""
+
+    cell: Name
+    """The name of this cell."""
+    token: Annotated[str, Length(16, 4096), PRINTABLE]
+    """Bearer token that all cells share. Who has it can read what each tenant was served."""
+    cells: Annotated[tuple[CellConfig, ...], UniqueBy(("name",))]
+    """All other cells."""
+    interval_s: Annotated[float, Range(0.1, 600)] = 5.0
+    """Interval of the exchange and of new weights. After three of them without an answer a cell does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +467,8 @@ class RouterConfig:
     """Hash of the admin port's bearer token. None means no token, which is allowed on loopback only."""
     tracing: TracingConfig | None = None
     """Traces of requests. None: there are none."""
+    federation: FederationConfig | None = None
+    """Other cells of the service. None: this fleet is all of it."""
     drain_timeout_s: Seconds = 30.0
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
     """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""

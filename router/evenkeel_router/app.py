@@ -74,6 +74,15 @@ class Router:
         """Where clients send requests."""
         return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
 
+    @property
+    def configured(self) -> RouterConfig:
+        """The last configuration that was applied, without the weights of this cell."""
+        return self.services.configured
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration, with the weights of this cell (R21)."""
+        self.services.apply(config)
+
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
         rooms = self.rooms

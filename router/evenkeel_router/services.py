@@ -27,6 +27,7 @@ from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
@@ -81,6 +82,7 @@ class Service:
     discovery: Discovery
     tokenising: Tokenisation
     peers: Peers
+    federation: Federation
     served: Served
     pipeline: Pipeline
 
@@ -88,7 +90,7 @@ class Service:
         """Use a changed configuration."""
         if _place(config) != _place(self.rooms.settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        self.rooms.apply(config)
+        self.rooms.apply(self.federation.take(config))
         self.tokenising.configure(config.prefix)
         self.discovery.update(config)
 
@@ -112,7 +114,8 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
     sinks: list[RequestSink] = [line]
     recorder = Recorder(rooms, sinks)
     peers = Peers(settings, rooms.service_ledger, session, several=rooms.shared is not None)
-    parts = (recorder, discovery, peers, tokenising, console)
+    federation = Federation(config, rooms.service_ledger, session, apply=rooms.apply)
+    parts = (recorder, discovery, peers, tokenising, console, federation)
     works = [part.run() for part in parts]
     works += health.run(discovery), *_followers(rooms, health, tokenising, session)
     for work in (*works, *_ledger_work(rooms, peers)):
@@ -120,12 +123,21 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
     with suppress(TimeoutError):
         await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
     # 4. Its pipeline.
-    pipeline = _pipeline(rooms, tokenising, process, health=health, console=console, sinks=sinks)
+    pipeline = _pipeline(
+        rooms,
+        tokenising,
+        process,
+        health=health,
+        console=console,
+        federation=federation,
+        sinks=sinks,
+    )
     return Service(
         rooms=rooms,
         discovery=discovery,
         tokenising=tokenising,
         peers=peers,
+        federation=federation,
         served=Served(rooms, console, recorder),
         pipeline=pipeline,
     )
@@ -152,6 +164,13 @@ class Services:
     def only(self) -> Service:
         """The service of a router that has one."""
         return next(iter(self._open.values()))[0]
+
+    @property
+    def configured(self) -> RouterConfig:
+        """The last configuration that was applied, without the weights of this cell (R21)."""
+        if self.served.several:
+            return self._process.shared.settings.config
+        return self.only.federation.configured
 
     def peers(self) -> Sequence[Peer] | None:
         """The other routers: all services have the same; None while they are not known."""
@@ -269,6 +288,7 @@ def _pipeline(
     *,
     health: HealthMonitor,
     console: Console,
+    federation: Federation,
     sinks: Sequence[RequestSink],
 ) -> Pipeline:
     shared = process.shared.intake
@@ -296,6 +316,7 @@ def _pipeline(
         console=TenantConsole(
             rooms.intake, rooms.totals, files=console.files, answer=console.answer
         ),
+        federation=federation,
         large_bodies=process.large_bodies,
         tracer=process.tracing,
         sinks=sinks,

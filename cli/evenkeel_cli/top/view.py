@@ -150,7 +150,7 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
         yield ClientRow(
             tenant=tenant.name,
             client=client.name,
-            weight=f"{tenant.weight}·{client.weight}",
+            weight=f"{tenant.weight:g}·{client.weight}",
             share=mean(service, total),
             owed=mean(owed, total) if client.backlogged else None,
             service_per_s=service / window_s,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from hashlib import sha256
 from itertools import accumulate, repeat, takewhile
 from operator import and_
@@ -269,14 +269,12 @@ class PrefixIndex:
         entries = self._entries
         replica = 2 << column
         mark = replica | _USED
-        found = list(map(entries.get, hashes))
-        first = found[0] if found else mark
-        if first is not None and first & mark == mark and found.count(first) == len(found):
+        if reduce(and_, self.entries(hashes), mark) == mark:
             return []  # the slot holds and uses all of it
         before = after = -1  # neighbours mostly have the same replicas: share one int
         gain = gained = 0
         fresh = []
-        for key, entry in zip(hashes, found, strict=True):
+        for key, entry in zip(hashes, map(entries.get, hashes), strict=True):
             if entry == after:
                 continue
             if entry is None:

@@ -105,10 +105,11 @@ def _has_content(choice: _Choice) -> bool:
     delta, text = choice.delta, choice.text
     if delta is UNSET and text is UNSET:
         return not choice.finish_reason  # not known
-    named = isinstance(delta, dict) and any(
-        value for name, value in delta.items() if name != "role"
-    )
-    return named or (text is not UNSET and bool(text))
+    if isinstance(delta, dict) and (
+        delta.get("content") or any(value for name, value in delta.items() if name != "role")
+    ):
+        return True
+    return text is not UNSET and bool(text)
 
 
 def of_generated(data: bytes) -> Progress:

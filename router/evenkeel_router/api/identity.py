@@ -145,9 +145,15 @@ class Directory:
         """The client of all requests without an identity; None if they are refused."""
         self._proxies = Proxies(tenancy.trusted_proxies)
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._by_authorization: dict[bytes, Client] = {}
+        """SHA-256 of a whole `Authorization` header with a valid key → its client: most headers need not be read again."""
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
+        if self._by_key and len(claims.authorization) == 1 and not (claims.keys or claims.named):
+            known = self._by_authorization.get(_digest(claims.authorization[0]))
+            if known is not None:
+                return known
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
         if len(claims.named) > 1:
@@ -193,12 +199,14 @@ class Directory:
         key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
         if claims.keys and any(other != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        digest = _SHA256.copy()
-        digest.update(key.strip().encode("utf-8", "surrogateescape"))
-        client = self._by_key.get(digest.digest())
+        client = self._by_key.get(_digest(key.strip()))
         if client is None:
             message = "The API key is unknown to this service."
             raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+        if claims.authorization:
+            if len(self._by_authorization) >= _MAX_REMEMBERED:
+                self._by_authorization.clear()
+            self._by_authorization[_digest(claims.authorization[0])] = client
         return client
 
     def _by_header(self, header: str, value: str) -> Client:
@@ -347,6 +355,12 @@ def names_of(identity: str) -> tuple[str, str]:
 def other_clients(tenant: str) -> str:
     """The identity of a tenant's other clients together. No client has it: its last part is not escaped as names are."""
     return f"{tenant}/{OTHERS}"
+
+
+def _digest(text: str) -> bytes:
+    digest = _SHA256.copy()
+    digest.update(text.encode("utf-8", "surrogateescape"))
+    return digest.digest()
 
 
 def _bearer(authorization: str) -> str:

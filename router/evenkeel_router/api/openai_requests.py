@@ -122,12 +122,14 @@ def chat(body: bytes, limits: Limits) -> Inference:
     """`/v1/chat/completions`."""
     read = _CHAT.read(body, limits.allowed_fields)
     fields = read.fields
-    # As in SGLang: a max_completion_tokens of 0 counts as not set.
-    check_output("max_tokens", fields.max_tokens, limits)
-    check_output("max_completion_tokens", fields.max_completion_tokens, limits)
-    check_not_empty("messages", fields.messages)
-    bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt_of_messages(fields.messages, read.body)
+    messages, bound = fields.messages, fields.max_tokens
+    if bound is not None:
+        check_output("max_tokens", bound, limits)
+    if fields.max_completion_tokens:  # as in SGLang: 0 counts as not set
+        bound = fields.max_completion_tokens
+        check_output("max_completion_tokens", bound, limits)
+    check_not_empty("messages", messages)
+    text = prompt_of_messages(messages, read.body)
     if text.names_media:
         read = unnamed(read, limits, names_media=True)
     before = _before_messages(fields)
@@ -148,11 +150,14 @@ def _openai(
     loose_events: bool = False,
 ) -> Inference:
     fields, body = read.fields, read.body
-    adapter = adapter_of(fields.model, limits, fields.lora_path)
-    check_choices("n", fields.n)
-    sequences = (fields.n or 1) * text.prompts
-    stream = bool(fields.stream)
-    options = fields.stream_options
+    adapter = None
+    if fields.model != limits.model or fields.lora_path:
+        adapter = adapter_of(fields.model, limits, fields.lora_path)
+    sequences = text.prompts
+    if fields.n is not None:
+        check_choices("n", fields.n)
+        sequences *= fields.n
+    stream, options = bool(fields.stream), fields.stream_options
     wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
     if stream and options is UNSET:
         body = splice(body, _USAGE_MEMBER)

@@ -82,6 +82,8 @@ def reading_without_lines(parser: Parser) -> Parser:
     def parse(body: bytes, limits: Limits) -> Inference:
         inference = parser(body, limits)
         text = inference.text
+        if text.startswith(_START) and not text.startswith(_BEGINNINGS):
+            return inference  # the usual case
         start = max(text.find(_START), 0)
         if not text.startswith(_BEGINNINGS, start) and (
             text or not any(name in body for name in _NAMES)

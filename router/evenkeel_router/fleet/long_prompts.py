@@ -66,14 +66,6 @@ def hashing(text: bytes, block_bytes: int, cache_salt: str) -> Generator[None, N
     return Hashed(blocks, block_bytes, len(text))
 
 
-def store(index: Index, blocks: Sequence[int], slot: int, later: Later) -> None:
-    """A replica is about to compute the prompt."""
-    if len(blocks) <= LONG_BLOCKS:
-        index.insert(blocks, slot)
-    else:
-        later(index.inserting(blocks, slot))
-
-
 def keep(  # noqa: PLR0917 - as `truncate`
     index: Index, blocks: Sequence[int], held: int, slot: int, later: Later
 ) -> None:

@@ -19,9 +19,17 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.adapters import AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
+from evenkeel_fairshare.prefix.matching import Depths
 
 from evenkeel_router.fleet.discovered import TERMINATING
-from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP, Later, LookedUp, at_once, keep, store
+from evenkeel_router.fleet.long_prompts import (
+    LONG_BLOCKS,
+    NOT_LOOKED_UP,
+    Later,
+    LookedUp,
+    at_once,
+    keep,
+)
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
 from evenkeel_router.fleet.suspicion import Standing
 
@@ -76,6 +84,31 @@ class MatchedRequest(msgspec.Struct, frozen=True):
         return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
+class _Prompt(msgspec.Struct, frozen=True):
+    """A prompt, and how much of it replicas hold."""
+
+    index: PrefixIndex | ExactIndex
+    blocks: Sequence[int]
+    pages: Pages | None
+    depths: Depths | None
+    """How much of it each replica holds, for a long prompt; None: the index is asked."""
+    input_tokens: int
+    block_bytes: int
+    text_bytes: int
+
+    def tokens(self, depth: int) -> int:
+        """Tokens in so many of its blocks."""
+        if self.pages is not None:
+            return self.pages.cached(depth)
+        return self.input_tokens * depth * self.block_bytes // self.text_bytes if depth else 0
+
+    def matched_at(self, slot: int) -> int:
+        """Tokens that a replica holds."""
+        if self.depths is not None:
+            return self.tokens(self.depths.at(slot))
+        return self.tokens(self.index.match(self.blocks, ReplicaSet(1 << slot)).blocks)
+
+
 class Ticket(msgspec.Struct, frozen=True):
     """One request at one replica, from selection to its end."""
 
@@ -110,7 +143,6 @@ class Fleet:
         self.vacant: ReplicaSet = EMPTY
         """Slots where this router has no unfinished request; also slots of processes that are gone."""
         self.routable: ReplicaSet = EMPTY
-        self._is_wary = False  # whether any client avoids a replica, or any replica is not trusted
         self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
         self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
         self.avoided: dict[str, ReplicaSet] = {}
@@ -181,26 +213,18 @@ class Fleet:
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
         if member.standing.allowed is not None:
             self._returning = ReplicaSet(self._returning | 1 << member.slot)
-            self._look_out()
             self._limit(member, member.slot)
 
     def offer(self, member: Member) -> None:
         """The next request that fits goes to this suspect, as a probe."""
         if member.slot is not None:
             self.rested = ReplicaSet(self.rested | 1 << member.slot)
-            self._look_out()
-
-    def _look_out(self) -> None:
-        """Find out whether every replica is trusted by all."""
-        standings = (member.standing.allowed for member in self._members.values())
-        self._is_wary = bool(self.avoided) or any(allowed is not None for allowed in standings)
 
     def settled(self, member: Member) -> None:
         """A new process has been there for a while: it may get any number of requests, though none yet came."""
         if member.slot is not None:
             member.standing.trust()
             self._returning = ReplicaSet(self._returning & ~(1 << member.slot))
-            self._look_out()
             if member.routable:
                 self.ready(member)
 
@@ -211,7 +235,6 @@ class Fleet:
             return False  # an answer to a request from before
         if member.standing.begun():
             self._returning = ReplicaSet(self._returning & ~(1 << ticket.slot))
-            self._look_out()
         if was_suspect:
             self._avoided_no_more(ticket.slot)
         if member.routable:
@@ -224,7 +247,6 @@ class Fleet:
         if not self.alive(ticket) or before >> ticket.slot & 1:
             return False
         self.avoided[client] = ReplicaSet(before | 1 << ticket.slot)
-        self._is_wary = True
         return True
 
     def avoid_no_more(self, client: str, ticket: Ticket) -> None:
@@ -234,7 +256,6 @@ class Fleet:
             self.avoided[client] = left
         else:
             self.avoided.pop(client, None)
-            self._look_out()
 
     def avoided_by(self, client: str) -> ReplicaSet:
         """The replicas that requests of the client avoid, while there are others."""
@@ -246,7 +267,6 @@ class Fleet:
         """No client avoids the replica any more: its process is gone, or answers again."""
         left = ((client, slots & ~(1 << slot)) for client, slots in self.avoided.items())
         self.avoided = {client: ReplicaSet(slots) for client, slots in left if slots}
-        self._look_out()
 
     def unready(self, member: Member) -> None:
         """A replica is draining or broken: it gets no more requests, but its cache is still valid."""
@@ -330,20 +350,11 @@ class Fleet:
         else:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
-
-        def tokens(depth: int) -> int:
-            if pages is not None:
-                return pages.cached(depth)
-            return input_tokens * depth * block_bytes // length if depth else 0
-
-        def matched_at(slot: int) -> int:
-            if depths is not None:
-                return tokens(depths.at(slot))
-            return tokens(self.index.match(blocks, ReplicaSet(1 << slot)).blocks)
-
+        prompt = _Prompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
         depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
-        matched_tokens = tokens(depth)
-        holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
+        matched_tokens, adapter_tokens = prompt.tokens(depth), 0
+        if adapter is not None:
+            holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
             input_tokens=input_tokens,
@@ -352,7 +363,7 @@ class Fleet:
             matched_tokens=matched_tokens,
             adapter_tokens=adapter_tokens,
             blocks=blocks,
-            matched_at=matched_at,
+            matched_at=prompt.matched_at,
             sequences=sequences,
         )
         return MatchedRequest(dispatch, depth, pages, adapter)
@@ -364,23 +375,32 @@ class Fleet:
         Otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
         routable, probe = ReplicaSet(self.routable & ~tried), False
-        if self._is_wary:
+        if self.avoided or self.rested or not routable:
             routable, probe = self._beware(match, routable, tried)
-        if not routable:
-            return None
-        slot = self.policy.select(match.dispatch, routable, self.outstanding)
+            if not routable:
+                return None
+        dispatch = match.dispatch
+        slot = self.policy.select(dispatch, routable, self.outstanding)
         member = self.slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
-        ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot), probe)
-        self.outstanding[slot] += match.dispatch.sequences
+        if match.pages is None and dispatch.longest >> slot & 1:
+            prediction = Prediction(_TEXT, dispatch.matched_tokens)
+        else:
+            prediction = self._predict(match, slot)
+        ticket = Ticket(member, slot, member.lives, match, prediction, probe)
+        self.outstanding[slot] += dispatch.sequences
         self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
-        if self._is_wary:
+        if self._returning >> slot & 1:
             self._limit(member, slot)
-        self.policy.dispatched(match.dispatch, slot)
-        store(self.index, match.dispatch.blocks, slot, self.later)
-        self.adapters.sent(match.adapter, slot)
+        self.policy.dispatched(dispatch, slot)
+        if len(dispatch.blocks) <= LONG_BLOCKS:
+            self.index.insert(dispatch.blocks, slot)
+        else:
+            self.later(self.index.inserting(dispatch.blocks, slot))
+        if match.adapter is not None:
+            self.adapters.sent(match.adapter, slot)
         return ticket
 
     def _beware(
@@ -400,7 +420,7 @@ class Fleet:
 
     def _limit(self, member: Member, slot: int) -> None:
         """Take a replica that returns out of the choice while it holds as many sequences as it may (R19)."""
-        if not self._returning >> slot & 1 or not member.routable:
+        if not member.routable:
             return
         others, allowed = self.routable & ~(1 << slot), member.standing.allowed
         is_full = allowed is not None and self.outstanding[slot] >= allowed
@@ -424,18 +444,19 @@ class Fleet:
         A prompt that was not computed no longer counts as cached there. `NOTHING`: it did not arrive or did not run. None: its
         usage is unknown, and the estimated charge stays.
         """
-        if not self.alive(ticket):  # the next process in the slot did not get this request
-            return
-        slot, match = ticket.slot, ticket.match
-        self.outstanding[slot] -= match.dispatch.sequences
-        self.vacant = ReplicaSet(self.vacant | (not self.outstanding[slot]) << slot)
-        if self._is_wary:
-            if ticket.probe:
-                ticket.member.standing.probing = False
-            self._limit(ticket.member, slot)
-        self.policy.finished(match.dispatch, slot, usage)
+        slot, member, dispatch = ticket.slot, ticket.member, ticket.match.dispatch
+        if member.slot != slot or member.lives != ticket.life:  # as `alive`
+            return  # the next process in the slot did not get this request
+        self.outstanding[slot] -= dispatch.sequences
+        if not self.outstanding[slot]:
+            self.vacant = ReplicaSet(self.vacant | 1 << slot)
+        if ticket.probe:
+            member.standing.probing = False
+        if self._returning >> slot & 1:
+            self._limit(member, slot)
+        self.policy.finished(dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            keep(self.index, match.dispatch.blocks, match.matched_blocks, slot, self.later)
+            keep(self.index, dispatch.blocks, ticket.match.matched_blocks, slot, self.later)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that the request went to is still there."""

@@ -160,8 +160,7 @@ class Accounting:
         """The seed of a client at an incarnation (R5)."""
         if incarnation not in self._seeded:
             return NO_SEED
-        account = self.ledger.replica_accounts.get(incarnation)
-        if account is not None and client.identity in account.clients:
+        if self.ledger.is_reported(incarnation, client.identity):
             return NO_SEED
         return promise(
             self.ledger,
@@ -419,16 +418,17 @@ class Accounting:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
         unseeded = incarnation.startswith(UNREPORTED)  # the gate took the seed
         seed = NO_SEED if unseeded else self.seed(client, incarnation, now_s=now_s)
-        return client.keyed(seed, paid)
+        return client.key if seed is NO_SEED and not paid.input else client.keyed(seed, paid)
 
     def _service(self, paid: Paid, usage: Usage) -> float:
         """What a replica charged for a request of which `paid` was paid before (R11)."""
-        extend = usage.input_tokens - usage.cached_tokens
-        paid_tokens = min(paid.output_tokens, usage.output_tokens)
-        service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
+        input_tokens, cached_tokens, output_tokens = usage
+        extend, cost = input_tokens - cached_tokens, self.cost
+        paid_tokens = min(paid.output_tokens, output_tokens) if paid.output_tokens else 0
+        service = cost.output_cost(extend, paid_tokens, output_tokens)
         if paid.input and paid.booked:
             return service
-        return service + self.cost.input_cost(extend)
+        return service + cost.input_cost(extend)
 
 
 def _unreported(replica: str, router: str) -> str:

@@ -154,9 +154,10 @@ class ClientTotals(msgspec.Struct, eq=False):
 
     def ended(self, duration_s: float, ttft_s: float | None) -> None:
         """A request that was served ended; `ttft_s` is None if its client received no token."""
-        self.distributions.duration_s.observe(duration_s)
+        distributions = self.distributions
+        distributions.duration_s.observe(duration_s)
         if ttft_s is not None:
-            self.distributions.ttft_s.observe(ttft_s)
+            distributions.ttft_s.observe(ttft_s)
             self.answers += 1
             self.ttft_s += ttft_s
 

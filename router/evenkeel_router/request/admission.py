@@ -76,7 +76,7 @@ class TenantMemory:
         if free_bytes < 0:
             message = f"The router already holds {memory.used_bytes} bytes of request bodies, which is its limit."
             raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
-        if not may_hold_more(self._held_bytes, free_bytes):
+        if self._held_bytes > SHARE_FACTOR * free_bytes:  # as `may_hold_more`
             message = (
                 f"The tenant's requests already hold {self._held_bytes} bytes in the router; "
                 "the router keeps the remaining memory for other tenants."

@@ -198,7 +198,8 @@ class Attempt(Struct, eq=False):
                     if self.booking is None or not self._accounting.sends_reports(self.booking):
                         charge = unknown
             self._accounting.ended(self._end(), charge)
-            self._leave_gate(usage)
+            if self.turn is not None:
+                self.turn.leave(usage)
 
     def _charge_of_unknown(self, *, client_left: bool) -> Usage:
         """The charge of a request that ends without content."""

@@ -265,18 +265,21 @@ class Forwarder:
         totals.requests += 1
         if totals.packs_tokens:
             request_state.continuous = True
-        silence_s = self._silence_s(admitted)
-        left_s = self._answer_by_s(request_state, history, silence_s) - now_s
-        if left_s < silence_s:
-            silence_s = max(0.0, left_s)
+        limits = self._settings.config.limits
+        silence_s = limits.first_token_timeout_s if stream else limits.answer_timeout_s
+        if history.causes or now_s > request_state.started_s + limits.queue_timeout_s:
+            left_s = self._answer_by_s(request_state, history, silence_s) - now_s
+            silence_s = max(0.0, min(left_s, silence_s))
         is_overdue = partial(self._is_overdue, admitted, attempt, history, silence_s)
         outgoing = admitted.outgoing(request_state, request, key)
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s, is_overdue=is_overdue)
             if stream and reply.status == 200 and reply.body is None:
                 begun = partial(self._begun, request_state, admitted, attempt, history)
-                answered = Answered(request_state, admitted, attempt, request, reply, begun)
-                return await self._relay(answered)
+                relay = self._relay(
+                    Answered(request_state, admitted, attempt, request, reply, totals, begun)
+                )
+                return await relay_stream(relay, idle_s=limits.idle_timeout_s, health=self._health)
         except (BrokenError, SilenceError) as error:
             raise self._failure(admitted, attempt, history, error, silence_s=silence_s) from error
         body, read = reply.body, None
@@ -327,21 +330,13 @@ class Forwarder:
             attempt.refused()
             raise own_answers.no_connection(str(error)) from error
 
-    async def _relay(self, answered: Answered) -> Answer:
-        """Pass a stream on; raises `FailedAttempt`, `Refusal`."""
-        config = self._settings.config
-        relay = (Relay if config.qoe is None else relay_of(config.qoe))(answered)
+    def _relay(self, answered: Answered) -> Relay:
+        """What passes a stream on."""
+        qoe = self._settings.config.qoe
+        relay = Relay(answered) if qoe is None else relay_of(qoe)(answered)
         if (turn := answered.attempt.turn) is not None:
             turn.produced = relay.scan
-        try:
-            return await relay_stream(
-                relay, idle_s=config.limits.idle_timeout_s, health=self._health
-            )
-        finally:
-            if (
-                relay.scan.packed and relay.scan.packs_tokens
-            ):  # from now on it is asked for usage in every event
-                self._replicas.totals[answered.attempt.replica].packs_tokens = True
+        return relay
 
     async def _has_turn(
         self,

@@ -8,12 +8,15 @@ from typing import Final
 from urllib.parse import unquote
 
 import msgspec
+from evenkeel_contract.cellswire import CELL_TYPE, encode
 from evenkeel_contract.routerconfig import RouterConfig
 from multidict import istr
 
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, dialect_of
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
+from evenkeel_router.ledger.federation import Federation
+from evenkeel_router.request.console_page import DATA_HEADERS
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import CompleteReply, Request
 from evenkeel_router.transport.request_head import (
@@ -43,6 +46,20 @@ def health(request: Request, *, draining: bool, in_sync: bool) -> CompleteReply:
     status = "draining" if draining else "ok" if in_sync else "starting"
     body = msgspec.json.encode({"status": status})
     return CompleteReply(request, status=200 if status == "ok" else 503, body=body)
+
+
+def cell(request: Request, federation: Federation) -> CompleteReply:
+    """What this cell serves and is asked for (R21), for another cell that has the token."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not federation.admits(token.strip()):
+        return CompleteReply(request, status=401, body=b"", content_type=CELL_TYPE)
+    return CompleteReply(
+        request,
+        status=200,
+        body=encode(federation.own),
+        content_type=CELL_TYPE,
+        headers=DATA_HEADERS,
+    )
 
 
 def asked_model(request: Request, path: str) -> str:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
 from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
@@ -29,6 +30,7 @@ from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
+from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -78,6 +80,7 @@ class Pipeline(Front):
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
@@ -90,6 +93,7 @@ class Pipeline(Front):
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
+        self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
@@ -101,6 +105,11 @@ class Pipeline(Front):
 
     def _in_sync(self) -> bool:
         return self._replicas.in_sync
+
+    async def _uncounted(self, request: Request, path: str) -> Answer | None:
+        if path == CELL_PATH and self._federation.expected is not None:
+            return own_answers.cell(request, self._federation)
+        return await super()._uncounted(request, path)
 
     @property
     def is_gone(self) -> bool:
@@ -299,32 +308,24 @@ class Pipeline(Front):
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
-        usage = request_state.usage
-        if totals is not None and usage is not None and usage != NOTHING:
-            first_s = request_state.first_byte_s
-            ttft_s = None if first_s is None else first_s - request_state.started_s
+        usage, first_s = request_state.usage, request_state.first_byte_s
+        ttft_s = None if first_s is None else first_s - request_state.started_s
+        served = usage is not None and usage != NOTHING
+        if totals is not None and usage is not None and served:
             totals.ended(duration_s, ttft_s)
             if ttft_s is not None and request_state.stream:
                 totals.streamed(duration_s - ttft_s, usage.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
                 totals.experienced(delivery.qoe())
-        client = request_state.client
-        if (
-            client is not None
-            and client.identity not in self._service_ledger.fairness.now.beyond_share
-        ):
-            self._objective(request_state)
+        client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
+        if client is not None and client.identity not in beyond:
+            # The objective of clients within their share: the time of the first token, or that none came through our fault.
+            if ttft_s is not None and served:
+                self._totals.within_share_ttft_s.observe(ttft_s)
+            elif ttft_s is None and request_state.outcome in OURS:
+                self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
-
-    def _objective(self, request_state: RequestState) -> None:
-        """Count a request of a client within its share: the time of its first token, or that none came through a fault of the
-        service."""
-        seen = self._totals.within_share_ttft_s
-        if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
-            seen.observe(request_state.first_byte_s - request_state.started_s)
-        elif request_state.first_byte_s is None and request_state.outcome in OURS:
-            seen.never()

@@ -18,6 +18,7 @@ from evenkeel_router.api.openai import TOO_LARGE
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.suspicion import Evidence
+from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.request import own_answers, usage_claims
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.failures import Cause, FailedAttempt
@@ -47,6 +48,7 @@ class Answered(Struct, frozen=True):
     attempt: Attempt
     request: Request
     reply: Reply
+    totals: ReplicaTotals
     begun: Begun
 
 
@@ -138,7 +140,9 @@ class Relay:
         """The stream is over: note what it used."""
         state, scan = self.request_state, self.scan
         state.usage_reported = scan.usage is not None
-        state.usage = self.usage()
+        state.usage = usage_claims.of_stream(state, self._answered.admitted, scan)
+        if scan.packed and scan.packs_tokens:  # from now on it is asked for usage in every event
+            self._answered.totals.packs_tokens = True
         if scan.cut:
             state.impossible = "an answer beyond the bound of its output"
 

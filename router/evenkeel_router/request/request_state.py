@@ -190,7 +190,8 @@ class RequestState(msgspec.Struct, eq=False):
         if self.removed:
             removed = (REMOVED_HEADER, shown(self.removed))
             return ((REQUEST_ID_HEADER, self.request_id), *self.more_headers, removed)
-        return ((REQUEST_ID_HEADER, self.request_id), *self.more_headers)
+        own = (REQUEST_ID_HEADER, self.request_id)
+        return (own, *self.more_headers) if self.more_headers else (own,)
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""
@@ -325,7 +326,7 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         request_state.request_id,
         request_state.path,
         request_state.status,
-        _to_microseconds(duration_s),
+        round(duration_s * 1e6) / 1e6,  # takes a fifth of the time of round(duration_s, 6)
         "info",
         "request",
         "" if client is None else client.identity,
@@ -333,17 +334,13 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         request_state.replica,
         request_state.attempts,
         request_state.stream,
-        0.0 if first_byte_s is None else _to_microseconds(first_byte_s - started_s),
+        0.0 if first_byte_s is None else round((first_byte_s - started_s) * 1e6) / 1e6,
         input_tokens,
         cached_tokens,
         output_tokens,
         "" if trace is None else trace.log_id(),
         request_state.upstream_id,
     )
-
-
-def _to_microseconds(seconds: float) -> float:
-    return round(seconds * 1e6) / 1e6  # takes a fifth of the time of round(seconds, 6)
 
 
 class RequestLog:

@@ -315,7 +315,7 @@ def _header(rooms: Rooms, salt: bytes) -> Header:
     )
 
 
-def _weights(config: RouterConfig) -> dict[str, int]:
+def _weights(config: RouterConfig) -> dict[str, float]:
     found = {}
     for tenant in config.tenancy.tenants:
         name = f"{tenant.namespace}/{tenant.name}"

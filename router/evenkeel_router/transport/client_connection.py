@@ -29,7 +29,7 @@ from evenkeel_router.transport.request_head import (
     check_head,
     origin_target,
 )
-from evenkeel_router.transport.request_parser import MAX_HEADERS, RequestParser
+from evenkeel_router.transport.request_parser import MAX_HEADERS, TRAILERS, RequestParser
 
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
@@ -288,12 +288,13 @@ class ClientConnection(RequestParser):
     def on_headers_complete(self) -> None:
         if self._resumes_body:
             return
-        if len(self._headers) > MAX_HEADERS:
+        if (self._is_long or len(self._headers) > MAX_HEADERS) and self._has_large_head():
             raise LargeHeadError
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         check_head(version, headers)
         self._in_head = False
+        self._headers = TRAILERS
         self._head_bytes = 0
         method = parser.get_method().decode()
         target = self._target.decode("utf-8", "surrogateescape")

@@ -176,7 +176,11 @@ def whole_body(request: Request, memory: Memory, limit_bytes: int) -> bytes | No
     headers = request.headers
     if not request.body.complete or _CONTENT_ENCODING in headers or _EXPECT in headers:
         return None
-    return _arrived(request, memory, limit_bytes)
+    body = request.body.read_nowait()
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    memory.reserve(len(body))
+    return body
 
 
 async def read_body(
@@ -190,10 +194,7 @@ async def read_body(
     packed = codings(headers.getall(_CONTENT_ENCODING)) if _CONTENT_ENCODING in headers else ()
     if _EXPECT in headers:
         _check_expectation(request)
-    if request.body.complete:
-        body = _arrived(request, memory, limit_bytes)
-    else:
-        body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)
+    body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)
     for _ in packed:
         whole = body
         try:
@@ -216,19 +217,11 @@ def _check_expectation(request: Request) -> None:
         )
 
 
-def _arrived(request: Request, memory: Memory, limit_bytes: int) -> bytes:
-    body = request.body.read_nowait()
-    if len(body) > limit_bytes:
-        raise _too_large(limit_bytes)
-    memory.reserve(len(body))
-    return body
-
-
 async def _read(request: Request, memory: Memory, *, limit_bytes: int, timeout_s: float) -> bytes:
     length = request.content_length
     if length is not None and length > limit_bytes:
         raise _too_large(limit_bytes)
-    if _EXPECT in request.headers and request.chunks_allowed:
+    if _EXPECT in request.headers and request.chunks_allowed and not request.body.complete:
         # The client waits with its body for this, as curl does above 1 MiB.
         request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
@@ -387,8 +380,6 @@ class Stream:
 
     def send(self, events: bytes, last: bool = False) -> None:
         """Write whole events, and with the `last` the end of the stream; nothing if the client disconnected."""
-        if self._connection.gone:
-            return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None

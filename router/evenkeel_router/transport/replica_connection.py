@@ -63,7 +63,7 @@ class ReplicaConnection(asyncio.Protocol):
     __slots__ = (
         "_active", "_begun", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
         "_feed", "_framed", "_head_bytes", "_headed", "_held", "_is_overdue", "_limit_s", "_loop", "_parser",
-        "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_timer", "_transport", "_unfed", "_waiter",
+        "_passes", "_paused", "_pieces", "_pool", "_sent_s", "_size", "_streams", "_timer", "_transport", "_unfed", "_waiter",
         "_whole", "answered", "content_type", "idle_since_s", "metadata", "on_body", "retry_after", "reused", "status", "url",
     )  # fmt: skip
 
@@ -93,6 +93,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._feed: Feed | None = None
         self._passes: Passes = pass_nothing
         self._client: Sink = NO_CLIENT
+        self._held = False  # the reader takes no more for now
+        self._between = False  # the parser is between two chunks
         self._begin()
 
     def _begin(self) -> None:
@@ -103,16 +105,15 @@ class ReplicaConnection(asyncio.Protocol):
         self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
+        self._streams = False  # the answer is a stream of events
         self._complete = False
         self._size = 0
-        self._held = False
-        self._between = False  # the parser is between two chunks
 
     # For the exchange and the pipeline.
 
     @property
     def body(self) -> bytes | None:
-        if self._streams():
+        if self._streams:
             return None
         whole = self._whole
         return b"".join(self._pieces) if whole is None else self._fold(whole).getvalue()
@@ -197,7 +198,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def release(self) -> None:
         """Go back to the pool if the answer is complete, close otherwise."""
-        self._timer.unwatch(self)
+        self._timer.connections.discard(self)
         self._pieces.clear()
         self._busy = False
         # The client may disconnect before the next request.
@@ -205,7 +206,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._whole = None
         if self._complete and not self._closing and not self._unfed and self._transport is not None:
             self.reused = True
-            self._resume()  # a paused connection would not notice that the replica closes it
+            if self._paused:  # it would not notice that the replica closes it
+                self._resume()
             self.idle_since_s = self._timer.active_s[self.url] = self._loop.time()
             self._pool.give_back(self)
         else:
@@ -350,8 +352,9 @@ class ReplicaConnection(asyncio.Protocol):
             self.metadata = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
+        self.status = status = self._parser.get_status_code()
         self._headed = True
+        self._streams = status == 200 and self.content_type.startswith(_EVENT_STREAM)
 
     def on_chunk_header(self) -> None:
         self._between = False
@@ -370,23 +373,20 @@ class ReplicaConnection(asyncio.Protocol):
 
     # Internal.
 
-    def _streams(self) -> bool:
-        return self.status == 200 and self.content_type.startswith(_EVENT_STREAM)
-
     def _has_begun(self) -> bool:
         """Whether the answer has begun: a stream with its first content, any other answer with its first byte."""
-        return self._begun or (self.answered and not (self._headed and self._streams()))
+        return self._begun or (self.answered and not self._streams)
 
     def _gather(self, size_bytes: int) -> None:
         """Bytes arrived while no `relay` runs: decide whether `ask` can return."""
         self.answered = True
         if self._headed:
             self._size += size_bytes  # with its framing, which does not matter for a bound
-            if self._size > APART_BYTES and not self._streams():
+            if self._size > APART_BYTES and not self._streams:
                 self._whole = self._fold(self._whole or BytesIO())
         else:
             self._head_bytes += size_bytes
-        if self._complete or (self._headed and self._pieces and self._streams()):
+        if self._complete or (self._streams and self._pieces):
             if self._waiter is None:
                 self.hold()  # no `relay` runs
             self._resolve(True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from typing import Final
 
 import httptools
@@ -36,10 +37,10 @@ class RequestParser(asyncio.Protocol):
         self._resumes_body = False
         self._head_bytes = 0
         self._is_long = False
-        """Whether the head is so long that one of its lines may be too long. Headers of a shorter head are only
-        counted, at its end."""
+        """Whether the head is so long that one of its lines may be too long."""
         self._target = b""
-        self._headers: list[tuple[istr, str]] = []
+        self._headers: list[tuple[istr, str]] | deque[tuple[istr, str]] = []
+        """Headers of the head that arrives; `TRAILERS` behind it."""
         self._arriving: Request | None = None
         """The request whose body is being received."""
         self._reading_ended = False
@@ -66,8 +67,17 @@ class RequestParser(asyncio.Protocol):
             self._fail(own if isinstance(own, HttpSyntaxError) else unparsed(error, data))
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES or self._has_large_head():
                 self._fail(LargeHeadError("the head is too large"))
+
+    def _has_large_head(self) -> bool:
+        """Whether the headers so far are too many, or one of them is too long."""
+        if len(self._headers) > MAX_HEADERS:
+            return True
+        return self._is_long and any(
+            len(name) + len(value.encode("utf-8", "surrogateescape")) > MAX_LINE_BYTES
+            for name, value in self._headers
+        )
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: clients that offer HTTP/2 send their body all the same.
@@ -111,12 +121,6 @@ class RequestParser(asyncio.Protocol):
             raise LongTargetError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer
-            return
-        if self._is_long and (
-            len(name) + len(value) > MAX_LINE_BYTES or len(self._headers) >= MAX_HEADERS
-        ):
-            raise LargeHeadError
         self._headers.append(
             (
                 _NAMES.get(name) or _name(name),
@@ -138,6 +142,8 @@ class RequestParser(asyncio.Protocol):
             self._reading_ended = True
 
 
+TRAILERS: Final[deque[tuple[istr, str]]] = deque(maxlen=0)
+"""Takes the trailers of a body, and keeps none."""
 _NAMES: Final[dict[bytes, istr]] = {}
 """Names of headers. Clients send the same few names again and again."""
 

@@ -23,30 +23,27 @@ class SilenceTimer:
     """One timer for all connections that wait. A timer for each event of each stream would cost too much."""
 
     def __init__(self) -> None:
-        self._connections: set[Watched] = set()
+        self.connections: set[Watched] = set()
+        """Connections that have a request."""
         self._timer: asyncio.TimerHandle | None = None
         self.active_s: dict[str, float] = {}
         """URL of a replica → when it last sent content to a client, as of the last check."""
 
     def watch(self, connection: Watched) -> None:
-        """A connection has a request."""
-        self._connections.add(connection)
+        """A connection has a request, until it is taken out of `connections`."""
+        self.connections.add(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check)
 
-    def unwatch(self, connection: Watched) -> None:
-        """The request is over."""
-        self._connections.discard(connection)
-
     def _check(self) -> None:
         self._timer = None
-        if self._connections:
+        if self.connections:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(CHECK_INTERVAL_S, self._check)
             now_s = loop.time()
-            for connection in self._connections:
+            for connection in self.connections:
                 connection.note_activity(now_s)
-            for connection in self._connections:
+            for connection in self.connections:
                 connection.check_silence(now_s)
         else:
             self.active_s.clear()  # addresses of replicas that are gone do not stay

@@ -33,7 +33,7 @@ def test_a_bad_key_is_refused_with_its_reason(vector: dict[str, str]) -> None:
         ({"client": ""}, "client has 0 bytes, not 1 to 253"),
         ({"client": "c" * 254}, "client has 254 bytes, not 1 to 253"),
         ({"tenant": "\ud800"}, "tenant is not encodable as UTF-8"),
-        ({"tenant_weight": 0}, "tenant weight must be from 1 to 1000000, not 0"),
+        ({"tenant_weight": 0}, "tenant weight must be from 0.001 to 1000000, not 0"),
         ({"client_weight": 1_000_001}, "client weight must be from 1 to 1000000, not 1000001"),
         (
             {"seed": 2**53 + 1},

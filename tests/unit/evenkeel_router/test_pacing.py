@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 
 from evenkeel_contract.routerconfig import Delivery, QoeConfig
+from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.request.pacing import MAX_HELD_BYTES, PacedRelay, relay_of
 from evenkeel_router.request.relay import Answered
 
@@ -29,7 +30,9 @@ class Reader:
         rooms = rooms_of("r0")
         one, attempt = admitted(rooms, client(), stream=True), selected(rooms, client())
         self.reply = FakeReply([])
-        relay = relay_of(QOE)(Answered(state, one, attempt, request, self.reply, lambda: None))
+        relay = relay_of(QOE)(
+            Answered(state, one, attempt, request, self.reply, ReplicaTotals(), lambda: None)
+        )
         assert isinstance(relay, PacedRelay)
         self.relay = relay
 

@@ -37,9 +37,9 @@ def balances(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, fl
 def test_the_larger_of_reported_and_received_service_counts():
     account = reported(row(ALICE, 10, 0))
     assert account.served(ALICE) == 10
-    at(account, "a").received("x", ALICE, 7)
+    account.received("a", ALICE, 7)
     assert account.served(ALICE) == 10
-    at(account, "b").received("x", ALICE, 5)
+    account.received("b", ALICE, 5)
     assert account.served(ALICE) == 12
 
 
@@ -56,32 +56,32 @@ def test_an_unused_seed_leaves_no_balance():
 
 def test_service_after_the_last_report_is_owed_too():
     account = reported(row(ALICE, 10, 60), row(BOB, 10, 60))
-    at(account, "a").received("x", ALICE, 90)
+    account.received("a", ALICE, 90)
     assert balances(account) == {ALICE: 20, BOB: -60}
 
 
 def test_unreported_quanta_are_the_fewest_that_explain_the_service():
     """Alice received 990 more. Her debt is at most 500, so she got quanta of 400 meanwhile, and so did Bob."""
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    at(account, "a").received("x", ALICE, 1000)
+    account.received("a", ALICE, 1000)
     assert balances(account) == {ALICE: 500, BOB: -50}
 
 
 def test_a_client_without_a_queue_got_no_quanta():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
-    at(account, "a").received("x", ALICE, 1000)
+    account.received("a", ALICE, 1000)
     assert balances(account) == {ALICE: 500, BOB: 350}
 
 
 def test_a_client_that_was_served_after_its_last_report_got_quanta():
     account = reported(row(ALICE, 10, 90)._replace(waiting=0), row(BOB, 10, -350))
-    at(account, "a").received("x", ALICE, 1000)
+    account.received("a", ALICE, 1000)
     assert balances(account) == {ALICE: 500, BOB: -50}
 
 
 def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
-    at(account, "a").received("x", ALICE, 1000)
+    account.received("a", ALICE, 1000)
     assert balances(account) == {ALICE: 500, BOB: -100}
     assert balances(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
@@ -89,7 +89,7 @@ def test_a_credit_stays_within_the_range_of_deficits():
 def test_a_client_that_was_never_reported_owes_the_received_service():
     account = ReplicaAccount()
     at(account, "a").promised("x", ALICE, seed=-70, tenant_seed=-20)
-    at(account, "a").received("x", ALICE, 30)
+    account.received("a", ALICE, 30)
     closing = finish(close(account, RULES, EqualWeights()))
     assert closing.clients == {ALICE: 30}
     assert closing.tenants == {"ns/t": 30}
@@ -110,7 +110,7 @@ class Weighted:
 
 def test_quanta_are_by_weight():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    at(account, "a").received("x", ALICE, 1000)
+    account.received("a", ALICE, 1000)
     closing = finish(close(account, RULES, Weighted()))
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
@@ -121,7 +121,7 @@ def test_tenants_have_their_own_balances():
         row(BOB, 10, 60)._replace(tenant_deficit=-200, tenant_seed=-10),
         row(CAROL, 10, -70)._replace(tenant_deficit=30),
     )
-    at(account, "a").received("x", BOB, 15)
+    account.received("a", BOB, 15)
     assert finish(close(account, RULES, EqualWeights())).tenants == {"ns/t": 195, "ns/u": -30}
 
 

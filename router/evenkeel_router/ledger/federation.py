@@ -1,0 +1,243 @@
+"""The other cells of the service (R21): what this one tells them, what it hears, and the weights that its tenants get here.
+
+Each router asks each other cell once per interval. The routers of a cell have the same ledger, so any of them may answer for it, and each
+computes the same weights but for the moment. They take the place of the configured ones: in client keys, and so at the engines,
+and in all figures about shares in this cell. A cell that was silent for three intervals does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import aiohttp
+from evenkeel_contract.cellswire import (
+    CELL_PATH,
+    MAX_CELL_BYTES,
+    CellFigures,
+    CellMessageError,
+    TenantRates,
+    decode,
+)
+from evenkeel_contract.key import LEAST_WEIGHT, MAX_WEIGHT
+from evenkeel_contract.routerconfig import CellConfig, FederationConfig, RouterConfig
+from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
+
+from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+
+_log = logging.getLogger(__name__)
+ANSWER_S: Final = 10.0
+"""Longest wait for a cell."""
+UNJOINED_S: Final = 1.0
+"""Time between two looks whether the service has got other cells."""
+SILENT_INTERVALS: Final = 3
+TOLERANCE: Final = 0.02
+"""A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
+
+
+@dataclass(slots=True)
+class CellContact:
+    """What another cell told last."""
+
+    figures: CellFigures | None = None
+    answered_s: float = 0.0
+    error: str = ""
+    """Why it does not answer; empty while it does."""
+
+
+class Federation:
+    """One router's view of all cells."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        service_ledger: ServiceLedger,
+        session: aiohttp.ClientSession,
+        *,
+        apply: Callable[[RouterConfig], None],
+    ) -> None:
+        """`apply` takes a configuration with other weights."""
+        self.configured = config
+        """The configuration without the weights of this cell."""
+        self._service_ledger = service_ledger
+        self._session = session
+        self._apply = apply
+        self._now = asyncio.get_running_loop().time
+        self._before: tuple[float, Mapping[str, float]] | None = None
+        """Time of the last figures, and what each tenant had been served by then."""
+        self.own = nothing_yet(config)
+        """What this cell tells the others; nothing before its first interval has passed."""
+        self.contacts: dict[CellConfig, CellContact] = {}
+        self.weights: Mapping[str, float] = {}
+        """Tenant → its weight in this cell, where it is not the configured one."""
+
+    def take(self, config: RouterConfig) -> RouterConfig:
+        """Take a new configuration; returns it with the weights of this cell."""
+        if config.federation != self.configured.federation:
+            self.weights, self.own, self._before = {}, nothing_yet(config), None
+        self.configured = config
+        return self._in_force()
+
+    @property
+    def expected(self) -> str | None:
+        """The token of other cells; None if there are none."""
+        federation = self.configured.federation
+        return None if federation is None else federation.token
+
+    def admits(self, token: str) -> bool:
+        """Whether a question of another cell has the right token."""
+        return hmac.compare_digest(token.encode(errors="replace"), (self.expected or "").encode())
+
+    async def run(self) -> None:
+        """Exchange figures and renew the weights, until cancelled."""
+        while True:
+            federation = self.configured.federation
+            if federation is None:
+                await asyncio.sleep(UNJOINED_S)
+                continue
+            self._measure(federation)
+            await self._ask_all(federation)
+            if federation is self.configured.federation:
+                self._weigh(federation)
+            await asyncio.sleep(federation.interval_s)
+
+    def _measure(self, federation: FederationConfig) -> None:
+        now_s, tenants = self._now(), self._service_ledger.fairness.now.tenants
+        served = {name: one.service for name, one in tenants.items()}
+        before, self._before = self._before, (now_s, served)
+        if before is None or now_s <= before[0]:
+            return
+        passed_s = now_s - before[0]
+        rates = {
+            name: max(0.0, total - before[1].get(name, 0.0)) / passed_s
+            for name, total in served.items()
+        }
+        capacity = sum(rates.values())
+        demand = {
+            name: demand_of(
+                rate, tenants[name].waiting, capacity=capacity, interval_s=federation.interval_s
+            )
+            for name, rate in rates.items()
+        }
+        self.own = CellFigures(
+            cell=federation.cell,
+            capacity=capacity,
+            tenants={
+                name: TenantRates(rates[name], asked) for name, asked in demand.items() if asked > 0
+            },
+        )
+
+    async def _ask_all(self, federation: FederationConfig) -> None:
+        self.contacts = {
+            cell: self.contacts.get(cell) or CellContact() for cell in federation.cells
+        }
+        await asyncio.gather(
+            *(self._ask(cell, self.contacts[cell], federation) for cell in federation.cells)
+        )
+
+    async def _ask(
+        self, cell: CellConfig, contact: CellContact, federation: FederationConfig
+    ) -> None:
+        try:
+            figures = await self._answer(cell, federation.token)
+            if figures.cell != cell.name:
+                raise CellMessageError(f"it calls itself {figures.cell!r}")
+        except (aiohttp.ClientError, TimeoutError, OSError, CellMessageError) as error:
+            trouble = str(error) or type(error).__name__
+            if not contact.error:
+                _log.warning("cell %s does not tell its figures: %s", cell.name, trouble)
+            contact.error = trouble
+        else:
+            if contact.error:
+                _log.info("cell %s answers again", cell.name)
+            contact.figures, contact.answered_s, contact.error = figures, self._now(), ""
+
+    async def _answer(self, cell: CellConfig, token: str) -> CellFigures:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._session.get(
+            cell.url + CELL_PATH, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                raise CellMessageError(f"it answered {response.status}")
+            body = await response.content.read(MAX_CELL_BYTES + 1)
+            while len(body) <= MAX_CELL_BYTES and (more := await response.content.read(2**20)):
+                body += more
+            if len(body) > MAX_CELL_BYTES:
+                raise CellMessageError(f"its answer is longer than {MAX_CELL_BYTES} bytes")
+            return decode(body)
+
+    def _weigh(self, federation: FederationConfig) -> None:
+        limit_s = self._now() - SILENT_INTERVALS * federation.interval_s
+        others = [
+            contact.figures
+            for contact in self.contacts.values()
+            if contact.figures is not None and contact.answered_s >= limit_s
+        ]
+        configured = {
+            tenant_identity(tenant): float(tenant.weight)
+            for tenant in self.configured.tenancy.tenants
+        }
+        found = local_weights(seen_from(self.own, others, configured), self.own.capacity)
+        weights = {
+            name: min(max(round(weight, 3), LEAST_WEIGHT), float(MAX_WEIGHT))
+            for name, weight in found.items()
+            if name in configured
+        }
+        changed = {**configured, **weights}
+        if any(
+            abs(weight - self.weights.get(name, configured[name])) > TOLERANCE * weight
+            for name, weight in changed.items()
+        ):
+            self.weights = {
+                name: weight for name, weight in changed.items() if weight != configured[name]
+            }
+            self._apply(self._in_force())
+
+    def _in_force(self) -> RouterConfig:
+        if not self.weights:
+            return self.configured
+        tenancy = self.configured.tenancy
+        tenants = tuple(
+            replace(tenant, weight=self.weights.get(tenant_identity(tenant), tenant.weight))
+            for tenant in tenancy.tenants
+        )
+        return replace(self.configured, tenancy=replace(tenancy, tenants=tenants))
+
+
+def nothing_yet(config: RouterConfig) -> CellFigures:
+    """The figures of a cell that has served nothing."""
+    name = "" if config.federation is None else config.federation.cell
+    return CellFigures(cell=name, capacity=0.0, tenants={})
+
+
+def seen_from(
+    own: CellFigures, others: list[CellFigures], weights: Mapping[str, float]
+) -> dict[str, TenantInCell]:
+    """The tenants with demand in a cell, beside what they have in the others."""
+    elsewhere: defaultdict[str, float] = defaultdict(float)
+    served: defaultdict[str, float] = defaultdict(float)
+    demand: defaultdict[str, float] = defaultdict(float)
+    for figures in others:
+        is_full = figures.is_full
+        for name, rates in figures.tenants.items():
+            elsewhere[name] += rates.served
+            if is_full:
+                served[name] += rates.served
+                demand[name] += rates.demand
+    return {
+        name: TenantInCell(
+            weight=weights.get(name, 1.0),
+            served=rates.served,
+            demand=rates.demand,
+            elsewhere=elsewhere[name],
+            full=CellSums(served[name], demand[name]),
+        )
+        for name, rates in own.tenants.items()
+    }
