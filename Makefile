@@ -88,15 +88,15 @@ bench-router: env $(RIVAL)/.installed  ## Compare the router with sglang-router 
 define debian
 	@for one in $(1); do command -v "$$one" >/dev/null || test -e "$$one" || missing=1; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(2) >/dev/null; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -o DPkg::Lock::Timeout=600 update -qq && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -qq -y --no-install-recommends $(2) >/dev/null; \
 	then :; else echo "not installed: $(2); tests that need them are skipped"; fi
 endef
 
 # Some tests need a Redis server, libfaketime, promtool, nginx or Chromium, and are skipped without them.
 .PHONY: tools
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
-	$(call debian,redis-server promtool nginx chromium $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium)
+	$(call debian,redis-server promtool nginx chromium lua5.1 $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium lua5.1)
 
 .PHONY: quick
 quick: env lint  ## Lint, types, layers, and the tests nearest to what changed since main: under a minute
@@ -237,6 +237,11 @@ test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform 
 .PHONY: test-sglang-core
 test-sglang-core: env sglang  ## The tests with SGLang for every change (about 10 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
+
+.PHONY: newest-engines
+newest-engines: env sglang vllm  ## Try the plug-ins with the newest SGLang and vLLM of the package index (400 MB of downloads, 20 minutes), and note it in docs/reference/compatibility.md
+	$(BIN)/python -m tests.sglang.versions --newest --tests
+	$(BIN)/python -m tests.vllm.versions --newest --tests
 
 # What a GPU machine without network lacks (bench/gpu/README.md).
 .gpu/site.tar.xz: bench/gpu/bundle.py plugins/sglang/cpu/requirements.txt plugins/sglang/cpu/engine.txt | env sglang

@@ -235,11 +235,11 @@ def figures(only: str) -> dict[str, float]:
     return found
 
 
-def figures_of(tree: Path, only: str) -> dict[str, float]:
-    """The figures of another tree's packages, by this program in another process."""
+def figures_of(tree: Path, only: str, *, program: str = __file__) -> dict[str, float]:
+    """The figures of another tree's packages, by this program or another one in a new process."""
     packages = [str(path.parent) for path in tree.glob("*/evenkeel_*") if path.is_dir()]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(packages)}
-    command = [sys.executable, __file__, "--figures", "--only", only]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*packages, str(ROOT)])}
+    command = [sys.executable, program, "--figures", "--only", only]
     done = subprocess.run(command, env=env, capture_output=True, check=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found

@@ -29,6 +29,8 @@ FLAGS: Final = (
     "--max-model-len=4096",
     "--seed=0",
 )
+VERSION_VARIABLE: Final = "EVENKEEL_VLLM_VERSION"
+"""A folder with another version of vLLM, which is laid before the installed one (`tests.vllm.versions`)."""
 
 
 @contextmanager
@@ -50,6 +52,8 @@ def running_vllm(
     )
     variables = {**os.environ, **COMMON_ENVIRONMENT, **CPU_ENVIRONMENT, **OFFLINE_ENVIRONMENT}
     variables.pop("PYTHONPATH", None)  # this interpreter's, not that one's
+    if beside := os.environ.get(VERSION_VARIABLE):
+        variables["PYTHONPATH"] = beside
     variables.update(settings)
     with running_process(command, variables, f"http://{HOST}:{port}", "/health", log=log) as url:
         yield url

@@ -1,4 +1,4 @@
-"""`make crds`: writes the CustomResourceDefinitions, one file each, into this folder and into the chart."""
+"""`make crds`: writes the CustomResourceDefinitions, one file each, into this folder and into the chart, and `gitops/`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import yaml
 from evenkeel_contract.crd import definitions
+
+from crds import kustomize
 
 FOLDERS: Final = (
     Path(__file__).parent,
@@ -35,6 +37,8 @@ def main() -> None:
     for folder in FOLDERS:
         for name, text in files().items():
             (folder / name).write_text(text, encoding="utf-8")
+    for name, text in kustomize.files().items():
+        (FOLDERS[0] / "gitops" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

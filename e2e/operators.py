@@ -23,7 +23,12 @@ import yaml
 
 from e2e.kubectl import Kubectl
 from e2e.rig.layout import AUDIT_LOG
-from tests.support.operator_rights import cluster_rules, lease_rules
+from tests.support.operator_rights import (
+    cluster_rules,
+    lease_rules,
+    namespaced_rules,
+    overview_rules,
+)
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "evenkeel-operator-test"
@@ -49,8 +54,14 @@ def wait_until(
 
 
 @contextmanager
-def account(kubectl: Kubectl, folder: Path) -> Iterator[Path]:
-    """A kubeconfig of a ServiceAccount with the operator's rights; all of it goes again."""
+def account(
+    kubectl: Kubectl, folder: Path, *, in_namespaces: bool = False, overview: bool = True
+) -> Iterator[Path]:
+    """A kubeconfig of a ServiceAccount with the operator's rights; all of it goes again.
+
+    `in_namespaces`: only `grant` adds rights to read services. `overview`: it may also read nodes, namespaces and definitions.
+    """
+    rules = ([] if in_namespaces else cluster_rules()) + (overview_rules() if overview else [])
     objects = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         _named("v1", "ServiceAccount", "operator"),
@@ -58,7 +69,7 @@ def account(kubectl: Kubectl, folder: Path) -> Iterator[Path]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
             "metadata": {"name": NAMESPACE},
-            "rules": cluster_rules(),
+            "rules": rules,
         },
         _named("rbac.authorization.k8s.io/v1", "Role", "operator", rules=lease_rules()),
         _binding("ClusterRoleBinding", {"name": NAMESPACE}, "ClusterRole", NAMESPACE),
@@ -77,8 +88,20 @@ def account(kubectl: Kubectl, folder: Path) -> Iterator[Path]:
         kubectl("delete", "clusterrole,clusterrolebinding", NAMESPACE)
 
 
-def _named(api: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": NAMESPACE}
+def grant(kubectl: Kubectl, namespace: str) -> None:
+    """Give the account the operator's rights in a namespace."""
+    rules = namespaced_rules()
+    api = "rbac.authorization.k8s.io/v1"
+    role = _named(api, "Role", "evenkeel", namespace, rules=rules)
+    where = {"name": "evenkeel", "namespace": namespace}
+    binding = _binding("RoleBinding", where, "Role", "evenkeel")
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([role, binding]))
+
+
+def _named(
+    api: str, kind: str, name: str, namespace: str = NAMESPACE, **fields: Any
+) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
 
 

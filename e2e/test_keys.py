@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shlex
 from contextlib import ExitStack
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
 from evenkeel_contract.names import ADMIN_PORT, USE_LABEL
 
-from e2e.installed import SYSTEM, Namespace, Stream
+from e2e.installed import ROOT, SYSTEM, Namespace, Stream, namespace
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.core
 SOON_S = 5.0
 """What is promised, from the change to the last router."""
 OLD, NEW, OTHER = "sk-first-0f3c1e", "sk-second-77ab02", "sk-other-51d9aa"
-NEWCOMER, UNLABELLED = "sk-newcomer-9b01", "sk-unlabelled-3c7e"
+NEWCOMER, UNLABELLED, ELSEWHERE = "sk-newcomer-9b01", "sk-unlabelled-3c7e", "sk-elsewhere-40b2"
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,37 @@ def test_a_secret_needs_the_label_before_its_keys_are_accepted(keyed: Namespace)
     keyed("delete", "itn", "new")
 
 
+def test_a_service_uses_tenants_of_another_namespace_without_their_keys(
+    keyed: Namespace, kubectl: Kubectl
+) -> None:
+    with namespace(kubectl, "keys-tenants") as tenants:
+        tenants.tenant("ads", ELSEWHERE)
+        share, use = _documented_commands(tenants.name, keyed.name)
+        kubectl(*use)
+        keyed.answers("one", ELSEWHERE, 401)
+        assert keyed.condition("one", "Degraded")["reason"] == "TenantsNotShared"
+        kubectl(*share)
+        keyed.answers("one", ELSEWHERE, 200, within_s=SOON_S)
+        keyed.answers("one", OTHER, 401)  # of a tenant beside the service
+        secrets = keyed.get("secrets")["items"]
+        data = [base64.b64decode(text) for one in secrets for text in (one["data"] or {}).values()]
+        assert not [text for text in data if ELSEWHERE.encode() in text]
+        tenants("annotate", "itn", "ads", "evenkeel.dev/share-tenant-")
+        keyed.answers("one", ELSEWHERE, 401, within_s=SOON_S)
+    keyed.patch("one", tenancy={"namespace": None})
+    keyed.answers("one", OTHER, 200)
+
+
+def _documented_commands(tenants: str, services: str) -> tuple[list[str], list[str]]:
+    """Both commands of the page, with the names of this test."""
+    text = (ROOT / "docs/reference/rights.md").read_text()
+    (block,) = re.findall(r"<!-- test: e2e/test_keys.py -->\n```sh\n(.*?)```", text, re.DOTALL)
+    here = block.replace("fis llama", "fis one").replace("team-ml", services)
+    named = here.replace("-n tenants", f"-n {tenants}").replace('"tenants"', f'"{tenants}"')
+    share, use = (shlex.split(line)[1:] for line in named.splitlines())
+    return share, use
+
+
 def test_a_deleted_tenant_is_refused_at_once_and_its_streams_finish(
     keyed: Namespace,
 ) -> None:
@@ -105,7 +138,7 @@ def test_a_deleted_tenant_is_refused_at_once_and_its_streams_finish(
 def test_no_key_is_logged_or_shown(keyed: Namespace, kubectl: Kubectl) -> None:
     """Tenants' keys, the engines' key and the routers' token, in plain and in Base64."""
     secrets = keyed.get("secrets")["items"]
-    hidden = {OLD, NEW, OTHER}
+    hidden = {OLD, NEW, OTHER, ELSEWHERE}
     for secret in secrets:
         if secret["metadata"]["name"] == "one-credentials":
             entries = secret["data"].values()

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,7 @@ class Release:
     folder: Path
     registry: str
 
-    def run(self, commands: str, kubectl: Kubectl) -> str:
+    def run(self, commands: str, kubectl: Kubectl, *, mirror: str = "") -> str:
         """Run commands of the docs in the folder of the artifacts; its output."""
         folders = [str(Path(program(name)).parent) for name in ("kubectl", "helm")]
         done = subprocess.run(
@@ -55,6 +56,7 @@ class Release:
                 "PATH": os.pathsep.join([*folders, os.environ["PATH"]]),
                 "KUBECONFIG": str(kubectl.kubeconfig),
                 "REGISTRY": self.registry,
+                "MIRROR": mirror,
             },
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -70,9 +72,16 @@ def registry(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iter
     for name in ("docker-registry", "skopeo", "gpg"):
         if shutil.which(name) is None:
             pytest.skip(f"no {name}: apt-get install docker-registry skopeo gnupg")
-    folder = tmp_path_factory.mktemp("registry")
+    with served(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A registry with its contents in a folder, for the time of the context."""
     with socket.create_server((HOST_IP, 0)) as free:
         address = f"{HOST_IP}:{free.getsockname()[1]}"
+    folder.mkdir(exist_ok=True)
     config = folder / "config.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
@@ -125,12 +134,21 @@ def make(*words: str) -> None:
 @pytest.fixture(scope="module")
 def page() -> dict[str, str]:
     """Heading → shell commands of docs/how-to/install-a-release.md. A local registry has no TLS, which Helm must allow."""
-    sections = (ROOT / "docs" / "how-to" / "install-a-release.md").read_text().split("\n## ")[1:]
-    blocks = {
-        text.split("\n")[0]: re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for text in sections
+    return commands_of("install-a-release.md")
+
+
+def commands_of(name: str) -> dict[str, str]:
+    sections = (ROOT / "docs" / "how-to" / name).read_text().split("\n## ")[1:]
+    found = {
+        text.split("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        for text in sections
     }
-    plain = ("helm install", "helm install --plain-http")
-    return {heading: "\n".join(found).replace(*plain) for heading, found in blocks.items()}
+    for command, option in (("helm install", "--plain-http"), ("helm pull", "--plain-http"),
+                            ("skopeo copy", "--src-tls-verify=false --dest-tls-verify=false")):  # fmt: skip
+        found = {
+            heading: text.replace(command, f"{command} {option}") for heading, text in found.items()
+        }
+    return found
 
 
 def pulled(team: Namespace, kubectl: Kubectl) -> set[str]:
@@ -139,8 +157,8 @@ def pulled(team: Namespace, kubectl: Kubectl) -> set[str]:
     return {container["image"] for pod in pods for container in pod["spec"]["containers"]}
 
 
-def serves(release: Release, kubectl: Kubectl, name: str) -> None:
-    """A service streams through the ingress, and all its images have the release's registry and a digest."""
+def serves(registry: str, kubectl: Kubectl, name: str) -> None:
+    """A service streams through the ingress, and all its images have this registry and a digest."""
     with namespace(kubectl, name) as team:
         team.serve("released")
         team.tenant("ads", "sk-ads")
@@ -150,7 +168,7 @@ def serves(release: Release, kubectl: Kubectl, name: str) -> None:
         images = pulled(team, kubectl)
         assert len(images) == 3
         for image in images:
-            assert re.fullmatch(re.escape(release.registry) + r"/\w+@sha256:[0-9a-f]{64}", image)
+            assert re.fullmatch(re.escape(registry) + r"/\w+@sha256:[0-9a-f]{64}", image)
         for place in (team, Namespace(kubectl, SYSTEM)):
             for pod in place.get("pods")["items"]:
                 name = pod["metadata"]["name"]
@@ -190,9 +208,46 @@ def test_helm_installs_the_signed_chart_from_the_registry(
     forget(kubectl)
     try:
         release.run(page["Install with Helm"], kubectl)
-        serves(release, kubectl, "released-by-helm")
+        serves(release.registry, kubectl, "released-by-helm")
     finally:
         forget(kubectl)
+
+
+def test_a_mirror_is_the_only_registry_that_an_installation_needs(
+    release: Release, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    commands = commands_of("air-gap.md")
+    forget(kubectl)
+    with served(tmp_path / "mirror") as mirror:
+        place = Release(tmp_path, release.registry)
+        place.run(commands["Copy chart and images"], kubectl, mirror=mirror)
+        listed = (tmp_path / "images.txt").read_text().split()
+        assert {one.split("/")[-1].split("@")[0] for one in listed} == {
+            "operator",
+            "router",
+            "simulator",
+        }
+        try:
+            with unreachable(release.registry):
+                place.run(commands["Install"], kubectl, mirror=mirror)
+                serves(mirror, kubectl, "released-without-internet")
+        finally:
+            forget(kubectl)
+
+
+@contextmanager
+def unreachable(registry: str) -> Iterator[None]:
+    """The nodes cannot pull from a registry."""
+    address = registry.partition("/")[0]
+    files = [node.folder / "certs.d" / address / "hosts.toml" for node in NODES]
+    known = files[0].read_text()
+    try:
+        for file in files:
+            file.write_text(known.replace(address, "127.0.0.1:9"))
+        yield
+    finally:
+        for file in files:
+            file.write_text(known)
 
 
 def test_helm_refuses_a_chart_that_another_key_signed(release: Release, kubectl: Kubectl) -> None:
@@ -212,7 +267,7 @@ def test_kubectl_installs_the_plain_file(
     forget(kubectl)
     try:
         release.run(page["Install with kubectl"], kubectl)
-        serves(release, kubectl, "released-plainly")
+        serves(release.registry, kubectl, "released-plainly")
     finally:
         kubectl("delete", "--ignore-not-found", "-f", release.folder / "install.yaml")
         forget(kubectl)

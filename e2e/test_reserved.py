@@ -18,6 +18,7 @@ EDITOR: Final = ("--as=editor", "--as-group=editors")
 RESERVED: Final[dict[str, dict[str, Any]]] = {
     "replicaPolicy": {"scheduling": {"replicaPolicy": "FCFS"}},
     "anonymous": {"tenancy": {"anonymous": "Share"}},
+    "namespace": {"tenancy": {"namespace": "theirs"}},
     "matchLabels": {"tenancy": {"selector": {"matchLabels": {"a": "b"}}}},
     "matchExpressions": {
         "tenancy": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}

@@ -1,4 +1,4 @@
-"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `record`, `plan`, `demo`, `simulate` and `papers`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `why`, `replay`, `record`, `plan`, `demo`, `simulate` and `papers`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
 `evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
@@ -45,6 +45,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "top": Command(
         "evenkeel_cli.top.command",
         "Show shares, hit rates and queues, and whether they are fair.",
+    ),
+    "why": Command(
+        "evenkeel_cli.why",
+        "Show why a request was slow: where it waited, and who was ahead.",
     ),
     "replay": Command(
         "evenkeel_cli.replay.command",

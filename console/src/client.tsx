@@ -3,8 +3,8 @@
 import { useMemo } from "preact/hooks";
 import { Chart } from "./chart";
 import { count, percent, ratio, seconds } from "./format";
-import { Cards, Definitions, Pill, Scroll } from "./parts";
-import { type ClientAtReplica, type ConsoleState, type HourState, nameOf } from "./state";
+import { Cards, Causes, Definitions, Scroll } from "./parts";
+import { type ClientAtReplica, type ClientNow, type ConsoleState, type HourState, nameOf } from "./state";
 
 interface Props {
   identity: string;
@@ -17,15 +17,25 @@ export function ClientPage({ identity, state, hour }: Props) {
   if (!client) return <p>This router knows no such client. It may have sent no request since the router started.</p>;
   return (
     <>
-      <section class={client.fair ? "verdict fair" : "verdict unfair"} aria-label="In words">
-        <p class="sentence">{client.words}</p>
+      <section class={`verdict ${levelOf(client)}`} aria-label="In words">
+        <p class="sentence">
+          {client.words}
+          {client.hurts && " It takes more than it is owed while others get too little."}
+        </p>
         <p class="note">
           Weight {client.weight}. Share {percent(client.share)}
           {client.owed !== null && `, owed ${percent(client.owed)}`}. Requests {count(client.requested_per_s)} weighted
           tokens/s of all routers.
         </p>
       </section>
-      <Cards figures={client} owed />
+      <Cards
+        figures={client}
+        latency={client}
+        whose=""
+        waiting={client.waiting}
+        oldest_s={client.oldest_s}
+        owed
+      />
       {hour && <Charts hour={hour} />}
       <div class="columns">
         <section aria-labelledby="requests">
@@ -37,7 +47,7 @@ export function ClientPage({ identity, state, hour }: Props) {
             <dd>{count(client.requests)}</dd>
             <dt>Errors</dt>
             <dd>
-              {client.errors > 0 ? <Pill kind="warn">{count(client.errors)}</Pill> : "none"}
+              <Causes causes={client.causes} />
             </dd>
             <dt>Quality of experience</dt>
             <dd>{ratio(client.qoe)}</dd>
@@ -50,6 +60,12 @@ export function ClientPage({ identity, state, hour }: Props) {
       <Definitions state={state} />
     </>
   );
+}
+
+function levelOf(client: ClientNow): string {
+  if (!client.fair) return "unfair";
+  if (client.held > 0) return "heldup";
+  return client.hurts ? "unfair" : client.words.startsWith("Sends no") ? "nothing" : "fair";
 }
 
 function Charts({ hour }: { hour: HourState }) {
@@ -76,7 +92,7 @@ function Charts({ hour }: { hour: HourState }) {
     <section class="charts two" aria-labelledby="hour">
       <h2 id="hour">The last hour</h2>
       <Chart title="Given and owed" note="Weighted tokens per second" times={times} lines={lines.service} format={count} />
-      <Chart title="Time to first token" note="Mean of requests that ended in each ten seconds" times={times} lines={lines.ttft} format={seconds} />
+      <Chart title="Time to first token" note="Median of the last minute; who still waits counts" times={times} lines={lines.ttft} format={seconds} />
       <Chart title="Requests" note="Waiting and running" times={times} lines={lines.requests} format={count} />
       <Chart title="Output" note="Tokens per second, of requests that ended" times={times} lines={lines.tokens} format={count} />
     </section>

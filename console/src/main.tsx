@@ -9,8 +9,9 @@ import { duration, exactClock } from "./format";
 import { Overview } from "./overview";
 import { Pill } from "./parts";
 import { type Reading, useReading } from "./read";
-import { useClient } from "./route";
-import type { ConsoleState, HourState } from "./state";
+import { RequestPage, Requests } from "./requests";
+import { ALL_REQUESTS, type Place, usePlace } from "./route";
+import type { ConsoleState, HourState, RequestsState } from "./state";
 
 const NOW_MS = 2000;
 const HOUR_MS = 10_000;
@@ -18,11 +19,15 @@ const STORED = "evenkeel-console-key";
 
 function App() {
   const [key, setKey] = useState(sessionStorage.getItem(STORED) ?? "");
-  const client = useClient();
+  const place = usePlace();
+  const client = place.page === "client" ? place.of : "";
   const now = useReading<ConsoleState>("/v1/console", NOW_MS, key);
   const state = now.value;
   const hourPath = `/v1/console/hour${client ? `?client=${encodeURIComponent(client)}` : ""}`;
-  const hour = useReading<HourState>(state ? hourPath : "", HOUR_MS, key, state?.router);
+  const charts = place.page === "all" || place.page === "client";
+  const hour = useReading<HourState>(state && charts ? hourPath : "", HOUR_MS, key, state?.router);
+  const id = place.page === "request" ? `?id=${encodeURIComponent(place.of)}` : "";
+  const requests = useReading<RequestsState>(state && !charts ? `/v1/console/requests${id}` : "", NOW_MS, key, state?.router);
 
   function use(entered: string): void {
     if (entered) sessionStorage.setItem(STORED, entered);
@@ -34,17 +39,15 @@ function App() {
   return (
     <>
       <Header now={now} signedIn={key !== ""} signOut={() => use("")} />
-      <main id="main">
-        <Title client={client} state={state} />
+      <main id="main" class={now.fault ? "stale" : ""}>
+        <Title place={place} state={state} />
         {now.fault && <NoAnswer now={now} />}
         {state && state.draining && <p class="notice">This router is shutting down. New requests go to others.</p>}
         {!state && !now.fault && <p>Reading…</p>}
-        {state &&
-          (client ? (
-            <ClientPage identity={client} state={state} hour={hour.value} />
-          ) : (
-            <Overview state={state} hour={hour.value} />
-          ))}
+        {state && place.page === "client" && <ClientPage identity={client} state={state} hour={hour.value} />}
+        {state && place.page === "all" && <Overview now={now} hour={hour.value} />}
+        {state && place.page === "requests" && (requests.value ? <Requests state={requests.value} /> : <p>Reading…</p>)}
+        {state && place.page === "request" && (requests.value ? <RequestPage state={requests.value} /> : <p>Reading…</p>)}
         {state && state.uptime_s < 3600 && (
           <p class="note">This router has run for {duration(state.uptime_s)}. Its history begins at its start.</p>
         )}
@@ -68,6 +71,12 @@ function Header({ now, signedIn, signOut }: { now: Reading<ConsoleState>; signed
           <span>{state.model}</span> <span>{state.scope === "tenant" ? `tenant ${state.tenant}` : state.fleet_policy}</span>
         </span>
       )}
+      {state && (
+        <nav class="places" aria-label="Pages">
+          <a href="#/">Clients</a>
+          <a href={ALL_REQUESTS}>Requests</a>
+        </nav>
+      )}
       <span class="live">
         <Pill kind={now.fault ? "bad" : state ? "good" : "idle"}>{now.fault ? "no answer" : state ? "live" : "…"}</Pill>
         {signedIn && (
@@ -81,28 +90,42 @@ function Header({ now, signedIn, signOut }: { now: Reading<ConsoleState>; signed
 }
 
 /** The heading of the page. It gets the focus when another page opens, so that screen readers announce it. */
-function Title({ client, state }: { client: string; state: ConsoleState | undefined }) {
+function Title({ place, state }: { place: Place; state: ConsoleState | undefined }) {
   const heading = useRef<HTMLHeadingElement>(null);
-  const opened = useRef(client);
-  const title = client ? titleOf(client, state) : state?.scope === "tenant" ? `Tenant ${state.tenant}` : "Who gets what";
+  const opened = useRef(place.page + place.of);
+  const title = titleOfPlace(place, state);
   useEffect(() => {
     document.title = `${title} · Evenkeel`;
   }, [title]);
   useEffect(() => {
-    if (opened.current !== client) {
-      opened.current = client;
-      window.scrollTo(0, 0);
-      heading.current?.focus();
+    if (opened.current === place.page + place.of) return;
+    opened.current = place.page + place.of;
+    const part = place.page === "all" && place.of ? document.getElementById(place.of) : null;
+    if (part) {
+      part.scrollIntoView({ block: "start" });
+      part.tabIndex = -1;
+      part.focus();
+      return;
     }
-  }, [client]);
+    window.scrollTo(0, 0);
+    heading.current?.focus();
+  }, [place.page, place.of]);
   return (
     <div class="title">
-      {client && <a href="#/">← All clients</a>}
+      {place.page === "client" && <a href="#/">← All clients</a>}
+      {place.page === "request" && <a href={ALL_REQUESTS}>← Requests</a>}
       <h1 ref={heading} tabIndex={-1}>
         {title}
       </h1>
     </div>
   );
+}
+
+function titleOfPlace(place: Place, state: ConsoleState | undefined): string {
+  if (place.page === "client") return titleOf(place.of, state);
+  if (place.page === "requests") return "Requests";
+  if (place.page === "request") return `Request ${place.of}`;
+  return state?.scope === "tenant" ? `Tenant ${state.tenant}` : "Who gets what";
 }
 
 function NoAnswer({ now }: { now: Reading<ConsoleState> }) {

@@ -4,7 +4,10 @@ import { useMemo } from "preact/hooks";
 import { Chart, type Line } from "./chart";
 import { Clients } from "./clients";
 import { MISSING, count, duration, percent, seconds } from "./format";
-import { Cards, Definitions, Pill, Scroll } from "./parts";
+import { coloursOf } from "./colours";
+import { Limits } from "./limits";
+import { Cards, Causes, Definitions, Pill, Scroll } from "./parts";
+import type { Reading } from "./read";
 import { hrefOf } from "./route";
 import {
   type Condition,
@@ -16,14 +19,29 @@ import {
   type Series,
   nameOf,
 } from "./state";
+import { Firing, Verdict, plural } from "./verdict";
 
-export function Overview({ state, hour }: { state: ConsoleState; hour: HourState | undefined }) {
+export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: HourState | undefined }) {
+  const state = now.value!;
   return (
     <>
-      <Verdict state={state} />
-      <Cards figures={state.total} />
-      {hour && <Charts hour={hour} />}
+      <Verdict now={now} />
+      <Firing state={state} />
+      <Cards
+        figures={state.total}
+        latency={state}
+        whose={state.scope === "service" ? " within share" : ""}
+        waiting={Math.max(state.total.waiting, state.waiting)}
+        oldest_s={state.oldest_s}
+      />
+      {Object.keys(state.errors).length > 0 && (
+        <section class="line" aria-label="Errors">
+          Requests without an answer in the last minute, by cause: <Causes causes={state.errors} />
+        </section>
+      )}
       <Clients clients={state.clients} />
+      {hour && <Charts hour={hour} />}
+      <Limits limits={state.limits} named={state.scope === "service"} />
       {state.scope === "service" && (
         <>
           <Replicas replicas={state.replicas} />
@@ -36,34 +54,6 @@ export function Overview({ state, hour }: { state: ConsoleState; hour: HourState
       <Definitions state={state} />
     </>
   );
-}
-
-function Verdict({ state }: { state: ConsoleState }) {
-  const { fleet, fair, held } = state;
-  return (
-    <section class={fair ? "verdict fair" : "verdict unfair"} aria-label="Verdict">
-      <p class="sentence">
-        <span class="sign" aria-hidden="true">
-          {fair ? "✓" : "!"}
-        </span>
-        {state.verdict}
-      </p>
-      <p class="note">
-        Over the last minute.
-        {fleet &&
-          ` ${plural(fleet.backlogged, "client waits", "clients wait")} now. Share error ${percent(fleet.share_error)}, ` +
-            `lead ${fleet.lead_s.toFixed(1)} s, Jain's index ${fleet.jain.toFixed(3)}.`}
-        {held > 0 && ` ${plural(held, "request waits", "requests wait")} for a replica.`}
-      </p>
-      <p class="hidden" role="status">
-        {fair ? "The service is fair." : "The service is unfair."}
-      </p>
-    </section>
-  );
-}
-
-function plural(number: number, one: string, many: string): string {
-  return `${count(number)} ${number === 1 ? one : many}`;
 }
 
 function Charts({ hour }: { hour: HourState }) {
@@ -84,7 +74,7 @@ function Charts({ hour }: { hour: HourState }) {
       />
       <Chart
         title="Time to first token by client"
-        note="Mean of requests that ended in each ten seconds"
+        note="Median of the last minute; who still waits counts"
         each="client"
         times={times}
         lines={ttft}
@@ -109,7 +99,8 @@ function linesOf([total, ...clients]: Series[]): Lines {
     colour,
     href: hrefOf(series.identity),
   });
-  const service: Line[] = clients.map((one, at) => ({ ...line(one, at), values: one.service_per_s }));
+  const colours = coloursOf(clients.map((one) => one.identity));
+  const service: Line[] = clients.map((one, at) => ({ ...line(one, colours[at]!), values: one.service_per_s }));
   const rest = total.service_per_s.map((sum, at) =>
     Math.max(0, (sum ?? 0) - clients.reduce((drawn, one) => drawn + (one.service_per_s[at] ?? 0), 0)),
   );
@@ -119,7 +110,7 @@ function linesOf([total, ...clients]: Series[]): Lines {
   }
   return {
     service,
-    ttft: clients.map((one, at) => ({ ...line(one, at), values: one.ttft_s })),
+    ttft: clients.map((one, at) => ({ ...line(one, colours[at]!), values: one.ttft_s })),
     requests: [
       { label: "waiting", colour: 1, values: total.waiting },
       { label: "running", colour: 0, values: total.running },
@@ -154,7 +145,7 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
                   Last report
                 </th>
                 <th scope="col" class="wide">
-                  Failed requests
+                  Failed attempts
                 </th>
               </tr>
             </thead>
@@ -170,17 +161,24 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
   );
 }
 
+function stateOf(replica: ReplicaNow): ["good" | "warn" | "bad", string] {
+  if (replica.suspicion) return [replica.suspicion.startsWith("suspect") ? "bad" : "warn", replica.suspicion];
+  if (replica.routable && replica.failing) return ["bad", `ready, but fails: ${percent(replica.failing)} of its latest requests`];
+  if (replica.routable) return ["good", "ready"];
+  if (replica.loads) return ["warn", "loading"];
+  if (replica.joined) return ["warn", replica.unschedulable_reason || "not ready"];
+  return ["bad", replica.unschedulable_reason || "gone"];
+}
+
 function Replica({ replica }: { replica: ReplicaNow }) {
-  const [kind, state] = replica.routable
-    ? (["good", "ready"] as const)
-    : replica.joined
-      ? (["warn", replica.unschedulable_reason || "not ready"] as const)
-      : (["bad", replica.unschedulable_reason || "gone"] as const);
+  const [kind, full] = stateOf(replica);
+  const [state, why] = full.split(/: (.*)/, 2);
   return (
     <tr>
       <th scope="row">{replica.name}</th>
       <td>
         <Pill kind={kind}>{state}</Pill>
+        {why && <span class="words why">{why}</span>}
       </td>
       <td>{count(replica.service_per_s)}</td>
       <td>{count(replica.running)}</td>

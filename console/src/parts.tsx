@@ -1,26 +1,38 @@
 // Small parts that both pages use.
 
 import type { ComponentChildren } from "preact";
-import { count, percent, seconds } from "./format";
+import { count, duration, percent, seconds } from "./format";
 import type { ConsoleState, Figures } from "./state";
 
-export function Cards({ figures, owed = false }: { figures: Figures; owed?: boolean }) {
+interface CardsProps {
+  figures: Figures;
+  latency: { ttft_p50_s: number | null; ttft_p95_s: number | null };
+  /** Whose latency it is. */
+  whose: string;
+  waiting: number;
+  oldest_s: number;
+  owed?: boolean;
+}
+
+export function Cards({ figures, latency, whose, waiting, oldest_s, owed = false }: CardsProps) {
   return (
     <dl class="cards">
-      <Card term="Service" unit="weighted tokens/s" value={count(figures.service_per_s)} />
-      {owed && <Card term="Owed" unit="weighted tokens/s" value={count(figures.owed_per_s)} />}
-      <Card term="Output" unit="tokens/s" value={count(figures.output_tokens_per_s)} />
-      <Card term="Time to first token" unit="mean" value={seconds(figures.ttft_s)} />
+      <Card term="Time to first token" unit={`median${whose}; p95 ${seconds(latency.ttft_p95_s)}`} value={seconds(latency.ttft_p50_s)} />
+      <Card term="Waiting" unit={oldest_s >= 1 ? `requests; the oldest for ${duration(oldest_s)}` : "requests"} value={count(waiting)} />
       <Card term="Running" unit="requests" value={count(figures.running)} />
-      <Card term="Waiting" unit="requests" value={count(figures.waiting)} />
-      <Card term="Hit rate" unit="of input tokens" value={percent(figures.hit_rate)} />
+      <Card term="Between tokens" unit="mean" value={seconds(figures.itl_s)} />
+      <Card wide term="Service" unit="weighted tokens/s" value={count(figures.service_per_s)} />
+      {owed && <Card wide term="Owed" unit="weighted tokens/s" value={count(figures.owed_per_s)} />}
+      <Card wide term="Output" unit="tokens/s" value={count(figures.output_tokens_per_s)} />
+      <Card wide term="Hit rate" unit="of input tokens" value={percent(figures.hit_rate)} />
     </dl>
   );
 }
 
-function Card({ term, unit, value }: { term: string; unit: string; value: string }) {
+/** `wide`: shown on wide screens only. */
+function Card({ term, unit, value, wide = false }: { term: string; unit: string; value: string; wide?: boolean }) {
   return (
-    <div class="card">
+    <div class={wide ? "card wide" : "card"}>
       <dt>{term}</dt>
       <dd>
         <span class="value">{value}</span> <span class="unit">{unit}</span>
@@ -43,6 +55,46 @@ export function Scroll({ label, children }: { label: string; children: Component
   );
 }
 
+interface PagesProps {
+  of: string;
+  page: number;
+  size: number;
+  number: number;
+  open: (page: number) => void;
+}
+
+export function Pages({ of, page, size, number, open }: PagesProps) {
+  if (number <= size) return null;
+  return (
+    <nav class="pages" aria-label={`Pages of ${of}`}>
+      <button type="button" disabled={page === 0} onClick={() => open(page - 1)}>
+        Previous
+      </button>
+      <span>
+        {page * size + 1} to {Math.min(number, (page + 1) * size)} of {number}
+      </span>
+      <button type="button" disabled={(page + 1) * size >= number} onClick={() => open(page + 1)}>
+        Next
+      </button>
+    </nav>
+  );
+}
+
+/** How many requests failed, by cause. */
+export function Causes({ causes }: { causes: Record<string, number> }) {
+  const found = Object.entries(causes).sort(([, one], [, other]) => other - one);
+  if (found.length === 0) return <>none</>;
+  return (
+    <span class="causes">
+      {found.map(([cause, number]) => (
+        <Pill key={cause} kind="warn">
+          {cause.replaceAll("_", " ")} {count(number)}
+        </Pill>
+      ))}
+    </span>
+  );
+}
+
 export function Definitions({ state }: { state: ConsoleState }) {
   return (
     <details class="definitions">
@@ -58,14 +110,28 @@ export function Definitions({ state }: { state: ConsoleState }) {
           The clients that wait at the same time are owed the service that they receive together, by their weights. A
           client without a waiting request is owed what it receives.
         </dd>
-        <dt>Given over owed</dt>
-        <dd>Service over owed service of the last minute, while the client waited. Below 80% it was given too little.</dd>
+        <dt>Given of owed</dt>
+        <dd>
+          Service over owed service of the last minute, while the client waited. Below 80% it was given too little. A
+          client that took more meanwhile hurts the others.
+        </dd>
         <dt>Share</dt>
         <dd>The client's part of the service of {state.scope === "tenant" ? "your clients" : "all clients"}.</dd>
         <dt>Running, waiting</dt>
-        <dd>Requests in the batches of replicas, and requests that wait at replicas or at this router's gates.</dd>
+        <dd>
+          Requests in the batches of replicas; requests that wait at replicas, at this router's gates, or in this router
+          because no replica takes them. The oldest is the one whose answer has not begun for the longest time.
+        </dd>
         <dt>Time to first token</dt>
-        <dd>Mean from the request's head to its first event, of requests that ended in the window.</dd>
+        <dd>
+          From the request's head to its first content: the median and the 95th percentile (p95) of the last minute. A
+          request that still waits counts with its age, once that is above the median of the others. The figure at the head is of clients within
+          their share: who asks for more causes its own waiting.
+        </dd>
+        <dt>Between tokens</dt>
+        <dd>Mean time between two tokens of the streams that ended in the window (inter-token latency).</dd>
+        <dt>Failed</dt>
+        <dd>Requests of the last minute that the service failed: not those that broke a limit or were invalid.</dd>
         <dt>Hit rate</dt>
         <dd>The cached part of the input tokens.</dd>
         <dt>Quality of experience (QoE)</dt>

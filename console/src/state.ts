@@ -5,6 +5,7 @@ export interface Figures {
   owed_per_s: number;
   output_tokens_per_s: number;
   ttft_s: number | null;
+  itl_s: number | null;
   hit_rate: number | null;
   qoe: number | null;
   waiting: number;
@@ -18,6 +19,12 @@ export interface ClientNow extends Figures {
   weight: string;
   words: string;
   fair: boolean;
+  hurts: boolean;
+  ttft_p50_s: number | null;
+  ttft_p95_s: number | null;
+  oldest_s: number;
+  held: number;
+  failed: number;
   share: number | null;
   owed: number | null;
   given_over_owed: number | null;
@@ -26,13 +33,17 @@ export interface ClientNow extends Figures {
   in_flight: number;
   requests: number;
   errors: number;
+  causes: Record<string, number>;
 }
 
 export interface ReplicaNow {
   name: string;
   joined: boolean;
+  loads: boolean;
   routable: boolean;
   unschedulable_reason: string;
+  suspicion: string;
+  failing: number;
   in_flight: number;
   gate_waiting: number;
   failures: number;
@@ -49,6 +60,18 @@ export interface Condition {
   alert: string;
   problem: boolean;
   message: string;
+  about: string;
+}
+
+export type Level = "Out" | "HeldUp" | "Unfair" | "Fair" | "Nothing";
+
+export interface LimitNow {
+  tenant: string;
+  kind: string;
+  limit: number;
+  burst: number;
+  used: number;
+  resets_s: number;
 }
 
 export interface FleetState {
@@ -88,8 +111,15 @@ export interface ConsoleState {
   window_s: number;
   draining: boolean;
   verdict: string;
+  level: Level;
   fair: boolean;
   total: Figures;
+  ttft_p50_s: number | null;
+  ttft_p95_s: number | null;
+  waiting: number;
+  oldest_s: number;
+  errors: Record<string, number>;
+  limits: LimitNow[];
   clients: ClientNow[];
   fleet_policy: string;
   held: number;
@@ -129,6 +159,40 @@ export interface HourState {
   times_unix_s: number[];
   series: Series[];
   replicas: ClientAtReplica[];
+}
+
+export interface RequestNow {
+  request_id: string;
+  client: string;
+  name: string;
+  path: string;
+  state: "waiting" | "running" | "ended";
+  begun_unix_s: number;
+  duration_s: number;
+  ttft_s: number | null;
+  held_s: number;
+  gate_s: number;
+  engine_s: number;
+  itl_s: number | null;
+  input_tokens: number;
+  cached_tokens: number;
+  output_tokens: number;
+  replica: string;
+  attempts: number;
+  status: number;
+  outcome: string;
+  streamed: boolean;
+  trace_id: string;
+}
+
+export interface RequestsState {
+  version: number;
+  router: string;
+  kept: number;
+  requests: RequestNow[];
+  words: string[];
+  ahead: { name: string; requests: number; tokens: number }[];
+  ahead_more: number;
 }
 
 export function nameOf(client: { tenant: string; client: string }): string {

@@ -54,7 +54,138 @@ async function accessible(page, where) {
   assert.deepEqual(found, [], where);
 }
 
+/** The page as a picture, for people: where the test gives a folder. */
+async function shot(page, name) {
+  if (at.shots) await page.screenshot({ path: `${at.shots}/${name}.png`, fullPage: true });
+}
+
+/** The sentence of the verdict, once it is so. */
+const saysIn = (page, text) => page.getByRole("region", { name: "Verdict" }).locator(".sentence").filter({ hasText: text });
+const tableOf = (page, what) => page.getByRole("region", { name: `Table of ${what}` });
+
+/** A wide screen and a phone; both must be accessible. */
+async function screens(browser, url) {
+  const wide = await open(browser, url);
+  const phone = await open(browser, url, { viewport: { width: 390, height: 844 } });
+  return [["wide", wide], ["phone", phone]];
+}
+
+async function looks(page, name) {
+  await accessible(page, name);
+  await shot(page, name);
+  const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(wider <= 0, `${name} is ${wider} pixels wider than the screen`);
+}
+
 const SCENARIOS = {
+  /** Every replica fails every request: the page says so at its head, and nothing on it is green. */
+  async outage(browser) {
+    for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
+      await saysIn(page, /No client is served: all \d+ requests that ended failed/).waitFor();
+      assert.equal(await page.locator(".verdict.fair").count(), 0);
+      assert.equal(await page.getByRole("status").textContent(), "No client is served.");
+      await page.getByText(/in the last minute, by cause/).waitFor();
+      const problems = page.getByRole("navigation", { name: "Problems" });
+      await problems.getByRole("link", { name: /requests of the last minute failed/ }).waitFor();
+      await looks(page, `outage-${name}`);
+      await problems.getByRole("link", { name: /^Replica r. failed 100% of its latest requests/ }).first().click();
+      await until(page, () => document.activeElement.id === "replicas");
+      assert.match(await tableOf(page, "replicas").textContent(), /ready, but fails/);
+    }
+  },
+
+  /** No replica at all: requests are held, and count as waiting. */
+  async empty(browser) {
+    for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
+      await saysIn(page, /No client is served: there is no replica; \d+ requests wait, the oldest for \d+ s\./).waitFor();
+      await page.getByText("No replica is configured.").waitFor();
+      const waiting = page.locator(".card", { hasText: "Waiting" }).locator(".value");
+      assert.ok(Number(await waiting.textContent()) > 0, "held requests wait");
+      await looks(page, `empty-${name}`);
+    }
+  },
+
+  /** Without an answer the page judges nothing. */
+  async silent(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await saysIn(page, /Fair/).waitFor();
+    await ask("stop");
+    await page.getByRole("alert").waitFor();
+    await saysIn(page, /Nothing is known since/).waitFor();
+    assert.equal(await page.locator(".verdict.fair, .live .pill.good").count(), 0);
+    await looks(page, "silent-wide");
+  },
+
+  /** A flood under LPM: who takes, who is hurt, and how long they have waited. */
+  async flood(browser) {
+    for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
+      await saysIn(page, /Unfair: acme\/flood took \d+% of the service, owed \d+%; hurt: /).waitFor();
+      await page.getByRole("figure").first().waitFor();
+      const rows = tableOf(page, "clients").locator("tbody tr");
+      assert.match(await rows.first().textContent(), /Gets too little/);
+      assert.doesNotMatch(await rows.first().textContent(), /acme\/flood/);
+      assert.match(await tableOf(page, "clients").getByRole("row", { name: /acme\/flood/ }).textContent(), /Takes more than it is owed/);
+      const ttft = await rows.first().locator("td").nth(name === "wide" ? 2 : 2).textContent();
+      assert.match(ttft, /\d/, "who waits has a time to first token");
+      const legend = page.getByRole("figure").first().getByRole("table");
+      for (const client of ["acme/flood", "acme/chat"]) await legend.getByRole("link", { name: client }).waitFor();
+      await looks(page, `flood-${name}`);
+    }
+  },
+
+  /** Two hundred clients of twenty tenants on one screen; a tenant's row opens. */
+  async crowd(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    const table = tableOf(page, "clients");
+    await table.getByRole("button", { name: "tenant-7" }).waitFor();
+    await until(page, () => document.querySelectorAll('[aria-label="Table of clients"] tbody tr').length >= 21);
+    const { height } = await table.boundingBox();
+    assert.ok(height < 1000, `the table is ${height} pixels high`);
+    const button = table.getByRole("button", { name: "tenant-7" });
+    assert.equal(await button.getAttribute("aria-expanded"), "false");
+    await button.press("Enter");
+    await table.getByRole("link", { name: "tenant-7/client-27" }).waitFor();
+    await looks(page, "crowd-wide");
+    await page.getByLabel("Find").fill("client-27");
+    await until(page, () => document.querySelectorAll('[aria-label="Table of clients"] tbody tr').length === 1);
+    const phone = await open(browser, `${at.admin}/console/`, { viewport: { width: 390, height: 844 } });
+    await tableOf(phone, "clients").getByRole("button", { name: "tenant-7" }).waitFor();
+    const shown = await tableOf(phone, "clients").locator("thead th:visible").allTextContents();
+    assert.deepEqual(shown, ["Client", "Given of owed", "TTFT", "Waiting", "Oldest", "Failed"]);
+    const hidden = await tableOf(phone, "clients").evaluate((box) => box.scrollWidth - box.clientWidth);
+    assert.ok(hidden <= 0, `${hidden} pixels of the table are hidden`);
+    await looks(phone, "crowd-phone");
+  },
+
+  /** Why was this request slow: from the list of requests to the reasons; a tenant sees its own only. */
+  async why(browser) {
+    const page = await open(browser, `${at.admin}/console/#/requests`);
+    await page.getByRole("link", { name: at.id, exact: true }).click();
+    await page.getByRole("heading", { level: 1, name: `Request ${at.id}` }).waitFor();
+    await page.getByText(/^The (first token|whole answer) came after/).waitFor();
+    await page.getByRole("heading", { name: "Who was ahead" }).waitFor();
+    await looks(page, "request-wide");
+    await page.getByRole("link", { name: "← Requests" }).click();
+    await page.getByRole("heading", { level: 1, name: "Requests" }).waitFor();
+    await page.getByLabel("First").selectOption("slowest first token");
+    await looks(page, "requests-wide");
+    const phone = await open(browser, `${at.admin}/console/#/requests`, { viewport: { width: 390, height: 844 } });
+    await phone.getByRole("link", { name: at.id, exact: true }).waitFor();
+    await looks(phone, "requests-phone");
+    const own = await open(browser, `${at.traffic}/console/`);
+    await signIn(own, at.key);
+    await own.getByRole("heading", { level: 1, name: "Tenant acme" }).waitFor();
+    await own.getByRole("heading", { name: "Limits" }).waitFor();
+    await own.getByText("600 requests per minute").waitFor();
+    await looks(own, "tenant-wide");
+    await own.getByRole("link", { name: "Requests" }).click();
+    await own.getByRole("link", { name: at.id, exact: true }).waitFor();
+    assert.doesNotMatch(await own.locator("body").innerText(), new RegExp(at.other));
+    await own.goto(`${at.traffic}/console/#/requests/${at.others_id}`);
+    await own.getByText("This router keeps no request with this id.").waitFor();
+    assert.deepEqual(page.errors, []);
+  },
+
   /** The page loads, follows the fleet, and shows nothing but what this router sends. */
   async live(browser) {
     const page = await open(browser, `${at.admin}/console/`);
@@ -64,7 +195,7 @@ const SCENARIOS = {
     const service = () => document.querySelector(".card .value").textContent;
     const before = await page.evaluate(service);
     await until(page, (text) => document.querySelector(".card .value").textContent !== text, before);
-    assert.match(await page.locator(".sentence").first().textContent(), /^.?(Fair|Unfair):/);
+    await saysIn(page, /(Fair|Unfair):/).waitFor();
     assert.equal(await page.locator('[aria-labelledby="replicas"] tbody tr').count(), 2);
     assert.deepEqual([...page.hosts], [new URL(at.admin).host], "requests to other hosts");
     assert.deepEqual(page.errors, []);
@@ -141,7 +272,8 @@ const SCENARIOS = {
   async many(browser) {
     const page = await open(browser, `${at.admin}/console/`);
     await page.getByRole("figure").first().waitFor();
-    await page.getByText(`1 to 50 of ${at.clients}`).waitFor();
+    await tableOf(page, "clients").getByRole("button", { name: "tenant-7" }).click();
+    await page.getByText("1 to 50 of 7").waitFor();
     const rows = await page.getByRole("region", { name: "Table of clients" }).locator("tbody tr").count();
     assert.equal(rows, 50);
     const session = await page.context().newCDPSession(page);
@@ -170,7 +302,7 @@ const SCENARIOS = {
         const response = await route.fetch();
         const state = await response.json();
         const last = state.clients.at(-1);
-        Object.assign(state, { fair: false, verdict: "Unfair: one was given 43% of what it was owed while it waited." });
+        Object.assign(state, { fair: false, level: "Unfair", verdict: "Unfair: one was given 43% of what it was owed while it waited." });
         Object.assign(last, { fair: false, tenant: "zz", client: "last", words: "Gets too little.", share: 0.1, owed: 0.4 });
         Object.assign(state.replicas[0], { routable: false, unschedulable_reason: "draining" });
         state.conditions.unshift({ alert: "EvenkeelShareSkewed", problem: true, message: "The share error is 57%." });
@@ -182,7 +314,7 @@ const SCENARIOS = {
       const first = page.getByRole("region", { name: "Table of clients" }).locator("tbody tr").first();
       assert.match(await first.textContent(), /zz\/last.*Gets too little\./);
       assert.match(await page.getByRole("row", { name: /r0/ }).textContent(), /draining/);
-      await page.getByText("The share error is 57%.").waitFor();
+      await page.getByRole("link", { name: "The share error is 57%." }).waitFor();
       await accessible(page, `problems, ${colorScheme}`);
       await page.route("**/v1/console", (route) => route.abort());
       await page.getByRole("alert").waitFor();

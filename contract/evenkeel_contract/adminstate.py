@@ -131,6 +131,8 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     url: str
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
+    loads: bool = False
+    """Whether its process answers, and has not been ready yet."""
     routable: bool = False
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
@@ -147,6 +149,8 @@ class ReplicaState(ReplicaCounts, frozen=True, kw_only=True):
     """Incarnation in its last report; empty if it sends no reports."""
     inactive_reason: str = ""
     """Why the engine's plug-in does not order the queue, by its last report; empty: it does, or there are no reports."""
+    unnamed_share: float = 0.0
+    """Share of its requests of the last minute or more that came without a readable client key; 0 below a few percent."""
     kv_state: str = ""
     """State of the view of its cache: `InSync`, `Partial`, `Replaying`, `Joining`; empty if there is no view."""
     kv_reason: str = ""
@@ -175,7 +179,9 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     idle_total_s: float = 0.0
     """Seconds with such a replica since the router started."""
     verdict: str = ""
-    """Whether each client was given what it was owed while it waited; if not, who lost and who took. Empty from older routers."""
+    """Whether anybody is served, is held up, and gets what it is owed; if not, who lost and who took. Empty from older routers."""
+    level: str = ""
+    """The level of the verdict (`evenkeel_fairshare.verdict.Level`)."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,10 +45,12 @@ OWNED_FLAGS: Final = (
 
 BYPASSING_FLAGS: Final = (
     "--data-parallel-size",
+    "--diffusion-config",
     "--disaggregation-mode",
     "--dllm-algorithm",
     "--dp",
     "--dp-size",
+    "--enable-pdmux",
     "--enable-priority-scheduling",
     "--kv-transfer-config",
     "--lora-drain-wait-threshold",

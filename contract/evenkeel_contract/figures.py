@@ -16,12 +16,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens of requests that ended at this router."""
     ttft_s: float | None = None
     """Mean time to first token of requests that ended at this router; None without any."""
+    itl_s: float | None = None
+    """Mean time between two tokens of streams that ended at this router; None without any."""
     hit_rate: float | None = None
     """Cached part of the input tokens of requests that ended at this router, 0 to 1; None without any."""
     qoe: float | None = None
     """Mean quality of experience of streams that ended at this router, 0 to 1; None where none was measured (`router.qoe`)."""
     waiting: int = 0
-    """Requests that wait at replicas, and at this router's gates."""
+    """Requests that wait at replicas, at this router's gates, and in this router because no replica takes them."""
     running: int = 0
 
 

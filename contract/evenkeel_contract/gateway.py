@@ -166,10 +166,7 @@ def _pool(
     others: frozenset[str],
 ) -> PoolConfig:
     config = configs[member.service.metadata.name]
-    selector = member.service.spec.tenancy.selector
-    allowed = sorted(
-        tenant.metadata.name for tenant in tenants if selects(selector, tenant.metadata.labels)
-    )
+    allowed = sorted(tenant.metadata.name for tenant in tenants if serves(member.service, tenant))
     own = {name: getattr(config, name) for name in _POOL_FIELDS}
     own["tenants"] = None if len(allowed) == len(tenants) else tuple(allowed)
     own["fallback"] = tuple(name for name in member.fallback if name in others)

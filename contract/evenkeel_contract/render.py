@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
+from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
@@ -102,9 +103,23 @@ def router_config(
 
 
 def serves(service: FairInferenceService | FairInferenceGateway, tenant: InferenceTenant) -> bool:
-    """Whether `tenant` may use `service` or a gateway: the namespace is the same and the selector matches."""
-    same_namespace = tenant.metadata.namespace == service.metadata.namespace
-    return same_namespace and selects(service.spec.tenancy.selector, tenant.metadata.labels)
+    """Whether `tenant` may use `service`, or a gateway: it is in the namespace that the service names, is shared with the service's own, and
+    matches the selector."""
+    here, there = service.metadata.namespace, tenant.metadata.namespace
+    shared = there == here or is_shared(tenant.metadata.annotations, SHARE_TENANT, here)
+    is_place = there == tenants_namespace(service)
+    return is_place and shared and selects(service.spec.tenancy.selector, tenant.metadata.labels)
+
+
+def is_shared(annotations: Mapping[str, str], annotation: str, namespace: str) -> bool:
+    """Whether the annotation of an owner lists a namespace, or `*` for all."""
+    shared = {one.strip() for one in annotations.get(annotation, "").split(",")}
+    return not shared.isdisjoint({"*", namespace})
+
+
+def tenants_namespace(service: FairInferenceService | FairInferenceGateway) -> str:
+    """Where the tenants of the service are."""
+    return service.spec.tenancy.namespace or service.metadata.namespace
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:

@@ -5,7 +5,7 @@ from it: one that returned would begin at 0, and the largest total that a router
 
 `ReportBook` makes the answers. A router that does not know this incarnation gets all clients. Other routers get the clients that
 changed after the sequence number in their request. A refill changes the deficits of all queued clients without any service, so
-the book finds changes by comparison with the last report.
+the book finds changes by comparison with the last report. It compares the clients that accounts and policy name: all that may have changed.
 
 Memory is bounded. Beyond `MAX_CLIENTS`, new clients of a tenant share one row; the sums over clients and per tenant stay right.
 Of clients that only waited, the one without a change for the longest time is removed first; no total is lost with it.
@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.replica.contract import ClientDeficits, Request
+from evenkeel_fairshare.replica.contract import ClientDeficits, ReplicaPolicy, Request
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
 
 MAX_CLIENTS: Final = 65_536
@@ -45,6 +47,8 @@ class Accounts:
         self._max_clients = max_clients
         self.clients: dict[str, ClientReport] = {}
         """Identity → report of the client; at most `max_clients`, and one shared row per tenant."""
+        self._changed: dict[str, ClientReport] = {}
+        """Those that may have changed since the last `news`."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
@@ -77,6 +81,11 @@ class Accounts:
         """A copy of the totals for a reader while the engine runs."""
         return {client: copy(totals) for client, totals in self.clients.items()}
 
+    def news(self) -> dict[str, ClientReport]:
+        """A copy of the totals that changed since the last call, for a reader while the engine runs."""
+        changed, self._changed = self._changed, {}
+        return {client: copy(totals) for client, totals in changed.items()}
+
     def left(self, request: Request) -> None:
         """A request left the batch."""
         self.settle(request).running -= 1
@@ -90,11 +99,31 @@ class Accounts:
     def _of(self, request: Request) -> ClientReport:
         """The row of a client, the same as long as the process lives."""
         totals = self.clients.get(request.client)
-        if totals is not None:
-            return totals
-        full = len(self.clients) >= self._max_clients
-        name = f"{request.tenant}/{OTHERS}" if full else request.client
-        return self.clients.setdefault(name, unserved(name))
+        if totals is None:
+            full = len(self.clients) >= self._max_clients
+            name = f"{request.tenant}/{OTHERS}" if full else request.client
+            totals = self.clients.setdefault(name, unserved(name))
+        self._changed[totals.client] = totals
+        return totals
+
+
+class News(NamedTuple):
+    """What changed at a replica since the last news, as `ReportBook.update` takes it."""
+
+    totals: Mapping[str, ClientReport]
+    states: Mapping[str, ClientDeficits]
+    quantum: float
+    complete: bool
+    """Whether clients without a state here have none any more."""
+
+    @classmethod
+    def of(cls, accounts: Accounts, policy: ReplicaPolicy) -> News:
+        """Of a policy that keeps no account of changes it has all states."""
+        states = policy.news()
+        complete = states is None
+        if states is None:
+            states = policy.clients()
+        return cls(accounts.news(), states, policy.quantum, complete)
 
 
 def _serve(totals: ClientReport, request: Request, service: float) -> None:
@@ -124,38 +153,91 @@ class ReportBook:
         self._max_clients = max_clients
         self._sequence = 0
         self._quantum = 0.0
+        self._requests = self._unnamed = 0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
+        """Client → number of its last change, and its row, oldest change first."""
+        self._stateful: set[str] = set()
+        """Clients with deficits or waiting requests in the row."""
+        self._tenants: dict[str, tuple[float, float]] = {}
+        """Tenant → its deficit and seed, as the policy last told them with any client."""
 
     def update(
         self,
         totals: Mapping[str, ClientReport],
         states: Mapping[str, ClientDeficits],
         quantum: float = 0.0,
+        *,
+        complete: bool = True,
     ) -> None:
-        """Take the current totals, states and Q^u; every client with a change gets the next sequence number."""
+        """Take totals, states and Q^u; every client with a change gets the next sequence number. Totals that are not here did not
+        change. `complete`: states that are not here are gone; otherwise they did not change."""
         self._quantum = quantum
-        # A client that waited and left unserved is in neither map, so `_latest` is needed too.
-        for client in dict.fromkeys((*totals, *states, *self._latest)):
-            report = _report(client, totals.get(client), states.get(client))
-            known = self._latest.get(client)
-            if known is None or known[1] != report:
-                self._sequence += 1
-                # Inserted again, so that the order stays that of the sequence numbers.
-                self._latest.pop(client, None)
-                self._latest[client] = (self._sequence, report)
-                self._unserved.pop(client, None)
-                if client not in totals:
-                    self._unserved[client] = None
+        for client, row in totals.items():
+            _, known = self._latest.get(client, (0, None))
+            more = row.requests - (0 if known is None else known.requests)
+            self._requests += more
+            self._unnamed += more * (client == UNKNOWN.identity)
+        for client, state in states.items():
+            self._tenants[_tenant_of(client)] = state.tenant_deficit, state.tenant_seed
+        gone = self._stateful.difference(states) if complete else ()
+        for client in dict.fromkeys((*totals, *states, *gone)):
+            self._note(client, totals.get(client), states.get(client), is_gone=client in gone)
         while len(self._unserved) > self._max_unserved:
             oldest = next(iter(self._unserved))
             del self._unserved[oldest], self._latest[oldest]
+            self._stateful.discard(oldest)
+
+    def _note(
+        self,
+        client: str,
+        totals: ClientReport | None,
+        state: ClientDeficits | None,
+        *,
+        is_gone: bool,
+    ) -> None:
+        number, known = self._latest.get(client, (0, None))
+        report = copy(totals or known or unserved(client))
+        of = report if totals is None else known
+        if state is not None:
+            report.deficit, report.seed, report.waiting = state.deficit, state.seed, state.waiting
+        elif of is not None and not is_gone:
+            report.deficit, report.seed, report.waiting = of.deficit, of.seed, of.waiting
+        else:
+            report.deficit, report.seed, report.waiting = 0.0, 0.0, 0
+        report.tenant_deficit, report.tenant_seed = self._tenants.get(
+            _tenant_of(client), (0.0, 0.0)
+        )
+        if report == known:
+            return
+        self._sequence += 1
+        # Inserted again, so that the order stays that of the sequence numbers.
+        self._latest.pop(client, None)
+        self._latest[client] = (self._sequence, report)
+        if report.waiting or report.deficit or report.seed:
+            self._stateful.add(client)
+        else:
+            self._stateful.discard(client)
+        was_unserved = self._unserved.pop(client, False) is None or not number
+        if totals is None and was_unserved:
+            self._unserved[client] = None
+
+    def take(self, news: News) -> None:
+        """Take the news of the replica."""
+        totals, states, quantum, complete = news
+        self.update(totals, states, quantum, complete=complete)
 
     def answer(self, question: ReportRequest) -> Report:
         """All changes after the asker's sequence number; all clients if it names another incarnation."""
         since = question.since if question.incarnation == self.incarnation else 0
         if not 0 <= since <= self._sequence:
             since = 0  # not a number of this incarnation
-        news = [entry for entry in self._latest.values() if entry[0] > since][: self._max_clients]
+        newest = takewhile(lambda entry: entry[0] > since, reversed(self._latest.values()))
+        news = [*newest][: -self._max_clients - 1 : -1]  # the oldest first
+        for _, report in news:
+            # One number of a tenant in all rows of an answer: routers keep one of them.
+            report.tenant_deficit, report.tenant_seed = self._tenants.get(
+                _tenant_of(report.client), (0.0, 0.0)
+            )
         return Report(
             version=REPORT_VERSION,
             incarnation=self.incarnation,
@@ -166,13 +248,10 @@ class ReportBook:
             clients=tuple(report for _, report in news),
             quantum=self._quantum,
             inactive=self._inactive,
+            requests=self._requests,
+            unnamed=self._unnamed,
         )
 
 
-def _report(client: str, totals: ClientReport | None, state: ClientDeficits | None) -> ClientReport:
-    report = unserved(client) if totals is None else copy(totals)
-    if state is not None:
-        report.deficit, report.tenant_deficit = state.deficit, state.tenant_deficit
-        report.seed, report.tenant_seed = state.seed, state.tenant_seed
-        report.waiting = state.waiting
-    return report
+def _tenant_of(client: str) -> str:
+    return client.rpartition("/")[0]

@@ -86,6 +86,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     """DLPM: Q^u in force, in weighted tokens. 0 from other policies and from older replicas."""
     inactive: str = ""
     """Why the replica policy does not order the queue, so that routers must. Empty: it does. There are no clients otherwise."""
+    requests: Total = 0
+    """Requests of all clients that were admitted. 0 from older replicas."""
+    unnamed: Total = 0
+    """Requests of the unknown client among them: they came without a readable client key."""
 
 
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -20,7 +22,28 @@ from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import ReportError, ReportRequest, decode_request, encode
 
 MAX_QUESTION_BYTES: Final = 4096
+SNAPSHOT_INTERVAL_S: Final = 0.05
+"""The least time between two looks at the engine's accounts: half of the shortest time between two requests of one router."""
 _VERSIONS: Final = {PromptQuestion: FACTS_VERSION, PagesQuestion: PAGES_VERSION}
+
+
+class AtMostEvery:
+    """Does something when it is called, but not again within a time."""
+
+    def __init__(
+        self, seconds: float, act: Callable[[], None], *, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._act = act
+        self._clock = clock
+        self._next_s = -inf
+
+    def __call__(self) -> None:
+        """Do it, unless it was done just now."""
+        now_s = self._clock()
+        if now_s >= self._next_s:
+            self._act()
+            self._next_s = now_s + self._seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,6 +264,10 @@ class TenantConfig:
     api_keys: Annotated[tuple[ApiKeyConfig, ...], UniqueBy(("name",))] = ()
     limits: TenantLimits = field(default_factory=TenantLimits)
 
+    def __post_init__(self) -> None:
+        if self.weight == int(self.weight):  # routers before 0.3 read no other number
+            object.__setattr__(self, "weight", int(self.weight))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenancyConfig:

@@ -23,6 +23,8 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]
     ServiceCondition.DEGRADED: "A part of the spec is not fulfilled.",
     ServiceCondition.PLUGIN_INACTIVE: "An engine does not fit the plug-in, so that routers order its queue.",
     ServiceCondition.SPEC_VALID: "The newest spec is valid. If False, the last valid spec is in use.",
+    ServiceCondition.RECONCILING: "The newest spec is being applied (kstatus).",
+    ServiceCondition.STALLED: "The newest spec is invalid, or its rollout is stuck (kstatus). The service may still answer.",
     TenantCondition.READY: "The routers of its services accept its API keys.",
     TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",
     GatewayCondition.READY: "A router is ready, and serves a model.",

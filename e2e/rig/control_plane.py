@@ -60,6 +60,9 @@ def _api_server(pki: Pki) -> list[str]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        # For e2e/restricted-v2.yaml: off by default in 1.35.
+        "--feature-gates=MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
         f"--client-ca-file={pki.crt('ca')}",
         f"--tls-cert-file={pki.crt('apiserver')}",
         f"--tls-private-key-file={pki.key('apiserver')}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,8 +64,9 @@ def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]
             containerfile=source / "images" / "Dockerfile",
             key=key + digest(source, folders),
             arguments=(*arguments, f"--target={target}"),
+            of=f", {number} of {len(PRODUCTS)}",
         )
-        for target, folders in PRODUCTS.items()
+        for number, (target, folders) in enumerate(PRODUCTS.items(), start=1)
     ]
 
 
@@ -81,21 +83,29 @@ def digest(source: Path, paths: Iterable[str]) -> str:
 
 
 def archive(
-    name: str, context: Path, *, containerfile: Path, key: str, arguments: Sequence[str] = ()
+    name: str,
+    context: Path,
+    *,
+    containerfile: Path,
+    key: str,
+    arguments: Sequence[str] = (),
+    of: str = "",
 ) -> Path:
-    """Build `containerfile` in `context` as image `name`; `key` names what it was built from."""
+    """Build `containerfile` in `context` as image `name`; `key` names what it was built from, `of` how far the builds are."""
     folder = CACHE / "images"
     folder.mkdir(parents=True, exist_ok=True)
     stem = name.replace("/", "_").replace(":", "_")
     target = folder / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.tar"
     if not target.exists():
-        print(f"building image {name} …", flush=True)
+        began_s = time.monotonic()
+        print(f"building image {name}{of} …", flush=True)
         run("buildah", "build", "--runtime", "runc", "--network", "host", "--pull=never",
             "--file", containerfile, "--tag", name, *arguments, context)  # fmt: skip
         partial = target.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         run("buildah", "push", name, f"docker-archive:{partial}:{name}")
         partial.rename(target)
+        print(f"built image {name} in {time.monotonic() - began_s:.0f} s", flush=True)
     return use(target, others=f"{stem}-*.tar")
 
 

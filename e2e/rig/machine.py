@@ -6,8 +6,10 @@ Nothing is done where everything is there; what cannot be had is `NotHereError`,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,10 @@ PACKAGES: Final = (
     "containerd", "runc", "containernetworking-plugins", "buildah",
     "iproute2", "iptables", "nftables", "conntrack", "openssl",
 )  # fmt: skip
+
+LOCK_WAIT_S: Final = 600.0
+LOCK_RETRY_S: Final = 2.0
+_LOCKED: Final = re.compile(r"Could not get lock|Unable to (?:acquire|lock)")
 
 
 def check() -> None:
@@ -61,10 +67,26 @@ def _install() -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     install = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", *PACKAGES]
     for attempt in (install, ["apt-get", "update", "-qq"], install):
-        done = subprocess.run(attempt, env=environment, capture_output=True, text=True, check=False)
+        done = _once_unlocked(attempt, environment)
         if attempt is install and done.returncode == 0:
             break
     else:
         raise NotHereError(f"apt-get cannot install what is missing: {done.stderr.strip()[-500:]}")
     if not succeeds("containerd", "--version"):
         raise NotHereError("containerd was installed and does not start")
+
+
+def _once_unlocked(
+    command: list[str], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """The result of a command of apt, which waits until no other process holds apt's lock."""
+    deadline_s, said = time.monotonic() + LOCK_WAIT_S, False
+    while True:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        locked = done.returncode != 0 and _LOCKED.search(done.stderr) is not None
+        if not locked or time.monotonic() > deadline_s:
+            return done
+        if not said:
+            print("another process holds apt's lock; waiting for it …", flush=True)
+            said = True
+        time.sleep(LOCK_RETRY_S)

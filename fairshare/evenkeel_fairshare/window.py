@@ -30,13 +30,21 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """A client that was given more than it was owed: parts, 0 to 1, of what the clients that waited were given together."""
+
+    given: float
+    owed: float
+
+
+@dataclass(frozen=True, slots=True)
 class WindowShares:
     """Who lost and who took in a window."""
 
     given_over_owed: Mapping[str, float] = field(default_factory=dict)
     """Client → service over owed service, for clients that waited for at least half of the window."""
-    took: Mapping[str, float] = field(default_factory=dict)
-    """Client → service over owed service, for clients that were given more than they were owed, the largest surplus first."""
+    took: Mapping[str, Taken] = field(default_factory=dict)
+    """Client → what it took, for clients that were given more than they were owed, the largest surplus first."""
     idle_s: float = 0.0
     """Seconds of the window in which a replica was empty while requests waited at another."""
 
@@ -93,12 +101,17 @@ class Window:
         owed = {client: sums for client, sums in self._sums.items() if sums.owed > 0}
         surplus = {client: sums.given - sums.owed for client, sums in owed.items()}
         took = sorted((client for client in owed if surplus[client] > 0), key=surplus.__getitem__)
+        # What was owed is what was given: both sums are of the same service.
+        whole = max(sum([sums.given for sums in owed.values()]), 1e-9)
         return WindowShares(
             given_over_owed={
                 client: max(0.0, sums.given / sums.owed)
                 for client, sums in owed.items()
                 if sums.times >= least
             },
-            took={client: owed[client].given / owed[client].owed for client in reversed(took)},
+            took={
+                client: Taken(owed[client].given / whole, owed[client].owed / whole)
+                for client in reversed(took)
+            },
             idle_s=sum([moment.idle_s for moment in [*self.moments][1:]]),
         )

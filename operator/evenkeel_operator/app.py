@@ -65,6 +65,8 @@ WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
 # Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
+# The watches of one namespace work again at different times.
+RECOVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,12 @@ async def _watch(leader: Leader, settings: Settings) -> None:
         leader.activations.resume()
         try:
             await kopf.operator(
-                registry=registry(leader.on_event, leader.activations.pause),
-                settings=kopf_settings(),
+                registry=registry(
+                    leader.on_event, leader.activations.pause, overview=settings.has_overview
+                ),
+                settings=kopf_settings(leader.on_recovery, overview=settings.has_overview),
+                # Otherwise kopf looks for the user's name, and a user that a namespace assigns has none.
+                identity=settings.identity,  # type: ignore[arg-type]  # a NewType that is not exported
                 clusterwide=not settings.watched_namespaces,
                 namespaces=settings.watched_namespaces,
             )
@@ -168,6 +174,9 @@ class Leader:
     def __init__(self, reached: Connections, settings: Settings) -> None:
         client = reached.client
         self.store = Store()
+        self._recovered: set[str] = set()
+        """Namespaces with a watch that works again after it failed."""
+        self._recovery = asyncio.Event()
         self.observer = Observer(client, self.store, any_secret=settings.defaults.any_secret)
         self._rng = Random()
         self.work_queue = WorkQueue(rng=self._rng)
@@ -177,7 +186,7 @@ class Leader:
             on_news=lambda key: self.work_queue.add(key, after_s=0.0),
         )
         self._workers = settings.workers
-        monotonic_s = asyncio.get_running_loop().time
+        monotonic_s = self._monotonic_s = asyncio.get_running_loop().time
         refusals = Refusals(rng=self._rng, monotonic_s=monotonic_s)
         self._looks = WorkQueue(rng=self._rng, waiting=metrics.LOOKS_WAITING)
         self._autoscaler = Autoscaler(
@@ -201,8 +210,9 @@ class Leader:
             monotonic_s=monotonic_s,
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
+        self._services = ServicePass(dependencies)
         self._passes: dict[str, Callable[[Key], Awaitable[float | None]]] = {
-            SERVICE: ServicePass(dependencies),
+            SERVICE: self._services,
             TENANT: TenantPass(dependencies),
             GATEWAY: GatewayPass(dependencies),
         }
@@ -231,13 +241,32 @@ class Leader:
         finally:
             metrics.PASSES.labels(key.kind, outcome).inc()
 
+    def on_recovery(self, namespace: str) -> None:
+        """A watch of a namespace works again after it failed. It does not report what was deleted meanwhile."""
+        self._recovered.add(namespace)
+        self._recovery.set()
+
     async def list_again(self) -> None:
-        """List everything again at intervals, and make a pass over each resource, spread over time."""
+        """List everything again at intervals, and a namespace once its watches work again; then make a pass over each resource,
+        spread over time."""
+        due_s = self._monotonic_s() + RESYNC_S
         while True:
-            await asyncio.sleep(RESYNC_S)
-            await self.observer.list_again()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._recovery.wait()
+                    await asyncio.sleep(RECOVERY_S)  # its other watches follow
+            if self._monotonic_s() >= due_s:
+                only, spread_s, due_s = None, SPREAD_S, self._monotonic_s() + RESYNC_S
+            else:
+                only, spread_s = frozenset(self._recovered), 0.0
+            self._recovered.clear()
+            self._recovery.clear()
+            for namespace in only or ():
+                self._services.list_again(namespace)
+            await self.observer.list_again(only=only)
             for key in self.store.keys_anywhere(SERVICE, TENANT, GATEWAY):
-                self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
+                if only is None or key.namespace in only:
+                    self.work_queue.add(key, after_s=self._rng.uniform(0, spread_s))
 
     async def follow_apis(self) -> None:
         """Make a pass over every service when an optional API was added or removed."""
@@ -277,8 +306,11 @@ OnEvent = Callable[[str | None, str, Object], None]
 WATCH_S: Final = 300
 
 
-def registry(on_event: OnEvent, on_end: Callable[[], Awaitable[None]]) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers, nodes, namespaces and pods, and for everything that is made.
+def registry(
+    on_event: OnEvent, on_end: Callable[[], Awaitable[None]], *, overview: bool = True
+) -> kopf.OperatorRegistry:
+    """Handlers for both resources, for Secrets, autoscalers and pods, for everything that is made, and with an `overview` of the
+    cluster for nodes and namespaces.
 
     `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.
     """
@@ -293,8 +325,8 @@ def registry(on_event: OnEvent, on_end: Callable[[], Awaitable[None]]) -> kopf.O
         kind: ALL_KINDS[kind]
         for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL, POD, SLICE, *KINDS)
     }
-    watched[NODE] = Kind("v1", "nodes")
-    watched[NAMESPACE] = Kind("v1", "namespaces")
+    if overview:
+        watched |= {NODE: Kind("v1", "nodes"), NAMESPACE: Kind("v1", "namespaces")}
     for kind, where in watched.items():
         group, _, version = where.api.rpartition("/")
         kopf.on.event(group, version, where.plural, registry=found)(_handler(kind, on_event))
@@ -317,31 +349,47 @@ class Backoffs:
     """Waits of kopf between attempts of one request.
 
     A request of a watch is repeated without an end: a right that is missing in one namespace, or an API server that fails, must not end
-    the watches of all others. kopf's own requests end, since it does without some of them. kopf names the tasks of watches.
+    the watches of all others. kopf's own requests end, since it does without some of them. kopf names the tasks of watches, such as
+    `watcher for services.v1@team-ml`.
     """
+
+    def __init__(self, on_recovery: Callable[[str], None]) -> None:
+        """`on_recovery` gets the namespace of a watch that works again."""
+        self._on_recovery = on_recovery
 
     def __iter__(self) -> Iterator[float]:
         task = asyncio.current_task()
         _, is_watch, watch = ("" if task is None else task.get_name()).partition("watcher for ")
         further = repeat(WATCH_RETRIES_S[-1]) if is_watch else ()
+        what, _, namespace = watch.rpartition("@")
+        failed = False
         try:
             for attempt, wait_s in enumerate(chain(WATCH_RETRIES_S, further)):
-                if is_watch and attempt:  # kopf takes the first wait before the first attempt
+                if (
+                    is_watch and attempt and not failed
+                ):  # kopf takes the first wait before the first attempt
+                    failed = True
                     metrics.WATCH_FAILING.labels(watch).set(1)
+                    _log.warning("cannot watch %s in %s; trying again", what, namespace)
                 yield wait_s
         finally:  # an attempt succeeded, or the watch ended
             with suppress(KeyError):
                 metrics.WATCH_FAILING.remove(watch)
+            if failed:
+                self._on_recovery(namespace)
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def kopf_settings(
+    on_recovery: Callable[[str], None], *, overview: bool = True
+) -> kopf.OperatorSettings:
     """kopf writes nothing, and watches only objects with the service's label."""
     found = kopf.OperatorSettings()
+    found.scanning.disabled = not overview
     found.posting.enabled = False
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
     found.queueing.worker_limit = None
-    found.networking.error_backoffs = Backoffs()
+    found.networking.error_backoffs = Backoffs(on_recovery)
     for kind, where in KINDS.items():
         if kind != "Secret":  # tenants' Secrets have labels of their owners
             group, _, version = where.api.rpartition("/")

@@ -10,12 +10,13 @@ from typing import Final
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
+    SHARE_TENANT,
     accepted_name,
     credentials_name,
     engine_name,
     router_peers_name,
 )
-from evenkeel_contract.render import router_config
+from evenkeel_contract.render import router_config, serves, tenants_namespace
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
     EngineKeyConfig,
@@ -172,7 +173,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
         given.service,
         tenants=given.roster.tenants,
         key_hashes=given.roster.hashes,
-        listen=ListenConfig(host="0.0.0.0"),
+        listen=ListenConfig(host=given.defaults.router_host),
         cluster=ClusterConfig(
             engines=engine_name(name),
             peers=router_peers_name(name),
@@ -235,6 +236,7 @@ def _notes(given: Inputs) -> Iterator[Note]:
             f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
             "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
         )
+    yield from _tenants_note(given)
     if given.host_taken is not None:
         yield given.host_taken
     exposed = spec.exposure.ingress is not None or spec.exposure.http_route is not None
@@ -256,6 +258,19 @@ def _notes(given: Inputs) -> Iterator[Note]:
             "Routers send no key to the engines until it can be used."
         )
         yield Note(given.external_key.reason, message)
+
+
+def _tenants_note(given: Inputs) -> Iterator[Note]:
+    """The same whether or not the namespace has tenants, since its names belong to another owner."""
+    here, there = given.service.metadata.namespace, tenants_namespace(given.service)
+    is_kept = any(tenant.resource is None for tenant in given.tenants)
+    if there == here or is_kept or any(serves(given.service, one) for one in given.roster.tenants):
+        return
+    yield Note(
+        reasons.TENANTS_NOT_SHARED,
+        f"spec.tenancy.namespace: no InferenceTenant of namespace {there} that spec.tenancy.selector selects is shared with "
+        f"namespace {here}. Its administrator allows it: `kubectl -n {there} annotate itn NAME {SHARE_TENANT}={here}`.",
+    )
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:

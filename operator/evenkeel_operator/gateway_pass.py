@@ -19,6 +19,7 @@ from evenkeel_contract.gateway import (
     unknown_fallbacks,
 )
 from evenkeel_contract.names import credentials_name, router_peers_name
+from evenkeel_contract.render import tenants_namespace
 from evenkeel_contract.routerconfig import ListenConfig, RouterConfig, StateConfig
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_contract.spec.gateway import FairInferenceGateway
@@ -26,7 +27,7 @@ from evenkeel_contract.validate import parse_service
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.cluster.apply import ApplyResult
-from evenkeel_operator.cluster.observe import ObservedGateway
+from evenkeel_operator.cluster.observe import Neighbours, ObservedGateway
 from evenkeel_operator.cluster.store import GATEWAY, Key
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.gateways import (
@@ -50,7 +51,7 @@ from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.desired import MAX_CONFIG_BYTES
 from evenkeel_operator.manifests.context import DEFAULT_DRAIN_S
 from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
-from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S, Dependencies
+from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S, Dependencies, tenants_of
 from evenkeel_operator.reporting import Failures, Reporter
 
 
@@ -123,7 +124,10 @@ class GatewayPass:
         if not served:
             return _Built(lacking=lacking)
         credentials = await self._credentials(found)
-        config = dump_router_config(self._config(found, gateway, served, credentials))
+        around, refusal = await tenants_of(given.observer, seen, tenants_namespace(gateway))
+        config = dump_router_config(
+            self._config(found, gateway, served, credentials, around=around)
+        )
         own = {(seen.key.namespace, member.service.metadata.name) for member in served}
         others = [  # a service behind the gateway gives its host up
             one
@@ -132,7 +136,7 @@ class GatewayPass:
             or (one["metadata"]["namespace"], one["metadata"]["name"]) not in own
         ]
         clash = host_taken(seen.raw, others, default_class=given.observer.default_class)
-        notes = [] if clash is None else [clash]
+        notes = [*refusal, *([] if clash is None else [clash])]
         notes += [
             Note(
                 reasons.FALLBACK_UNKNOWN,
@@ -169,9 +173,12 @@ class GatewayPass:
         gateway: FairInferenceGateway,
         members: tuple[Member, ...],
         credentials: Credentials,
+        *,
+        around: Neighbours,
     ) -> RouterConfig:
         seen = found.seen
-        roster = make_roster(seen.tenants, seen.secrets, known=accepted_keys(seen.router_config))
+        known = accepted_keys(seen.router_config)
+        roster = make_roster(around.tenants, around.secrets, known=known)
         peers = router_peers_name(seen.key.base)
         configs = {
             name: replace(config, cluster=config.cluster and replace(config.cluster, peers=peers))
@@ -187,7 +194,7 @@ class GatewayPass:
             admin_token_sha256=credentials.admin_token_sha256,
             state=StateConfig(peer_token=credentials.admin_token),
         )
-        tenants = keep_faulty(config, seen.router_config, seen.tenants)
+        tenants = keep_faulty(config, seen.router_config, around.tenants)
         drain_s = max((one.drain_timeout_s for one in found.configs.values()), default=0.0)
         return replace(
             config,

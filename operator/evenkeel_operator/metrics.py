@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiohttp import web
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -138,7 +139,8 @@ async def serving(host: str, port: int) -> AsyncIterator[int]:
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=HEAD_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        for address in addresses(host):
+            await web.TCPSite(runner, address, port).start()
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

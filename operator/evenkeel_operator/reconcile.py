@@ -14,16 +14,18 @@ from typing import Final
 
 from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import accepted_name, credentials_name, engine_name, router_name
+from evenkeel_contract.render import tenants_namespace
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import ApiError, KubeClient
+from evenkeel_kube.client import ApiError, KubeClient, Refused
 
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, is_lasting
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Neighbours, Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
+from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, annotations_of
 from evenkeel_operator.core.reasons import Note
@@ -41,7 +43,7 @@ from evenkeel_operator.core.records import (
 )
 from evenkeel_operator.core.scaling import decide, foreign_scalers
 from evenkeel_operator.core.status import Findings
-from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
+from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster, unreadable
 from evenkeel_operator.core.workload import all_use_key
 from evenkeel_operator.desired import Inputs, desired
 from evenkeel_operator.pass_state import PassState
@@ -95,7 +97,7 @@ class ServicePass:
         self._rotation = Rotation(
             given.client, given.store, routers=given.routers, clock=given.clock
         )
-        self._reports = Reports(self._rotation.ask)
+        self._reports = Reports(self._rotation.ask, given.monotonic_s)
         self._reporter = Reporter(given.store, given.observer, given.applier, clock=given.clock)
         self._failures = Failures(self._reporter)
         self._listed_s: dict[Key, float] = {}
@@ -112,7 +114,10 @@ class ServicePass:
             self._forget(key)
             return None
         # 1. Observe: the service, its objects, its tenants, their keys.
-        seen = await given.observer.service(key, relist=self._is_listing_due(key))
+        now_s, relist = given.monotonic_s(), self._is_listing_due(key)
+        seen = await given.observer.service(key, relist=relist)
+        if relist:  # only now: a listing that was refused stays due
+            self._listed_s[key] = now_s
         if seen is None or seen.is_leaving:
             self._forget(key)
             return None if seen is None else RESYNC_S
@@ -190,14 +195,17 @@ class ServicePass:
         if service is None or accepted is None:
             return state
         seen = state.seen
-        roster = make_roster(seen.tenants, seen.secrets, known=accepted_keys(seen.router_config))
+        where = tenants_namespace(service)
+        around, refusal = await tenants_of(self._deps.observer, seen, where)
+        known = accepted_keys(seen.router_config)
+        roster = make_roster(around.tenants, around.secrets, known=known)
         built = desired(
             Inputs(
                 service=service,
                 uid=seen.uid,
                 accepted=accepted,
                 credentials=await self._credentials(seen),
-                tenants=seen.tenants,
+                tenants=around.tenants,
                 roster=roster,
                 config_before=seen.router_config,
                 host_taken=self._host_taken(seen, service),
@@ -211,7 +219,7 @@ class ServicePass:
                 has_routers=seen.child("Deployment", router_name) is not None,
             )
         )
-        return state.with_desired(built)
+        return state.with_notes(refusal).with_desired(built)
 
     def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
         """The spec in use counts, also where the newest one asks for no host."""
@@ -258,10 +266,12 @@ class ServicePass:
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()
-        due = key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
-        if due:
-            self._listed_s[key] = now_s
-        return due
+        return key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
+
+    def list_again(self, namespace: str) -> None:
+        """The next pass over each service of a namespace lists its objects: watches may have missed deletions."""
+        for key in [key for key in self._listed_s if key.namespace == namespace]:
+            del self._listed_s[key]
 
     def _forget(self, key: Key) -> None:
         self._deps.store.forget(key)
@@ -269,10 +279,27 @@ class ServicePass:
         self._deps.activations.leave(key)
         self._deps.autoscaler.forget(key)
         self._reports.forget(key)
+        self._reporter.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
         self._dry_runs.pop(key, None)
+
+
+async def tenants_of(
+    observer: Observer, seen: Observed, where: str
+) -> tuple[Neighbours, tuple[Note, ...]]:
+    """The tenants of a service or a gateway. Those of another namespace that cannot be read stay as routers know them."""
+    try:
+        return await observer.neighbours(where, of=seen.key), ()
+    except Refused as error:
+        if where == seen.key.namespace:
+            raise
+        message = (
+            f"spec.tenancy.namespace: {error.message}. Routers keep the tenants that they know."
+        )
+        known = unreadable(seen.router_config, where)
+        return Neighbours(known, {}), (Note(reasons.RIGHT_MISSING, message),)
 
 
 def _state(seen: Observed, chosen: SpecDecision) -> PassState:

@@ -17,7 +17,7 @@ from evenkeel_kube.client import ClusterError, Refused
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, note_of
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import GATEWAY, Key, Store
+from evenkeel_operator.cluster.store import FOREIGN, GATEWAY, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
@@ -51,6 +51,12 @@ class Reporter:
         self._observer = observer
         self._applier = applier
         self._clock = clock
+        self._foreign: dict[Key, frozenset[str]] = {}
+        """Service → what was said of fields that others added."""
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self._foreign.pop(key, None)
 
     async def report(self, state: PassState) -> Findings:
         """Write metrics, status and events; returns the findings. Raises `ClusterError`."""
@@ -70,11 +76,28 @@ class Reporter:
         for change in state.reverted:
             reverted = EventText(reasons.REVERTED, change.why, bad=True)
             await self._applier.emit(state.raw, reverted, now=now)
+        await self._report_foreign(state, now)
         if await self._applier.write_status(state.key, state.raw, status):
             # After the status: an operator that stops in between would otherwise repeat the events forever.
             for news in events_for(state.raw, status):
                 await self._applier.emit(state.raw, news, now=now)
         return found
+
+    async def _report_foreign(self, state: PassState, now: datetime) -> None:
+        """One event for each object with fields that others added since the last pass. They stay: a later owner may need them."""
+        children = self._store.children(state.key).items
+        found = {
+            f"{ref}: {field}"
+            for ref, item in children.items()
+            for field in item["metadata"].get(FOREIGN, ())
+        }
+        new = found - self._foreign.get(state.key, frozenset())
+        self._foreign[state.key] = frozenset(found)
+        if new:
+            message = f"Fields that Evenkeel does not set, by manager: {'; '.join(sorted(new))}. They stay until they are removed."
+            await self._applier.emit(
+                state.raw, EventText(reasons.FOREIGN_FIELD, message, bad=True), now=now
+            )
 
     async def report_failure(self, key: Key, why: Note) -> None:
         """Write why a pass failed into the status. A failure of that is only logged."""

@@ -1,6 +1,6 @@
 """The operator's settings: one dataclass, and the command line that fills it.
 
-Of the environment it reads only POD_NAME and POD_NAMESPACE.
+Of the environment it reads only POD_NAME, POD_NAMESPACE and POD_IPS.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
+from evenkeel_contract.listening import ALL_IPV4, all_addresses_for
 
 from evenkeel_operator.core.records import ROUTER_RESOURCES, Defaults, Monitoring
 
+_LISTEN: Final = {"Auto": [], "IPv4": ["0.0.0.0"], "IPv6": ["::"]}
+"""Choice → the addresses that it stands for; none: those of the operator's pod, the primary one first."""
 DEFAULT_LEASE: Final = "evenkeel-operator"
 
 
@@ -30,7 +33,9 @@ class Settings:
     lease: str = DEFAULT_LEASE
     watched_namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
-    probe_host: str = "0.0.0.0"
+    has_overview: bool = True
+    """Whether the operator may read nodes, namespaces and definitions of the cluster."""
+    probe_host: str = ALL_IPV4
     probe_port: int = 8081
     """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""
     workers: int = 4
@@ -48,6 +53,10 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         parser.error(
             "--namespace and --identity are needed outside a pod (POD_NAMESPACE, POD_NAME)"
         )
+    if flags.namespaces_only and not flags.watch_namespace:
+        parser.error("--namespaces-only needs --watch-namespace")
+    own = _LISTEN[flags.listen] or environment.get("POD_IPS", "").split(",")
+    listens = all_addresses_for(own)
     return Settings(
         defaults=Defaults(
             version=_version(),
@@ -68,12 +77,18 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             prometheus_urls=tuple(flags.allow_prometheus),
             prometheus_namespaces=tuple(flags.allow_prometheus_namespace),
             any_secret=flags.any_secret,
+            cluster_domain=flags.cluster_domain,
+            engine_host=all_addresses_for(own[:1]),
+            router_host=listens,
+            fixed_user=not flags.no_fixed_user,
+            engine_variables=dict(flags.engine_variable),
         ),
         identity=identity,
         namespace=namespace,
         lease=flags.lease,
         watched_namespaces=tuple(flags.watch_namespace),
-        probe_host=flags.probe_host,
+        has_overview=not flags.namespaces_only,
+        probe_host=flags.probe_host or listens,
         probe_port=flags.probe_port,
         workers=flags.workers,
         log_level=flags.log_level,
@@ -94,6 +109,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "NAMESPACE",
         "serve this namespace only; may be given several times; default: all",
     )
+    parser.add_argument(
+        "--namespaces-only",
+        action="store_true",
+        help="read nothing outside of these namespaces: the operator has no rights in the cluster",
+    )
     _add_images(parser)
     parser.add_argument(
         "--router-resources",
@@ -102,9 +122,10 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help='requests and limits of a router, such as {"requests": {"cpu": "50m"}}',
     )
+    _add_pods(parser)
     _add_monitoring(parser)
     _add_rights(parser)
-    parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
+    parser.add_argument("--probe-host", metavar="ADDRESS", help="default: by --listen")
     parser.add_argument("--probe-port", type=int, default=8081)
     parser.add_argument("--workers", type=_positive, default=4, help="passes at a time")
     levels = ("debug", "info", "warning", "error")
@@ -120,6 +141,31 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
     images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
     _add_list(images, "--image-pull-secret", "NAME", "may be repeated")
+
+
+def _add_pods(parser: argparse.ArgumentParser) -> None:
+    """What pods have from the cluster that they run in."""
+    parser.add_argument(
+        "--no-fixed-user",
+        action="store_true",
+        help="run pods as the user of their image, or as the one that the namespace assigns (OpenShift)",
+    )
+    parser.add_argument(
+        "--listen",
+        choices=tuple(_LISTEN),
+        default="Auto",
+        help="families of addresses that pods listen on; Auto: those of the operator's own pod (POD_IPS)",
+    )
+    parser.add_argument(
+        "--cluster-domain", default="cluster.local", metavar="DOMAIN", help="of the cluster's DNS"
+    )
+    _add_list(
+        parser,
+        "--engine-variable",
+        "NAME=VALUE",
+        "variable of all replicas but simulated ones, such as HTTPS_PROXY; may be repeated",
+        kind=_label,
+    )
 
 
 def _add_monitoring(parser: argparse.ArgumentParser) -> None:

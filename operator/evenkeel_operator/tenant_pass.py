@@ -39,8 +39,9 @@ class TenantPass:
         raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
         if raw is None:
             return None
-        listed = await dependencies.observer.all_of(SERVICE, key.namespace)
-        services = self._parse(key.namespace, listed)
+        await dependencies.observer.all_of(SERVICE, key.namespace)  # lists them, if need be
+        users = dependencies.store.using_tenants_of(key.namespace)
+        services = self._parse(key.namespace, users)
 
         # 2. Judge: faults, keys that are missing or claimed twice.
         own = next(tenant for tenant in around.tenants if tenant.name == key.name)

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
 from aiohttp import ClientSession, web
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.pools import configs_of
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
@@ -28,7 +29,7 @@ from evenkeel_router.request.draining import drain
 from evenkeel_router.request.front import Front
 from evenkeel_router.request.gateway import Gateway
 from evenkeel_router.request.large_bodies import LargeBodies
-from evenkeel_router.request.request_state import RequestLog
+from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.services import Process, Services, background
 from evenkeel_router.settings import Timing
@@ -72,7 +73,8 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients send requests."""
-        return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
+        host = self.rooms.settings.config.listen.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.traffic_port}"
 
     @property
     def configured(self) -> RouterConfig:
@@ -231,7 +233,7 @@ async def _serve_traffic(
         holder_of=lambda peer: of_new(intake.directory, peer),
     )
     sockets = await asyncio.get_running_loop().create_server(
-        server, listen.host, listen.traffic_port, backlog=BACKLOG
+        server, addresses(listen.host), listen.traffic_port, backlog=BACKLOG
     )
     for listening in sockets.sockets:
         watch_peer(listening.fileno())  # connections inherit it
@@ -252,7 +254,7 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     assert runner.server is not None
     shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
     bounded = SidePort(runner.server, shares, network_of=network_of)
-    sockets = await asyncio.get_running_loop().create_server(bounded, host, port)
+    sockets = await asyncio.get_running_loop().create_server(bounded, addresses(host), port)
     stack.callback(sockets.close)
     for listening in sockets.sockets:
         watch_peer(listening.fileno())

@@ -42,7 +42,7 @@ from evenkeel_router.request.gateway import Pools
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.request.request_state import RequestLog
+from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.recorder import Recorder

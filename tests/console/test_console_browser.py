@@ -16,19 +16,30 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from evenkeel_contract.routerconfig import ListenConfig, RouterConfig, TenantConfig
+from evenkeel_contract.routerconfig import (
+    ApiKeyConfig,
+    ClientConfig,
+    FleetPolicyName,
+    ListenConfig,
+    RouterConfig,
+    SchedulingConfig,
+    TenantConfig,
+    TenantLimits,
+)
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.app import Router, running
+from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.browser import CHROMIUM, NO_CHROMIUM
+from tests.support.nasty import Asked, nasty
 from tests.support.ports import free_ports
 from tests.support.routers import (
     KEY,
@@ -39,8 +50,10 @@ from tests.support.routers import (
     fleet,
     replica_of,
     routable,
+    router_of,
     sha256,
     simulated,
+    tenancy,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +72,7 @@ pytestmark = [
     ),
 ]
 
-Acts = Mapping[str, Callable[[], Awaitable[None]]]
+Acts = Mapping[str, Callable[[], Awaitable[object]]]
 
 
 async def play(scenario: str, acts: Acts | None = None, **given: Any) -> str:
@@ -147,7 +160,7 @@ async def test_the_page_survives_a_restart_of_its_router() -> None:
         router = _Restarted(config_for(replica_of(server), listen=ports))
         await router.start()
         try:
-            acts = {"stop": router.stop, "start": router.start}
+            acts: Acts = {"stop": router.stop, "start": router.start}
             await play("restart", acts, admin=f"http://127.0.0.1:{admin}")
         finally:
             await router.stop()
@@ -160,12 +173,125 @@ class _Restarted:
         self._config = config
         self._stack = contextlib.AsyncExitStack()
 
-    async def start(self) -> None:
+    async def start(self) -> Router:
         router = await self._stack.enter_async_context(running(self._config, timing=TIMING))
         await routable(router, len(self._config.replicas))
+        return router
 
     async def stop(self) -> None:
         await self._stack.aclose()
+
+
+SHOTS = os.environ.get("EVENKEEL_SHOTS", "")
+"""A folder for the pictures that the scenarios take; empty: none."""
+
+
+async def shown(scenario: str, router: Router, **given: Any) -> None:
+    await play(scenario, admin=admin_of(router), traffic=router.url, shots=SHOTS, **given)
+
+
+async def test_an_outage_is_shown_before_fairness() -> None:
+    async def fail(asked: Asked) -> None:
+        await asked.answer(b"{}", status="500 Internal Server Error")
+
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(nasty(fail)) for _ in range(2)]
+        config = config_for(*(one.config(f"r{n}") for n, one in enumerate(replicas)))
+        router = await stack.enter_async_context(router_of(config, timing=TIMING))
+        await stack.enter_async_context(busy(router))
+        await shown("outage", router)
+
+
+async def test_a_fleet_without_replicas_shows_who_waits() -> None:
+    async with running(config_for(), timing=TIMING) as router, busy(router):
+        await shown("empty", router)
+
+
+async def test_a_silent_router_is_not_called_fair() -> None:
+    async with running_server(simulated()) as server:
+        router = _Restarted(config_for(replica_of(server)))
+        running_router = await router.start()
+        async with busy(running_router):
+            try:
+                acts = {"stop": router.stop}
+                await play("silent", acts, admin=admin_of(running_router), shots=SHOTS)
+            finally:
+                await router.stop()
+
+
+CROWD = TenantConfig(
+    namespace="ns",
+    name="acme",
+    clients=tuple(ClientConfig(name=name) for name in ("chat", "rerank", "flood")),
+    api_keys=tuple(
+        ApiKeyConfig(name=name, client=name, sha256=sha256(name))
+        for name in ("chat", "rerank", "flood")
+    ),
+)
+
+
+async def test_a_flood_under_lpm_shows_who_takes_and_who_is_hurt() -> None:
+    settings = simulated(replica_policy="LPM", speed=1.0, profile=PROFILES["a10g-llama2-7b"])
+    changes: dict[str, Any] = {
+        "tenancy": tenancy(tenants=(CROWD,)),
+        "scheduling": SchedulingConfig(fleet_policy=FleetPolicyName.ROUND_ROBIN),
+    }
+    timing = replace(QUICK, console_tick_s=0.5)
+    async with fleet(1, settings=settings, timing=timing, **changes) as (router, _):
+        tasks = [
+            asyncio.create_task(_flooding(router, name, number))
+            for name, number in (("flood", 150), ("chat", 3), ("rerank", 3))
+        ]
+        try:
+            await shown("flood", router)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _flooding(router: Router, name: str, at_once: int) -> None:
+    """So many requests at a time; those of one client begin alike."""
+
+    async def again(client: httpx.AsyncClient) -> None:
+        while True:
+            body = {"model": MODEL, "prompt": f"{name} " * 600, "max_tokens": 120, "stream": True}
+            with contextlib.suppress(httpx.HTTPError):
+                await client.post("/v1/completions", json=body)
+
+    limits = httpx.Limits(max_connections=at_once)
+    headers = {"Authorization": f"Bearer {name}"}
+    async with httpx.AsyncClient(
+        base_url=router.url, headers=headers, limits=limits, timeout=None
+    ) as client:
+        await asyncio.gather(*(again(client) for _ in range(at_once)))
+
+
+async def test_two_hundred_clients_fit_a_screen() -> None:
+    async with fleet(1, timing=replace(TIMING, console_tick_s=0.2)) as (router, _):
+        feeding = asyncio.create_task(_feed(router, 200))
+        try:
+            await shown("crowd", router)
+        finally:
+            feeding.cancel()
+
+
+async def test_a_slow_request_is_explained() -> None:
+    acme, *_ = tenancy().tenants
+    limited = replace(acme, limits=TenantLimits(requests_per_minute=600))
+    config = {"tenancy": tenancy(tenants=(limited,))}
+    async with (
+        fleet(1, timing=TIMING, **config) as (router, _),
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        for name, headers in (("theirs", {}), ("slow-1", {"Authorization": f"Bearer {KEY}"})):
+            body = {"model": MODEL, "prompt": "x" * 3000, "max_tokens": 20, "stream": True}
+            answer = await client.post(
+                "/v1/completions", json=body, headers=headers | {"x-request-id": name}
+            )
+            assert answer.status_code == 200
+        given = {"id": "slow-1", "others_id": "theirs", "key": KEY, "other": "anonymous"}
+        await shown("why", router, **given)
 
 
 async def test_a_thousand_clients_are_shown_a_page_at_a_time() -> None:

@@ -30,7 +30,7 @@ def serving(loop: Loop) -> ReportServer:
     """The reports of an engine."""
     return ReportServer(
         ReportBook(incarnation="process", policy="DLPM"),
-        loop.scheduling.snapshot,
+        loop.scheduling.news,
         prompts=lambda: facts_of({}, page_tokens=16),
         pages=HeldPages(),
         host="127.0.0.1",

@@ -28,13 +28,23 @@ from evenkeel_contract.routerconfig import (
     QoeConfig,
     TenantConfig,
 )
-from evenkeel_router.app import Router
+from evenkeel_router.app import Router, running
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.telemetry.history import window_between
 from evenkeel_router.telemetry.sampler import read
 
 from tests.support.browser import CHROMIUM, NO_CHROMIUM
-from tests.support.routers import KEY, MODEL, PATIENCE_S, QUICK, fleet, sha256, tenancy, until
+from tests.support.routers import (
+    KEY,
+    MODEL,
+    PATIENCE_S,
+    QUICK,
+    config_for,
+    fleet,
+    sha256,
+    tenancy,
+    until,
+)
 from tests.support.steps import result_of
 
 TIMING = replace(QUICK, console_tick_s=0.02)
@@ -294,3 +304,21 @@ async def test_a_browser_shows_the_clients(tmp_path: Path) -> None:
     text = output.decode()
     assert "Fair: no client had to wait for another." in text
     assert "acme/chat" in text and "rival/secret" in text
+
+
+async def test_requests_that_no_replica_takes_wait_at_the_console_too() -> None:
+    async with (
+        running(config_for(tenancy=BOTH), timing=TIMING) as router,
+        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+    ):
+        sending = asyncio.create_task(complete(client, router, KEY))
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                now = await read_as(client, admin_of(router) + NOW_PATH, ConsoleState)
+                if now.total.waiting:
+                    break
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    (chat,) = (one for one in now.clients if one.client == "chat")
+    assert (chat.waiting, chat.held, now.held, now.waiting) == (1, 1, 1, 1)
+    assert now.verdict.startswith("No client is served: there is no replica; 1 request waits")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.verdict import RunRecord, judge
 from evenkeel_router.app import running
+from evenkeel_router.fleet import unnamed
 from evenkeel_router.telemetry.snapshot import router_state
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
@@ -39,7 +42,7 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             assert seen["r0"].sequence == 6
 
             now_s = asyncio.get_running_loop().time()
-            state = decode_state(result_of(router_state(router.rooms, now_s)))
+            state = decode_state(result_of(router_state(router.rooms, now_s, judge(RunRecord()))))
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)
@@ -47,6 +50,27 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             (acme,) = state.tenants
             (at,) = {c.name: c for c in acme.clients}["chat"].replicas
             assert (at.deficit, at.tenant_deficit, at.service) == (-5.0, -6.0, 10.0)
+
+
+async def test_a_share_of_requests_without_client_keys_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unnamed, "WINDOW_S", 0.0)
+    async with reporter() as told:
+        (one,) = replicas(1)
+        config = config_for(replace(one, reports=told.address))
+        upstream = FakeUpstream(lambda *_: FakeReply([]))
+        async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
+            told.answer = report("first", 5, 0, requests=1000, unnamed=900)
+            await routable(router, 1)
+
+            def share() -> float:
+                (shown,) = decode_state(result_of(router_state(router.rooms, 0.0))).replicas
+                return shown.unnamed_share
+
+            assert share() == 0, "what came before this router says nothing of now"
+            told.answer = report("first", 5, 5, requests=1100, unnamed=905)
+            await until(lambda: share() == 0.05, "the share")
 
 
 async def test_a_report_of_another_process_means_that_the_replica_was_restarted() -> None:

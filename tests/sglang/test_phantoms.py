@@ -1,6 +1,7 @@
 """A request that the engine drops leaves the plug-in's books too, whatever way it goes (docs/design/books).
 
-SGLang takes a waiting request out of its queue without a finish reason, also one that it had retracted before.
+SGLang takes a waiting request out of its queue without a finish reason, also one that it had retracted before. `test_random_events` has the
+scheduler alone; here are whole engines, with clients that leave.
 """
 
 from __future__ import annotations
@@ -93,10 +94,8 @@ async def update_weights(http: httpx.AsyncClient, model: Path) -> None:
     await post(http, "/continue_generation")
 
 
-@pytest.mark.parametrize(
-    "event",
-    [*(pytest.param(one, marks=SLOW) for one in (abort_all, pause_in_place)), update_weights],
-)
+@SLOW
+@pytest.mark.parametrize("event", [abort_all, pause_in_place, update_weights])
 async def test_books_are_empty_after_what_ends_or_restarts_all_requests(
     chunked: SharedEngine, event: Callable[[httpx.AsyncClient, Path], Awaitable[None]]
 ) -> None:

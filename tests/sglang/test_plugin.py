@@ -15,6 +15,7 @@ from evenkeel_sglang.seams import SUPPORTED
 from tests.sglang.engine import Answer, Engine, Since, ask, clients_of, tokens
 from tests.sglang.refusals import refusals
 from tests.sglang.shared import POOL_TOKENS, QUANTUM, RUNNING, SharedEngine
+from tests.support.reporting import report_of
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -210,6 +211,31 @@ async def test_the_older_supported_version_is_as_fair(older: SharedEngine) -> No
     assert max(places(answers, "modest")) < 60
     row = clients_of(older.reports_port)["ns/greedy/greedy"]
     assert row.extend_tokens + row.cached_tokens == 80 * LONGEST_INPUT
+
+
+async def test_reports_count_requests_without_a_client_key(plain: SharedEngine) -> None:
+    before = await asyncio.to_thread(report_of, plain.reports_port)
+    bodies = [ask("named", [5, 6, 7], output_tokens=1) for _ in range(3)]
+    del bodies[0]["routing_key"]
+    async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
+        for body in bodies:
+            (await http.post("/generate", json=body)).raise_for_status()
+    after = await asyncio.to_thread(report_of, plain.reports_port)
+    assert (after.requests - before.requests, after.unnamed - before.unnamed) == (3, 1)
+
+
+async def test_a_search_over_beams_is_charged_as_one_of_them(plain: SharedEngine) -> None:
+    """SGLang's usage has the tokens of all answers (docs/explanation/charges)."""
+    since = Since(plain.reports_port)
+    body = ask("beams", tokens(random.Random(1), 50), output_tokens=8)
+    body["sampling_params"] |= {"beam_width": 4, "n": 4}
+    async with httpx.AsyncClient(base_url=plain.url, timeout=120) as http:
+        answer = (await http.post("/generate", json=body)).raise_for_status().json()
+        await plain.idle(http)
+    usage = answer["meta_info"] if isinstance(answer, dict) else answer[0]["meta_info"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (50, 4 * 8)
+    (row,) = since.rows().values()
+    assert (row.extend_tokens, row.output_tokens, row.service) == (50, 7, 50 + 2 * 7)
 
 
 async def test_every_prompt_of_one_call_is_its_clients(plain: SharedEngine) -> None:

@@ -1,12 +1,13 @@
 """Which versions of SGLang fit the plug-in: a table for docs/reference/compatibility.md.
 
-    python -m tests.sglang.versions [--tests] [VERSION …]
+    python -m tests.sglang.versions [--tests] [--newest | VERSION …]
 
-Without versions: all from `OLDEST` on that the package index has. Each wheel is laid into a temporary folder without its
+Without versions: all from `OLDEST` on that the package index has; `--newest`: the last of them. Each wheel is laid into a temporary folder without its
 dependencies, and checked by its source. Then the packages of `make sglang` are tried as its dependencies: `loads` says whether the
 same check passes on the imported modules. With `--tests`, `tests/sglang/test_plugin.py` runs with each version that loads, as if the
-version were in `TESTED`: without its slow test, and without those of other versions and of a misfit. A dash in the table means
-that this was not done. Rows of earlier runs stay, unless a version is run again.
+version were in `TESTED`: without its slow test, and without those of other versions and of a misfit. Then `test_random_events.py` runs with it.
+A dash in the table means that this was not done. Rows of earlier runs stay, unless a version is run again. Exit code 1: a place does not
+fit, or a test fails.
 """
 
 from __future__ import annotations
@@ -17,24 +18,27 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.render import CPU_ENVIRONMENT
-from evenkeel_sglang import sources
+from evenkeel_sglang import seams, sources
 
 from tests.sglang.engine import ROOT, engine_environment
 
 OLDEST: Final = (0, 5, 16)
 PAGE: Final = ROOT / "docs/reference/compatibility.md"
-HEADING: Final = "| SGLang | source | loads | tests |\n|---|---|---|---|\n"
+HEADING: Final = "| SGLang | source | loads | tests | queue |\n|---|---|---|---|---|\n"
 NOT_DONE: Final = "–"
 PARTS: Final = ("plugins/sglang", "plugins/common", "contract", "fairshare")
 AS_IF_TESTED: Final = "from evenkeel_sglang import seams\nseams.TESTED += (seams.installed(),)\n"
 """A `sitecustomize` module, which Python imports at its start. A version that is not in `TESTED` would schedule without the policy."""
-TESTS: Final = ("-m", "sglang and not slow", "-k", "not older_supported and not refuses and not 0.5.21", "tests/sglang/test_plugin.py")  # fmt: skip
+TESTS: Final = (
+    *("-m", "sglang and not slow", "-k", "not older_supported and not refuses and not 0.5.21"),
+    *("tests/sglang/test_plugin.py", "tests/sglang/test_random_events.py"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +50,31 @@ class Row:
     """`fits`, or the number of places that do not."""
     loads: str
     tests: str = NOT_DONE
+    queue: str = "routers"
+    """Who orders it: the plug-in in tested versions, else the routers' gate."""
 
     def __str__(self) -> str:
-        return f"| {self.version} | {self.source} | {self.loads} | {self.tests} |\n"
+        cells = (self.version, self.source, self.loads, self.tests, self.queue)
+        return f"| {' | '.join(cells)} |\n"
+
+    @property
+    def is_bad(self) -> bool:
+        """A place does not fit, the modules cannot be imported, or a test fails."""
+        return (self.source, self.loads) != ("fits", "yes") or self.tests == "fail"
 
 
-def released(python: Path) -> Iterator[str]:
+def who_orders(version: str, tested: Collection[str]) -> str:
+    """The last cell of a row."""
+    return "plug-in" if version in tested else "routers"
+
+
+def released(python: Path, package: str, oldest: tuple[int, ...]) -> Iterator[str]:
     """Final versions of the package index from the oldest on, oldest first."""
-    command = [str(python), "-m", "pip", "index", "versions", "sglang"]
+    command = [str(python), "-m", "pip", "index", "versions", package]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     listed = re.findall(r"\b\d+\.\d+\.\d+\b(?!\.post)", text.partition("Available versions:")[2])
     for numbers in sorted({tuple(map(int, version.split("."))) for version in listed}):
-        if numbers >= OLDEST:
+        if numbers >= oldest:
             yield ".".join(map(str, numbers))
 
 
@@ -76,8 +93,9 @@ def checked(version: str, python: Path, *, with_tests: bool) -> Row:
             command, env=environment, capture_output=True, text=True, check=False
         )
         loads = "yes" if found.returncode in (0, 2) else "no"
+        queue = who_orders(version, seams.TESTED)
         if loads == "no" or not with_tests:
-            return Row(version, source, loads)
+            return Row(version, source, loads, queue=queue)
         (folder / "sitecustomize.py").write_text(AS_IF_TESTED)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *TESTS],
@@ -85,43 +103,59 @@ def checked(version: str, python: Path, *, with_tests: bool) -> Row:
             cwd=ROOT,
             check=False,
         )
-        return Row(version, source, loads, "pass" if done.returncode == 0 else "fail")
+        return Row(version, source, loads, "pass" if done.returncode == 0 else "fail", queue)
 
 
-def known(page: str) -> Mapping[str, Row]:
-    """The rows of a page."""
-    table = page.partition(HEADING)[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| ([\d.]+) \| (.+) \| (.+) \| (.+) \|$", table, re.MULTILINE)
+def known(page: str, heading: str) -> Mapping[str, Row]:
+    """The rows of a table of a page."""
+    table = page.partition(heading)[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([\d.]+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", table, re.MULTILINE)
     return {version: Row(version, *cells) for version, *cells in rows}
 
 
-def with_rows(page: str, rows: Mapping[str, Row]) -> str:
-    """The page with these rows, oldest first."""
-    before, _, rest = page.partition(HEADING)
+def with_rows(page: str, rows: Mapping[str, Row], heading: str) -> str:
+    """The page with these rows in a table, oldest first."""
+    before, _, rest = page.partition(heading)
     _, _, after = rest.partition("\n\n")
     ordered = sorted(rows.values(), key=lambda row: tuple(map(int, row.version.split("."))))
-    return before + HEADING + "".join(map(str, ordered)) + (f"\n{after}" if after else "")
+    return before + heading + "".join(map(str, ordered)) + (f"\n{after}" if after else "")
+
+
+def options() -> argparse.Namespace:
+    """The command line, also of `tests.vllm.versions`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("versions", nargs="*")
+    parser.add_argument("--tests", action="store_true")
+    parser.add_argument("--newest", action="store_true")
+    return parser.parse_args()
+
+
+def write(rows: Iterable[Row], heading: str, *, with_tests: bool) -> int:
+    """Write rows to the page one by one: a run takes long, and may be stopped. Returns the exit code."""
+    is_bad = False
+    for row in rows:
+        table = dict(known(PAGE.read_text(), heading))
+        if not with_tests and row.version in table:  # keep what the tests said
+            row = replace(row, tests=table[row.version].tests)
+        is_bad |= row.is_bad
+        sys.stdout.write(str(row))
+        PAGE.write_text(with_rows(PAGE.read_text(), {**table, row.version: row}, heading))
+    return int(is_bad)
 
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*")
-    parser.add_argument("--tests", action="store_true")
-    options = parser.parse_args()
+    asked = options()
     environment = engine_environment()
     if environment is None:
         sys.exit("the real engine is not installed: make sglang")
     python = environment / "bin/python"
-    rows = dict(known(PAGE.read_text()))
-    for version in options.versions or released(python):
-        row = checked(version, python, with_tests=options.tests)
-        if not options.tests and version in rows:  # keep what the tests said
-            row = Row(version, row.source, row.loads, rows[version].tests)
-        rows[version] = row
-        sys.stdout.write(str(row))
-        PAGE.write_text(with_rows(PAGE.read_text(), rows))  # a run takes long, and may be stopped
-    return 0
+    versions = asked.versions or list(released(python, "sglang", OLDEST))
+    rows = (
+        checked(version, python, with_tests=asked.tests)
+        for version in (versions[-1:] if asked.newest else versions)
+    )
+    return write(rows, HEADING, with_tests=asked.tests)
 
 
 if __name__ == "__main__":

@@ -211,9 +211,14 @@ EXTERNAL: Final = changed(
 )
 """In front of engines that another owner made."""
 POOLED: Final = changed(
-    EXTERNAL, {"spec.engine.external": {"inferencePool": "pool"}, "spec.autoscaling": GONE}
+    EXTERNAL,
+    {
+        "spec.engine.external": {"inferencePool": "pool"},
+        "spec.autoscaling": GONE,
+        "spec.tenancy.namespace": "tenants",
+    },
 )
-"""The same, by the name of an InferencePool."""
+"""The same, by the name of an InferencePool, for tenants of another namespace."""
 
 
 GATEWAY: Final[Document] = {

@@ -29,6 +29,7 @@ from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.prefix.tokenised import Untokenised, most_reported
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import History, Moment, RateWindow
+from evenkeel_router.telemetry.recent import NO_REQUESTS
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.decisions import row, text
@@ -203,7 +204,7 @@ def judged() -> Iterator[str]:
         rooms.settings.faults = rng.choice(((), (), ("spec is odd",)))
         peers = (PeerState(name="p", url="u", error=rng.choice(("", "timeout"))),)
         window = RateWindow(seconds=10.0, cpu=rng.choice((0.9, 0.91)))
-        found = conditions(rooms, window, peers, 40.0)
+        found = conditions(rooms, window, peers, 40.0, recent=NO_REQUESTS)
         yield f"{seed}: {text([(one.alert, one.problem, one.message) for one in found])}"
 
 
@@ -235,7 +236,7 @@ def hours() -> Iterator[str]:
                     f"{now.seconds:g} {now.cpu:.4g} {text(dict(sorted(now.rates.items())))} {text(now.replicas)}"
                 )
         columns = {name: history.columns(name) for name in ("", "ns/a", "ns/a/x", "ns/b/z", "none")}
-        most = [result_of(history.most_served(within, 2)) for within in ("", "ns/a")]
+        most = [result_of(history.most_concerned(within, 2, ())) for within in ("", "ns/a")]
         yield f"{seed}: {' | '.join(shown)}"
         kept = {
             name: None if one is None else [text(v) for v in list(one.values())[:4]]

@@ -18,7 +18,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 from evenkeel_fairshare.replica.order import LONGEST_MATCH, MATCH_OCTAVES
 from evenkeel_fairshare.saturation import Saturation
-from evenkeel_fairshare.window import WindowShares
+from evenkeel_fairshare.window import Taken, WindowShares
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.decisions import row, text
@@ -226,8 +226,15 @@ def measures() -> Iterator[str]:
             [jain_index(values), *(percentile(values, p) for p in (0, 33, 50, 95, 100))],
         )
         given = dict(zip(chosen, (rng.choice((0.799, 0.8, 1.2)) for _ in chosen), strict=True))
-        shares = WindowShares(given, {"z": 1.5}, rng.choice((0.9, 1.0, 7.0)))
-        yield row(given, [verdict.is_fair(given), shares.least, verdict.verdict(shares)])
+        shares = WindowShares(given, {"z": Taken(0.6, 0.4)}, rng.choice((0.9, 1.0, 7.0)))
+        yield row(
+            given,
+            [
+                verdict.is_fair(given),
+                shares.least,
+                verdict.judge(verdict.RunRecord(shares=shares, answered=1)),
+            ],
+        )
         churn = bounds.Churn(
             overshoot=bounds.dlpm_overshoot(
                 max_input_tokens=100,

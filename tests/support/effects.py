@@ -149,6 +149,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "exposure.httpRoute.annotations": {"c": "d"},
     "exposure.httpRoute.labels": {"c": "d"},
     "exposure.cors.allowOrigins": ["https://other.example.com"],
+    "tenancy.namespace": "other",
     "tenancy.selector.matchLabels": {"a": "none"},
     "tenancy.selector.matchExpressions[].key": "none",
     "tenancy.selector.matchExpressions[].operator": "NotIn",
@@ -205,6 +206,8 @@ def fields_of(kind: str) -> list[str]:
 
 def base_for(field: str) -> Document:
     """The service that has the field."""
+    if field == "tenancy.namespace":
+        return SERVICE  # by default it is where the tenant is
     return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED) if _has(one["spec"], field))
 
 

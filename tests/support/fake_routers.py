@@ -69,6 +69,7 @@ def replica(
     running: int = 0,
     blocks: int = 0,
     inactive_reason: str = "",
+    unnamed_share: float = 0.0,
 ) -> ReplicaState:
     """What a router says of one replica."""
     return ReplicaState(
@@ -81,4 +82,5 @@ def replica(
         running=running,
         prefix_blocks=blocks,
         inactive_reason=inactive_reason,
+        unnamed_share=unnamed_share,
     )

@@ -1,4 +1,4 @@
-"""vLLM's scheduler as far as the plug-in touches it, in the shape of vLLM 0.32.0. No model, no blocks: memory is only counted.
+"""vLLM's scheduler as far as the plug-in touches it, in the shape of vLLM 0.32.0 and 0.33.0. No model, no blocks: memory is only counted.
 
 Names, signatures, the order of the calls on the waiting queue, and the moment at which the tokens of a step count as computed are
 those of `vllm.v1.core.sched` in that version. `evenkeel_vllm.seams` compares names and signatures with the real engine at each
@@ -116,6 +116,7 @@ def config(
         ),
         "parallel_config": SimpleNamespace(data_parallel_size=1),
         "kv_transfer_config": None,
+        "diffusion_config": None,
     }
     return SimpleNamespace(**(parts | changes))
 

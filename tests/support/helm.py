@@ -26,20 +26,20 @@ def helm() -> str:
     return program
 
 
-def template(**values: Any) -> tuple[str, str]:
-    """The rendered chart and nothing, or nothing and what was wrong with these values."""
+def template(*options: str, **values: Any) -> tuple[str, str]:
+    """The rendered chart and nothing, or nothing and what was wrong with these values. `options`: Helm's own."""
     given = {"images": {"registry": REGISTRY}} | values
     command = [helm(), "template", "evenkeel", str(CHART), "--namespace", "evenkeel-system",
-               "--kube-version", "1.35.0", "--values", "-"]  # fmt: skip
+               "--kube-version", "1.35.0", "--values", "-", *options]  # fmt: skip
     done = subprocess.run(
         command, input=json.dumps(given), capture_output=True, text=True, check=False
     )
     return (done.stdout, "") if done.returncode == 0 else ("", done.stderr)
 
 
-def rendered(**values: Any) -> list[dict[str, Any]]:
+def rendered(*options: str, **values: Any) -> list[dict[str, Any]]:
     """The objects of the rendered chart."""
-    text, fault = template(**values)
+    text, fault = template(*options, **values)
     assert not fault
     return [one for one in yaml.safe_load_all(text) if one]
 

@@ -14,7 +14,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import HELD_REFILLS
+from evenkeel_fairshare.replica.rounds import HELD_REFILLS
 
 
 class ListedVtc(ReplicaPolicy):

@@ -1,4 +1,4 @@
-"""The rights that the operator needs: the rules of its ClusterRole. A test compares those of the chart with them.
+"""The rights that the operator needs: the rules of its roles. A test compares those of the chart with them.
 
 A pass needs every verb here. The rights of routers are among them, since the API server refuses to grant rights that
 the grantor does not have.
@@ -17,7 +17,24 @@ _OWN: Final = [*READ, "create", "patch", "delete"]  # server-side apply is a pat
 
 
 def cluster_rules() -> list[Manifest]:
-    """For all namespaces, or for each that is served."""
+    """For an operator that serves all namespaces."""
+    return [*namespaced_rules(), *overview_rules()]
+
+
+def overview_rules() -> list[Manifest]:
+    """Beyond namespaces. An operator with a list of namespaces works without these."""
+    return [
+        _rule("", ["nodes"], READ),
+        # To know the default class: an Ingress without a class has it.
+        _rule("networking.k8s.io", ["ingressclasses"], ["list"]),
+        # kopf lists the resources that it can watch.
+        _rule("", ["namespaces"], READ),
+        _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
+    ]
+
+
+def namespaced_rules() -> list[Manifest]:
+    """In each namespace that is served."""
     by_group: dict[str, list[str]] = defaultdict(list)
     for where in KINDS.values():
         by_group[where.group].append(where.plural)
@@ -44,12 +61,6 @@ def cluster_rules() -> list[Manifest]:
         _rule("inference.networking.k8s.io", ["inferencepools"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
-        _rule("", ["nodes"], READ),
-        # To know the default class: an Ingress without a class has it.
-        _rule("networking.k8s.io", ["ingressclasses"], ["list"]),
-        # kopf lists the resources that it can watch.
-        _rule("", ["namespaces"], READ),
-        _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
     ]
 
 

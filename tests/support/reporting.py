@@ -53,8 +53,11 @@ async def reporter() -> AsyncIterator[Reporter]:
         context.term()
 
 
-def report(incarnation: str, sequence: int, since: int, *clients: ClientReport) -> bytes:
-    return encode(Report(REPORT_VERSION, incarnation, sequence, since, "DLPM", clients))
+def report(
+    incarnation: str, sequence: int, since: int, *clients: ClientReport, **totals: int
+) -> bytes:
+    """`totals`: of all clients, by the report's fields."""
+    return encode(Report(REPORT_VERSION, incarnation, sequence, since, "DLPM", clients, **totals))
 
 
 def report_of(port: int) -> Report:

@@ -1,6 +1,8 @@
-{{/* The name of all objects: the release's name, with "evenkeel" appended if it does not contain it. */}}
+{{/* The name of all objects: fullnameOverride, or the release's name, with "evenkeel" appended if it does not contain it. */}}
 {{- define "evenkeel.name" -}}
-{{- if contains "evenkeel" .Release.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains "evenkeel" .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-evenkeel" (.Release.Name | trunc 31) -}}
@@ -18,6 +20,72 @@ app.kubernetes.io/part-of: evenkeel
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- range $key, $value := omit (default dict .Values.commonLabels) "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The block of annotations of an object, or nothing: (list . own). */}}
+{{- define "evenkeel.annotations" -}}
+{{- $all := merge dict (default dict (index . 1)) (default dict (index . 0).Values.commonAnnotations) -}}
+{{- with $all -}}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" if pods have a fixed user and group. On OpenShift each namespace has users of its own. */}}
+{{- define "evenkeel.fixedUser" -}}
+{{- $chosen := default "Auto" .Values.fixedUser -}}
+{{- if or (eq $chosen "Always") (and (eq $chosen "Auto") (not (.Capabilities.APIVersions.Has "security.openshift.io/v1"))) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* A mapping with other values for some fields, and without those that are null: (list base others). */}}
+{{- define "evenkeel.changed" -}}
+{{- $found := mergeOverwrite (index . 0) (deepCopy (default dict (index . 1))) -}}
+{{- range $name, $value := default dict (index . 1) -}}
+{{- if kindIs "invalid" $value -}}{{- $_ := unset $found $name -}}{{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* Security contexts of the operator and of the test. */}}
+{{- define "evenkeel.podSecurityContext" -}}
+{{- $user := ternary (dict "runAsUser" 65532 "runAsGroup" 65532) dict (eq (include "evenkeel.fixedUser" .) "true") -}}
+{{- $base := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user -}}
+{{- include "evenkeel.changed" (list $base .Values.podSecurityContext) -}}
+{{- end -}}
+
+{{- define "evenkeel.securityContext" -}}
+{{- $base := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- include "evenkeel.changed" (list $base .Values.securityContext) -}}
+{{- end -}}
+
+{{/* Fails with a message that names the value and the fix. */}}
+{{- define "evenkeel.check" -}}
+{{- $values := .Values -}}
+{{- range $path := list "images" "images.operator" "images.router" "images.sglang" "images.vllm" "images.simulator" "crds" "metrics" "metrics.podMonitor" "metrics.prometheusRule" "metrics.dashboards" "serviceAccount" "networkPolicy" -}}
+{{- $found := $values -}}
+{{- range $name := splitList "." $path -}}
+{{- $found = index $found $name -}}
+{{- if kindIs "invalid" $found -}}
+{{- fail (printf "%s is null; remove this line from your values to have the defaults, or set the fields below it" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (toString (.Values.rbac).clusterScoped) "false" -}}
+{{- if not .Values.watchNamespaces -}}
+{{- fail "rbac.clusterScoped is false, so watchNamespaces is needed; list the namespaces to serve" -}}
+{{- end -}}
+{{- if .Values.crds.enabled -}}
+{{- fail "rbac.clusterScoped is false, and definitions belong to the cluster; set crds.enabled to false, and let an administrator apply them" -}}
+{{- end -}}
+{{- if (.Values.reservedFields).enabled -}}
+{{- fail "rbac.clusterScoped is false, and admission policies belong to the cluster; set reservedFields.enabled to false" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "evenkeel.serviceAccount" -}}

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from evenkeel_contract.queueorder import QuantumSetting
 from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.verdict import judge
 from rich.console import Console
 from rich.progress import TextColumn
 from rich.table import Table
@@ -122,7 +122,7 @@ def _print(report: DemoReport, console: Console) -> None:
     console.print(FittedTable(_table(figures)), highlight=False)
     console.print()
     for one in figures:
-        console.print(f"{one.title}: {verdict(one.shares)}", highlight=False)
+        console.print(f"{one.title}: {judge(one.record).sentence}", highlight=False)
 
 
 def _table(figures: Sequence[PhaseFigures]) -> Table:

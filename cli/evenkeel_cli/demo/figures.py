@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_fairshare.window import WindowShares
+from evenkeel_fairshare.verdict import RunRecord
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.workload import Program
@@ -51,8 +51,8 @@ class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Jain's index of what each client was given over what it was owed."""
     given_over_owed: dict[str, float]
     """Client → what it was given over what it was owed, of those that were owed something."""
-    shares: WindowShares
-    """Given over owed in the worst minute, of clients that waited for half of it. The verdict is on these."""
+    record: RunRecord
+    """What the verdict is on: among others, given over owed in the worst minute, of clients that waited for half of it."""
     elapsed_s: float
 
 
@@ -93,7 +93,7 @@ def make_figures(result: PhaseResult) -> PhaseFigures:
         tokens_per_s=sum(o.answer.input_tokens + o.answer.output_tokens for o in ended) / window_s,
         jain=jain_index(list(ratios.values())),
         given_over_owed=ratios,
-        shares=summary.shares,
+        record=summary.record,
         elapsed_s=result.elapsed_s,
     )
 

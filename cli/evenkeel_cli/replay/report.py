@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
-from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.traffic.summary import Summary
 from rich.console import Group, RenderableType
 
@@ -95,8 +95,7 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
         f"Jain {summary.jain_index:.3f}",
     )
     lines = [" · ".join(totals)]
-    if summary.finished:
-        lines.append(verdict(summary.shares))
+    lines.append(judge(summary.record).sentence)
     if report.latest_s > _LATE_S:
         cause = "--max-concurrency or the speed of this machine"
         if not report.max_concurrency:

@@ -64,13 +64,14 @@ class Outcome:
     def record(self) -> Record:
         """A record for the measures of `evenkeel simulate`. Latencies count from the actual sending."""
         answer = self.answer
-        finished = answer.error is None
+        finished, error = answer.error is None, answer.error or ""
+        failed = "rejected" if error.isdecimal() and error[0] == "4" else "failed"
         return Record(
             id=f"{self.program}.{self.number}",
             program=self.program,
             client=self.client,
             replica=-1,
-            status="finished" if finished else "failed",
+            status="finished" if finished else failed,
             arrival_s=answer.sent_s,
             admitted_s=None,
             first_token_s=answer.first_token_s if finished else None,

@@ -61,7 +61,7 @@ def top(
     try:
         asyncio.run(
             _top(
-                _address(url or local_admin_url()),
+                address_of(url or local_admin_url()),
                 headers,
                 interval_s=interval,
                 once=once,
@@ -81,7 +81,7 @@ def top(
         raise typer.Exit(ExitCode.FAILED) from error
 
 
-def _address(text: str) -> httpx.URL:
+def address_of(text: str) -> httpx.URL:
     """The URL of `text`, which may lack `http://`; raises `AddressError`."""
     given = text if text.startswith(("http://", "https://")) else f"http://{text}"
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evenkeel_fairshare.verdict import verdict
+from evenkeel_contract.adminstate import FleetState
+from evenkeel_fairshare.verdict import Level, RunRecord, judge
 from evenkeel_fairshare.window import WindowShares
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -14,11 +15,18 @@ from rich.text import Text
 from evenkeel_cli.narrow import FittedTable, make_table
 from evenkeel_cli.top.view import View, Views
 
+_LEVEL_STYLE = {
+    Level.OUT.value: "red",
+    Level.HELD_UP.value: "red",
+    Level.UNFAIR.value: "yellow",
+    Level.NOTHING.value: "dim",
+}
 _STATE_STYLE = {
     "ready": "green",
     "returning": "green",
     "suspect": "red",
     "not ready": "yellow",
+    "loading": "yellow",
     "gone": "red",
 }
 
@@ -57,10 +65,7 @@ def _header(view: View, verbose: bool) -> str:
 
 def _fairness(view: View, verbose: bool) -> Text:
     fleet = view.fleet
-    words = [
-        fleet.verdict
-        or verdict(WindowShares({"a client": 1 - fleet.share_error} if fleet.backlogged else {}))
-    ]
+    words = [fleet.verdict or _of_older(fleet)]
     if verbose:
         words += [
             f"{fleet.backlogged} backlogged",
@@ -72,7 +77,13 @@ def _fairness(view: View, verbose: bool) -> Text:
         ]
     if view.peers:
         words.append(f"{sum(not peer.error for peer in view.peers)} of {len(view.peers)} peers")
-    return Text(" · ".join(words))
+    return Text(" · ".join(words), style=_LEVEL_STYLE.get(fleet.level, ""))
+
+
+def _of_older(fleet: FleetState) -> str:
+    """The verdict where the router gives none."""
+    parts = {"a client": 1 - fleet.share_error} if fleet.backlogged else {}
+    return judge(RunRecord(shares=WindowShares(parts), answered=1)).sentence
 
 
 def _warnings(view: View) -> Iterator[str]:

@@ -28,7 +28,7 @@ class ReplicaRow(ReplicaCounts, frozen=True, kw_only=True):
     """One replica."""
 
     state: str
-    """State of the replica: `ready`, `not ready` or `gone`."""
+    """State of the replica: `ready`, `loading` (its process answers, and was not ready yet), `not ready`, `gone`, or its suspicion."""
     service_per_s: float
     """Service per second, weighted tokens."""
     hit_rate: float | None
@@ -203,6 +203,8 @@ def _served_by_replica(now: RouterState, before: RouterState | None) -> Mapping[
 def _state(replica: ReplicaState) -> str:
     if replica.suspicion:
         return replica.suspicion.partition(":")[0]
+    if replica.loads:
+        return "loading"
     return "ready" if replica.routable else "not ready" if replica.joined else "gone"
 
 

@@ -33,6 +33,7 @@ from evenkeel_cli.faults import FileFault, ManifestFaults
 from evenkeel_cli.manifest import Manifest, parse_manifest, read_file
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_faults, print_note
+from evenkeel_cli.up.edited import edited
 from evenkeel_cli.up.engines import Engines
 from evenkeel_cli.up.errors import FleetError, Superseded
 from evenkeel_cli.up.fleet import LocalFleet, running_fleet
@@ -249,7 +250,7 @@ class Run:
             print_error(error)
             self._report("the edit was not applied; the fleet stays as it was")
             return running
-        self._report(f"{self.path.name} applied")
+        self._report(f"{self.path.name} applied: {edited(running, wanted)}")
         return wanted
 
     @contextmanager

@@ -44,6 +44,7 @@ from evenkeel_contract.spec.parts import (
     Slo,
 )
 from evenkeel_contract.values import (
+    DNS_LABEL,
     Cidr,
     CountOrPercent,
     Duration,
@@ -143,8 +144,11 @@ class LabelSelector:
 class Tenancy:
     """The clients that may use the service."""
 
+    namespace: Annotated[str, DNS_LABEL] | None = None
+    """Namespace of the InferenceTenants that may use the service. If not set, it is the service's own. Tenants of another namespace
+    serve if their annotation evenkeel.dev/share-tenant lists the service's namespace."""
     selector: LabelSelector = field(default_factory=LabelSelector)
-    """Selects the InferenceTenants of the namespace that may use the service. An empty selector selects all."""
+    """Selects the InferenceTenants of that namespace that may use the service. An empty selector selects all."""
     anonymous: Anonymous = Anonymous.REJECT
     """Handling of requests without an identity. Reject answers 401. Share treats all of them as one client."""
     trusted_proxies: Annotated[
@@ -286,6 +290,8 @@ class ServiceCondition(Enum):
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
     PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
+    RECONCILING = "Reconciling"  # as kstatus has it: the newest spec is being applied
+    STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied
 
 
 class TenantCondition(Enum):
@@ -379,7 +385,7 @@ class ServiceStatus:
     router: RouterStatus | None = None
     """The observed routers."""
     conditions: Conditions = ()
-    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive and SpecValid."""
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive, SpecValid, Reconciling and Stalled."""
     fairness: FairnessStatus | None = None
     """Fairness figures of the last minute. This version of the operator does not set them; routers export them as metrics."""
     scaling: ScalingStatus | None = None
@@ -391,7 +397,7 @@ class ServedBy:
     """A FairInferenceService that the tenant may use."""
 
     name: DnsName
-    """Name of the service, in the tenant's namespace."""
+    """Name of the service; with its namespace, as in `llama.team-ml`, if that is not the tenant's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,4 +409,4 @@ class TenantStatus:
     conditions: Conditions = ()
     """Conditions of types Ready and SpecValid."""
     services: Annotated[tuple[ServedBy, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
-    """Services of the namespace that select this tenant."""
+    """Services that select this tenant."""

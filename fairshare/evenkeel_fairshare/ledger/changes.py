@@ -99,6 +99,10 @@ class Demand:
         is_current = self.rates.cell(client, 0) > self.head - DEMAND_ROUNDS
         return self.rates.cell(client, 1) if is_current else 0.0
 
+    def current(self) -> tuple[str, ...]:
+        """The clients whose rates count."""
+        return self.rates.since(self.head - DEMAND_ROUNDS).names
+
     def drop_stale(self) -> None:
         """Give back the memory of clients that request nothing any more. Rows that count nothing may return: they age again."""
         stale = self.rates.until(self.head - DEMAND_ROUNDS)

@@ -250,12 +250,9 @@ class Ledger:
         """S_i: the service of a client over all incarnations, ended ones included (R3). Weighted tokens."""
         return self.service.get(client, 0.0)
 
-    def counted(self) -> dict[str, float]:
-        """`service` as it was at the last call of `grown`."""
-        counted = self.service.copy()
-        for client, more in self._grown.items():
-            _add(counted, client, -more)
-        return counted
+    def counted_of(self, client: str) -> float:
+        """`served` of a client as it was at the last call of `grown`."""
+        return self.service.get(client, 0.0) - self._grown.get(client, 0.0)
 
     def grown(self) -> Grown:
         """Client → what its service grew by since the last call (design §7).
@@ -271,6 +268,15 @@ class Ledger:
         return sum(
             demand.rate(client) for router, demand in self._demand.items() if router in routers
         )
+
+    def requesting(self, routers: Collection[str]) -> set[str]:
+        """The clients with a requested rate at one of `routers`."""
+        return {
+            client
+            for router, demand in self._demand.items()
+            if router in routers
+            for client in demand.current()
+        }
 
     def closing(self, incarnation: str) -> Closing:
         """Balances of an ended incarnation; computed again only after a change."""

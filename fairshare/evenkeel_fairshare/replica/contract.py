@@ -223,6 +223,11 @@ class ReplicaPolicy(ABC):
         counts = Counter(request.client for request in self.waiting())
         return {client: ClientDeficits(0.0, 0.0, count) for client, count in counts.items()}
 
+    def news(self) -> Mapping[str, ClientDeficits] | None:
+        """What changed in `clients` since the last call, all of it at first; zeros for a client that is not there any more. Of a
+        tenant whose deficit changed there is one client at least. None: the policy keeps no account of changes."""
+        return None
+
 
 class UnchargedPolicy(ReplicaPolicy):
     """A policy without accounts: one queue in order of arrival, and output is charged to no client. Charging is abstract elsewhere,

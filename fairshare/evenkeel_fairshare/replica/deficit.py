@@ -76,7 +76,6 @@ class Account:
         "_balance",
         "_balance_at",
         "_children",
-        "_is_light",
         "held",
         "level",
         "name",
@@ -87,6 +86,7 @@ class Account:
         "running",
         "seed",
         "waiting",
+        "was_light",
         "weight",
     )
 
@@ -115,13 +115,14 @@ class Account:
         self._children: DeficitLevel | None = None
         self._balance = 0.0
         self._balance_at = 0  # the number of refills in the balance
-        self._is_light = True
+        self.was_light = True
+        """Whether a refill came that it did not need, during its credit before this one."""
 
     @property
     def is_light(self) -> bool:
         """Whether it takes less than its share: a refill came that it did not need, during its current credit or the one
         before. A new member is light."""
-        return self._is_light or self.positive_from < self.level.refills
+        return self.was_light or self.positive_from < self.level.refills
 
     @property
     def deficit(self) -> float:
@@ -139,6 +140,7 @@ class Account:
                 warming_up=self.level.warming_up,
                 quantum=self.level.quantum,
                 depth=self.level.depth + 1,
+                parent=self.level,
             )
         return self._children
 
@@ -154,7 +156,10 @@ class Account:
             return  # `positive_from` stays the refill that made it positive
         # This charge ends a credit. The member is light if a refill came during it that it did not need.
         if self.positive_from <= now:
-            self._is_light = self.positive_from < now
+            self.was_light = self.positive_from < now
+            level.owing[self] = None
+            if self.waiting:
+                level.moved[self] = None
         # + 1: a deficit of exactly 0 is not positive.
         self.positive_from = positive = now + int(-balance // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
@@ -193,7 +198,7 @@ class Account:
         self._balance_at = now = self.level.refills
         # The last refill that does not make it positive. Without a debt it needs none, so `last_debt` stays.
         self.positive_from = now + int(-balance // self.quantum)
-        self._is_light = True
+        self.was_light = True
 
     def come_back(self) -> None:
         """Return to the list l. Without a debt it gets the quantum of the current round (R17), but not of a round in which it was
@@ -208,13 +213,15 @@ class Account:
         # An inlined `_set(deficit)`: this runs for every member at each arrival at an empty queue.
         level, last = self.level, self.positive_from
         now = level.refills
-        self._is_light = self._is_light or last < before
+        self.was_light = self.was_light or last < before
         got = (last if last < now else now) - self._balance_at  # noqa: FURB136 min() is dearer
         if got > 0:
             self._balance += got * self.quantum
         self._balance_at = now
-        self.positive_from = now + int(-self._balance // self.quantum) + 1
-        level.last_debt = max(level.last_debt, self.positive_from)
+        self.positive_from = positive = now + int(-self._balance // self.quantum) + 1
+        level.last_debt = max(level.last_debt, positive)
+        if positive > now:
+            level.owing[self] = None
 
     def _set(self, deficit: float) -> None:
         level = self.level
@@ -223,13 +230,18 @@ class Account:
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
         self.positive_from = positive = now + int(-deficit // self.quantum) + 1
         level.last_debt = max(level.last_debt, positive)
+        if positive > now:
+            level.owing[self] = None
+        if self.waiting:
+            level.moved[self] = None
 
 
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
     __slots__ = (
-        "_departed", "depth", "horizon", "last_debt", "members", "quantum", "refills", "rules", "turn", "warming_up",
+        "_departed", "depth", "forgotten", "horizon", "last_debt", "members", "moved", "owing", "quantum", "refilled", "refills",
+        "rules", "turn", "warming_up",
     )  # fmt: skip
 
     def __init__(
@@ -239,8 +251,18 @@ class DeficitLevel:
         warming_up: bool = False,
         quantum: float | None = None,
         depth: int = 0,
+        parent: DeficitLevel | None = None,
     ) -> None:
         self.rules = rules
+        # The policy reads and empties these three, which all levels of a tree share.
+        self.moved: dict[Account, None] = {} if parent is None else parent.moved
+        """Waiting members that may be eligible at another refill than before: all but those whose debt grew (`rounds`)."""
+        self.refilled: dict[DeficitLevel, int] = {} if parent is None else parent.refilled
+        """Level → refills that it had when the policy last read this."""
+        self.forgotten: dict[str, str] = {} if parent is None else parent.forgotten
+        """Client that is not remembered any more → its tenant."""
+        self.owing: dict[Account, None] = {}
+        """At least the members and idle members whose deficits the next refill raises; `raised` removes the others."""
         self.depth = depth
         """Index of its members in the paths of accounts."""
         self.quantum = rules.first_quantum if quantum is None else quantum
@@ -343,14 +365,30 @@ class DeficitLevel:
         self._refill(min(needed, default=0))
         self.horizon = self.refills
 
+    def find(self, name: str) -> Account | None:
+        """A member, or an idle member that the level remembers."""
+        return self.members.get(name) or self._departed.get(name)
+
     def known(self) -> Iterator[Account]:
         """Members, then idle members that the level remembers."""
         yield from self.members.values()
         yield from self._departed.values()
 
+    def raised(self, since: int) -> Iterator[Account]:
+        """Accounts whose deficits the refills after `since` raised. Those that later refills do not raise are left out of `owing`."""
+        settled = []
+        for account in self.owing:
+            if account.positive_from > since:
+                yield account
+            if account.positive_from <= self.refills:
+                settled.append(account)
+        for account in settled:
+            del self.owing[account]
+
     def _refill(self, number: int) -> None:
         """The refills up to this number."""
         if number > self.refills:
+            self.refilled.setdefault(self, self.refills)
             self.refills = number
             self.turn = self.quantum if self.rules.gives_first_turn else 0.0
 
@@ -360,6 +398,9 @@ class DeficitLevel:
         by_debt = sorted(self._departed.values(), key=lambda gone: gone.deficit, reverse=True)
         for account in by_debt[: len(by_debt) // 2]:
             del self._departed[account.name]
+            self.owing.pop(account, None)
+            gone = (account,) if self.depth else account.children.known()
+            self.forgotten |= {client.name: account.path[0].name for client in gone}
 
 
 class MeasuredQuantum:

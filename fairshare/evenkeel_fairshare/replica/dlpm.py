@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
-from operator import itemgetter
+from itertools import islice
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -31,11 +31,22 @@ from evenkeel_fairshare.replica.order import (
     ClientQueue,
     Order,
     TenantQueue,
-    eligible_entries,
 )
+from evenkeel_fairshare.replica.rounds import Answer, Rounds
 
 ADMITTED: Final = AdmissionResult.ADMITTED
 """A pass compares each answer with it, and an attribute of an enum takes ten times as long as a name."""
+
+
+def _deficits(client: Account) -> ClientDeficits:
+    tenant = client.path[0]
+    return ClientDeficits(
+        deficit=client.deficit,
+        tenant_deficit=tenant.deficit,
+        waiting=client.waiting,
+        seed=client.seed,
+        tenant_seed=tenant.seed,
+    )
 
 
 class Dlpm(ReplicaPolicy):
@@ -81,6 +92,11 @@ class Dlpm(ReplicaPolicy):
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
         self.tenants = DeficitLevel(rules, warming_up=warmup_s > 0)
+        self._changed: dict[Account, None] | None = None
+        """Clients and tenants that changed since the last `news`, apart from charges to running requests and refills; None: nobody asks
+        for news."""
+        self._rounds = Rounds(self.tenants, self.tenant_queues)
+        self._passes = 0
         self._measured = MeasuredQuantum() if rules.quantum is None else None
         self._service = 0.0
         """Weighted tokens charged so far."""
@@ -92,6 +108,7 @@ class Dlpm(ReplicaPolicy):
         if not self._queue:
             self._queue_was_empty()
         client = self._join(request)
+        self._note(client)
         for node in client.path:
             node.waiting += 1
         self._put(request, client, next(self._serials))
@@ -119,6 +136,7 @@ class Dlpm(ReplicaPolicy):
             key = self._key(request)
             if key != before:
                 queue.put(key, serial, request)
+                self._moved(queue.client)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
@@ -158,7 +176,8 @@ class Dlpm(ReplicaPolicy):
             return
         price = self._token_price * tokens
         self._service += price * len(requests)
-        if len(requests) == len(self._running):  # all of them, which the accounts have counted
+        # All of them, which the accounts have counted; and not many accounts that only wait.
+        if len(requests) == len(self._running) and len(self._queue) <= len(self._running):
             for tenant in self.tenants.members.values():
                 tenant.children.charge_running(price)
             self.tenants.charge_running(price)
@@ -191,16 +210,20 @@ class Dlpm(ReplicaPolicy):
             return
         account.charge(service)
         own = account.children.members.get(client)
+        self._note(account)
         if own is not None:
+            self._note(own)
             own.charge(service)
 
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)
+        self._note(client)
         for node in client.path:
             node.running -= 1
             node.waiting += 1
         queue = self._put(request, client, next(self._serials_of_retracted))
         queue.move_to_end(request, last=False)
+        self._moved(client)
         self._queue = {request: queue, **self._queue}  # first among equals: it came before them
         request.charge_input = True  # this replica computes it again (R11)
 
@@ -213,8 +236,12 @@ class Dlpm(ReplicaPolicy):
             for node in queue.client.path:
                 node.waiting -= 1
                 node.level.leave_if_idle(node)
+            self._note(queue.client)
+            self._moved(queue.client)
         else:
-            for node in self._running.pop(request).path:
+            client = self._running.pop(request)
+            self._note(client)
+            for node in client.path:
                 node.running -= 1
                 node.level.leave_if_idle(node)
 
@@ -227,13 +254,7 @@ class Dlpm(ReplicaPolicy):
     def clients(self) -> Mapping[str, ClientDeficits]:
         """Every client with a request here, or with a debt or a seed at one of the levels."""
         return {
-            client.name: ClientDeficits(
-                deficit=client.deficit,
-                tenant_deficit=tenant.deficit,
-                waiting=client.waiting,
-                seed=client.seed,
-                tenant_seed=tenant.seed,
-            )
+            client.name: _deficits(client)
             for tenant in self.tenants.known()
             for client in tenant.children.known()
             if client.waiting
@@ -243,11 +264,71 @@ class Dlpm(ReplicaPolicy):
             or tenant.seed
         }
 
+    def news(self) -> Mapping[str, ClientDeficits]:
+        """Only what requests, charges and refills changed is looked at."""
+        forgotten = dict(self.tenants.forgotten)
+        self.tenants.forgotten.clear()
+        if self._changed is None:
+            self.tenants.refilled.clear()
+            self._changed = {}
+            return self.clients()
+        self._note_refills()
+        changed, self._changed = self._changed | dict.fromkeys(self._running.values()), {}
+        tenants = [account for account in changed if account.level is self.tenants]
+        for tenant in tenants:
+            del changed[tenant]
+        seen = {client.path[0] for client in changed}
+        for tenant in tenants:
+            if tenant not in seen:  # any client of it tells its deficit
+                changed |= dict.fromkeys(islice(tenant.children.known(), 1))
+        news = {client.name: _deficits(client) for client in changed}
+        return news | {name: self._deficits_of(name, tenant) for name, tenant in forgotten.items()}
+
+    def _deficits_of(self, client: str, tenant: str) -> ClientDeficits:
+        of = self.tenants.find(tenant)
+        found = of.children.find(client) if of is not None else None
+        if found is not None:
+            return _deficits(found)
+        return ClientDeficits(0.0, of.deficit if of else 0.0, 0, 0.0, of.seed if of else 0.0)
+
+    def _note(self, account: Account) -> None:
+        if self._changed is not None:
+            self._changed[account] = None
+        else:
+            self.tenants.forgotten.clear()
+
+    def _note_refills(self) -> None:
+        refilled = dict(self.tenants.refilled)
+        self.tenants.refilled.clear()
+        for level, since in refilled.items():
+            for account in level.raised(since):
+                self._note(account)
+
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
-        if len(self._queue) == 1:
-            return self._only()
-        return map(itemgetter(2), eligible_entries(self.tenants, self.tenant_queues))
+        return self._only() if len(self._queue) == 1 else self._merged()
+
+    def _merged(self) -> Iterator[Request]:
+        self._passes = number = self._passes + 1
+        rounds, moved = self._rounds, self.tenants.moved
+        for account in moved:
+            self._moved(account)
+        moved.clear()
+        entry = rounds.offer(number)
+        while entry is not None:
+            _, _, request, client = entry
+            held = client.held
+            yield request
+            moved.clear()  # they are of the answered request: the rounds look at them next
+            entry = rounds.after(number, Answer(request in self._queue, client.held > held))
+
+    def _moved(self, account: Account) -> None:
+        """What a tenant or client offers, or the refill that makes it eligible, may be another one."""
+        tenant = account.path[0]
+        queues = self.tenant_queues.get(tenant)
+        if queues is not None and account is not tenant:
+            queues.rounds.changed(account)
+        self._rounds.changed(tenant)
 
     def _only(self) -> Iterator[Request]:
         """A single request needs no order."""
@@ -278,15 +359,20 @@ class Dlpm(ReplicaPolicy):
         if queues is None:
             queues = self.tenant_queues[tenant] = TenantQueue(tenant, self._order)
         self._queue[request] = queue = queues.of(client)
-        queue.put(self._key(request), serial, request)
+        if queue.put(self._key(request), serial, request):
+            queues.rounds.changed(client)
+            self._rounds.ask_again(tenant)
         return queue
 
     def _drop(self, queue: ClientQueue) -> None:
         """Remove the queue of a client without waiting requests."""
-        tenant = queue.client.path[0]
-        del self.tenant_queues[tenant][queue.client]
-        if not self.tenant_queues[tenant]:
+        client, tenant = queue.client, queue.client.path[0]
+        queues = self.tenant_queues[tenant]
+        del queues[client]
+        queues.rounds.left(client)
+        if not queues:
             del self.tenant_queues[tenant]
+            self._rounds.left(tenant)
 
     @property
     def quantum(self) -> float:
@@ -295,6 +381,7 @@ class Dlpm(ReplicaPolicy):
 
     def change_quantum(self, quantum: float) -> None:
         """Later refills give `quantum` per weight. The bounds hold with the largest quantum in force meanwhile."""
+        self._note_refills()  # afterwards no account shows which ones it got
         for level in self._levels():
             level.change_quantum(quantum)
 
@@ -318,12 +405,17 @@ class Dlpm(ReplicaPolicy):
 
     def _join(self, request: Request) -> Account:
         # R5: each level has its own seed, and the first one wins.
-        tenant = self.tenants.join(
-            request.tenant, weight=request.tenant_weight, seed=request.tenant_seed
-        )
+        tenant = self.tenants.members.get(request.tenant)
+        if tenant is None or tenant.weight != request.tenant_weight:
+            tenant = self.tenants.join(
+                request.tenant, weight=request.tenant_weight, seed=request.tenant_seed
+            )
         clients = tenant.children
         if not tenant.waiting:
             clients.end_debts()
+        client = clients.members.get(request.client)
+        if client is not None and client.weight == request.client_weight:
+            return client
         return clients.join(
             request.client, weight=request.client_weight, seed=request.seed, parent=tenant
         )
@@ -335,6 +427,7 @@ class Dlpm(ReplicaPolicy):
         if not queue:
             self._drop(queue)
         self._running[request] = client = queue.client
+        self._note(client)
         cost = self._input_cost(request)
         self._service += cost
         for node in client.path:

@@ -1,4 +1,4 @@
-"""The order among the requests that DLPM may admit: the orders, the queue of a client, and the merge of the clients.
+"""The order among the requests that DLPM may admit: the orders, and the queues of clients and tenants (`rounds` merges them).
 
 No bound depends on it (docs/design/0007). The key of a request is a whole number: the lowest goes first, and among equals the request
 that arrived first. While a request waits, its key changes with its match only. So the requests of a client are kept sorted.
@@ -7,22 +7,18 @@ that arrived first. While a request waits, its key changes with its match only. 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from heapq import heapify, heappop, heappush, heapreplace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
+from evenkeel_fairshare.replica.deficit import Account
+from evenkeel_fairshare.replica.rounds import Answer, Entry, Rounds
 
 OCTAVE_TOKENS: Final = 1024
 """Length of the first octave; each next one is twice as long."""
-HELD_REFILLS: Final = 32
-"""The most refills at once while requests of eligible members are held: four seconds of service with the measured quantum. It pays what
-a light client owes for a request. Of long prompts, whose owners may all be held in turn, it would pay all debts: docs/design/0006."""
 MATCH_BITS: Final = 40
 """More than the number of cached tokens has."""
 
@@ -66,25 +62,6 @@ ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
 )
 """Name in the API → order. The enum `RequestOrder` of the contract offers the names to a FairInferenceService."""
 
-Entry = tuple[float, int, Request, Account]
-"""(sort key, serial, request, its client): the lowest goes first. Serials are in order of arrival, and unique."""
-
-Next = Callable[[], Entry | None]
-"""The next entry of a member in a pass, after the answer to the one before; None: it has no more."""
-
-
-class Queue(Protocol):
-    """The waiting requests of a member of a level."""
-
-    def first(self) -> Entry | None:
-        """Best entry of the member, while the pass has refused none of its requests."""
-
-    def proposals(self) -> Iterator[Entry]:
-        """All its entries in this pass, each once, the best first."""
-
-    def begin(self) -> Next:
-        """The function that gives its entries of a pass one by one; called at the start of the pass."""
-
 
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
@@ -100,13 +77,16 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """Number of requests that may overtake the present oldest one."""
         self.without_slot: Request | None = None
         """The last one in this pass whose adapter has no slot."""
+        self._rest: Iterator[Entry] | None = None
+        """The proposals that follow a refused one, in this pass."""
 
-    def put(self, key: float, serial: int, request: Request) -> None:
-        """`request` waits, or has another key."""
+    def put(self, key: float, serial: int, request: Request) -> bool:
+        """`request` waits, or has another key. Returns whether it is the best now."""
         if request in self:
             del self.line[bisect_left(self.line, self[request])]
         self[request] = entry = (key, serial, request, self.client)
         insort(self.line, entry)
+        return self.line[0] is entry
 
     def take_out(self, request: Request, *, admitted: bool) -> None:
         """`request` goes to the batch, or was aborted."""
@@ -150,8 +130,36 @@ class ClientQueue(OrderedDict[Request, Entry]):
             if index < len(line) and line[index] is entry:  # refused
                 index += 1
 
-    def begin(self) -> Next:
-        return self.first
+    def begin(self) -> None:
+        """Forget what the last pass refused."""
+        self._rest = None
+
+    def known(self) -> Entry | None:
+        """Its next entry if this pass has refused none of its requests."""
+        if self._rest is not None:
+            return None
+        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
+
+    def offer(self, number: int) -> Entry | None:
+        """Its next entry in this pass."""
+        if self._rest is not None:
+            return next(self._rest, None)
+        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
+
+    def propose(self, number: int) -> None:
+        """Nothing is to be done."""
+
+    def told(self, number: int, answer: Answer) -> None:
+        """Nothing follows from an answer as long as it is not asked again."""
+
+    def after(self, number: int, answer: Answer) -> Entry | None:
+        """Its next entry after the answer to the one that it offered."""
+        if answer.refused and self._rest is None:
+            self._rest = self.proposals()
+            next(self._rest, None)  # the refused one
+        if self._rest is not None:
+            return next(self._rest, None)
+        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
 
 
 class TenantQueue(dict[Account, ClientQueue]):
@@ -159,8 +167,12 @@ class TenantQueue(dict[Account, ClientQueue]):
 
     def __init__(self, tenant: Account, order: Order) -> None:
         super().__init__()
-        self._clients = tenant.children
         self._order = order
+        self.rounds = Rounds(tenant.children, self)
+        self.offer = self.rounds.offer
+        self.after = self.rounds.after
+        self.told = self.rounds.told
+        self.propose = self.rounds.propose
 
     def of(self, client: Account) -> ClientQueue:
         """The queue of a client; a new one if it had no request waiting."""
@@ -169,139 +181,9 @@ class TenantQueue(dict[Account, ClientQueue]):
             queue = self[client] = ClientQueue(client, self._order)
         return queue
 
-    def first(self) -> Entry | None:
-        """Best entry of a tenant with one client, without a merge: many tenants have one."""
-        for client, queue in self.items():
-            if client.positive_from > self._clients.horizon:
-                self._clients.refill_to(client.positive_from)
-            return queue.first()
+    def begin(self) -> None:
+        """Its rounds begin a pass themselves, when they are first asked in it."""
+
+    def known(self) -> Entry | None:
+        """None: its clients may need a refill for the next entry."""
         return None
-
-    def proposals(self) -> Iterator[Entry]:
-        return eligible_entries(self._clients, self)
-
-    def begin(self) -> Next:
-        return self.first if len(self) == 1 else partial(next, self.proposals(), None)
-
-
-def eligible_entries(level: DeficitLevel, queues: Mapping[Account, Queue]) -> Iterator[Entry]:
-    """The entries of the eligible members of one level; `queues`: of those that have requests waiting. See `_merge`."""
-    if len(queues) == 1:
-        ((member, queue),) = queues.items()
-        return _merge_one(level, member, queue.proposals())
-    return _merge(level, queues)
-
-
-def _merge(level: DeficitLevel, queues: Mapping[Account, Queue]) -> Iterator[Entry]:
-    """The entries of the eligible members of one level, those of light ones first, the best first, each once.
-
-    The next entry of a member is taken after the previous answer, while the member is eligible.
-
-    Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
-    and the next one too. While a light member's request is answered `LATER`, heavy members
-    yield: the merge ends, and the next pass finds room for that request. It also ends when no entry is left, or when
-    all eligible ones were refused.
-
-    In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
-    needs a refill is considered when that refill comes, and not before.
-    """
-    depth = level.depth
-    due, by_refill = _by_refill(queues, level.horizon)
-    following = {member: queue.begin() for member, queue in queues.items()}
-    heavy_yield = False
-    while due or by_refill:
-        due = due or _refill(level, queues, by_refill)
-        if not due:
-            return
-        horizon = level.horizon
-        (light, heavy), due = _heaps(due, following), []
-        while ready := light or heavy:
-            if heavy_yield and not light:
-                return
-            entry = ready[0]
-            member = entry[3].path[depth]
-            waiting, held = member.waiting, member.held
-            yield entry
-            if member.waiting == waiting:  # refused
-                heavy_yield |= member.held == held and ready is light
-                following[member] = _after_refusal(queues[member], following[member])
-            if member.waiting <= member.refused:  # it has no other requests
-                heappop(ready)
-            elif member.positive_from > horizon:
-                heappop(ready)
-                by_refill[member.positive_from].append(member)
-            elif (best := following[member]()) and member.is_light == (ready is light):
-                heapreplace(ready, best)
-            else:
-                heappop(ready)
-                if best:
-                    heappush(light if member.is_light else heavy, best)
-
-
-def _refill(
-    level: DeficitLevel, members: Iterable[Account], by_refill: dict[int, list[Account]]
-) -> list[Account]:
-    """The members that it makes eligible. While an eligible one is refused, the others get none; held requests do not count, unless
-    the others need more than `HELD_REFILLS`."""
-    waiting_for = [one.positive_from for one in members if one.refused > one.held]
-    needed = min([*by_refill, *waiting_for])
-    horizon = level.horizon
-    if needed > horizon + HELD_REFILLS and any(
-        one.held and one.positive_from <= horizon for one in members
-    ):
-        return []
-    level.refill_to(needed)
-    return by_refill.pop(level.horizon, [])
-
-
-def _heaps(
-    members: Iterable[Account], following: Mapping[Account, Next]
-) -> tuple[list[Entry], list[Entry]]:
-    """The next entries of the light ones and of the heavy ones, each as a heap."""
-    light: list[Entry] = []
-    heavy: list[Entry] = []
-    for member in members:
-        if entry := following[member]():
-            (light if member.is_light else heavy).append(entry)
-    heapify(light)
-    heapify(heavy)
-    return light, heavy
-
-
-def _after_refusal(queue: Queue, following: Next) -> Next:
-    """The function for the entries after a refused one: `first` would give that one again. Most members have none refused."""
-    if following != queue.first:
-        return following
-    line = queue.proposals()
-    next(line, None)  # the refused one
-    return partial(next, line, None)
-
-
-def _merge_one(level: DeficitLevel, member: Account, line: Iterator[Entry]) -> Iterator[Entry]:
-    """`_merge` of a single member, without the lists: many tenants have one client."""
-    heavy_yields = False
-    while member.waiting > member.refused:
-        if member.positive_from > level.horizon:
-            level.refill_to(member.positive_from)
-        entry = next(line, None)
-        is_heavy = not member.is_light
-        if entry is None or (is_heavy and heavy_yields):
-            return
-        waiting = member.waiting
-        yield entry
-        was_refused = member.waiting == waiting and member.refused > member.held
-        heavy_yields |= was_refused and not is_heavy
-
-
-def _by_refill(
-    members: Iterable[Account], horizon: int
-) -> tuple[list[Account], defaultdict[int, list[Account]]]:
-    """The eligible members, and the others by the refill horizon that makes them eligible."""
-    others: defaultdict[int, list[Account]] = defaultdict(list)
-    eligible = []
-    for member in members:
-        if member.positive_from <= horizon:
-            eligible.append(member)
-        else:
-            others[member.positive_from].append(member)
-    return eligible, others

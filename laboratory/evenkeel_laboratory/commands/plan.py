@@ -39,6 +39,7 @@ from evenkeel_laboratory.experiments.setup import SetupError, find_profile
 from evenkeel_laboratory.experiments.whatif import ClientFigures
 
 PLOT = "plan.png"
+_CAUSE = {"client_gone": "given up", "rate_limited": "refused by a limit"}
 
 
 def plan(
@@ -132,6 +133,9 @@ def _report(found: Plan, traffic: Recording) -> None:
     )  # fmt: skip
     console.print(FittedTable(table))
     console.print()
+    for when, run in (("Recorded", found.recorded), ("Replayed", now), ("Changed", then)):
+        console.print(escape(f"{when}: {run.verdict}"), highlight=False)
+    console.print()
     for verdict in found.verdicts:
         console.print(escape(verdict.sentence), highlight=False)
     console.print(
@@ -147,8 +151,14 @@ def _report(found: Plan, traffic: Recording) -> None:
             highlight=False,
         )
     if found.not_replayed:
+        left_out = sum(found.not_replayed.values())
+        causes = ", ".join(
+            f"{_CAUSE.get(name, name)} {count:,}" for name, count in found.not_replayed.items()
+        )
         print_note(
-            console, f"left out, because no replica served them: {found.not_replayed:,} requests"
+            console,
+            f"{left_out:,} of {left_out + len(traffic.requests):,} requests are not in the replay, because no replica served them: "
+            f"{causes}. So the replay has less load than the fleet had",
         )
     if len(traffic.replica_counts) > 1:
         print_note(

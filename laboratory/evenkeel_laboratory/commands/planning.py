@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from operator import itemgetter
@@ -22,10 +22,14 @@ from evenkeel_contract.queueorder import (
 from evenkeel_contract.routerconfig import FleetPolicyName, Positive, Weight
 from evenkeel_contract.values import Fault, did_you_mean, show
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.traffic.records import Record
+from evenkeel_simulator.traffic.summary import summarise
+from evenkeel_simulator.traffic.workload import Client
 
 from evenkeel_laboratory.experiments.engine_fit import Fit, fit_profile
-from evenkeel_laboratory.experiments.recording import Recording
+from evenkeel_laboratory.experiments.recording import Recording, records_of
 from evenkeel_laboratory.experiments.setup import Setup, engine_config, find_profile, simulate
 from evenkeel_laboratory.experiments.whatif import (
     RunFigures,
@@ -90,7 +94,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fit_error: float | None
     """Median error of the decode time of an answer, as a part of it."""
     profile: dict[str, float]
-    not_replayed: int
+    not_replayed: dict[str, int]
+    """Why requests are not replayed → how many: no replica served them."""
     verdicts: list[Verdict]
 
 
@@ -182,8 +187,10 @@ def changed(settings: Settings, change: Change) -> Settings:
 
 def replayed(recording: Recording, settings: Settings) -> RunFigures:
     """The figures of a replay; raises `SetupError`."""
-    records, _ = simulate(settings.setup, recording.workload(settings.weights))
-    return _figures(recording, of_records(records), settings.setup)
+    workload = recording.workload(settings.weights)
+    records, _ = simulate(settings.setup, workload)
+    sentence = _sentence(records, recording, workload.clients)
+    return _figures(recording, of_records(records), settings.setup, sentence)
 
 
 def _linear(setup: Setup) -> LinearCost:
@@ -195,15 +202,29 @@ def _linear(setup: Setup) -> LinearCost:
 def recorded_figures(recording: Recording, setup: Setup) -> RunFigures:
     """What the fleet did."""
     found = of_requests(recording.requests)
-    return _figures(recording, found, replace(setup, replicas=recording.replicas))
+    clients = recording.workload(
+        {name: float(weight) for name, weight in recording.header.weights.items()}
+    ).clients
+    sentence = _sentence(records_of(recording), recording, clients)
+    return _figures(recording, found, replace(setup, replicas=recording.replicas), sentence)
 
 
-def _figures(recording: Recording, served: list[Served], setup: Setup) -> RunFigures:
+def _sentence(
+    records: Sequence[Record], recording: Recording, clients: Mapping[str, Client]
+) -> str:
+    """The verdict on a run, until its last request ended."""
+    ends = (one.finished_s or one.admitted_s or 0.0 for one in records)
+    end_s = max([recording.end_s, *ends])
+    return judge(summarise(records, end_s, clients=clients).record).sentence
+
+
+def _figures(recording: Recording, served: list[Served], setup: Setup, verdict: str) -> RunFigures:
     cost = _linear(setup)
     return figures(
         served,
         replicas=setup.replicas,
         window_s=recording.end_s,
+        verdict=verdict,
         input_weight=cost.input_weight,
         output_weight=cost.output_weight,
     )
@@ -256,6 +277,6 @@ def make_plan(recording: Recording, before: Settings, after: Settings, fit: Fit 
         fit_answers=None if fit is None else fit.answers,
         fit_error=None if fit is None else fit.median_error,
         profile=msgspec.structs.asdict(before.setup.profile),
-        not_replayed=sum(recording.failed.values()),
-        verdicts=verdicts(today_figures, changed_figures),
+        not_replayed=dict(recording.failed),
+        verdicts=verdicts(recorded, today_figures, changed_figures),
     )

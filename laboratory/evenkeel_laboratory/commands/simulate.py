@@ -28,7 +28,7 @@ from evenkeel_cli.trace_options import UsageError, isolation_share, read_program
 from evenkeel_cli.yamlfile import YamlFault
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
-from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.traffic.records import Record, write_csv
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.traces import TraceError
@@ -332,8 +332,7 @@ def _report(summary: Summary, out: Path) -> None:
     )
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
-    if summary.finished:
-        console.print(verdict(summary.shares), style="bold", highlight=False)
+    console.print(judge(summary.record).sentence, style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from evenkeel_contract.recording import FleetLine, Header, RecordingError, RequestLine, decode_line
 from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.traces import SHOWN_FAULTS, TraceError, read_text
 from evenkeel_simulator.traffic.workload import Call, Client, Program, Workload, tenant_of
 
@@ -29,11 +30,17 @@ class Recording:
     """The newest one: its settings are today's."""
     requests: Sequence[RequestLine]
     """Requests that a replica served, by arrival."""
-    failed: Mapping[str, int]
-    """Outcome → requests that are not replayed: no replica served them."""
+    unserved: Sequence[RequestLine]
+    """Requests that are not replayed, because no replica served them: refused, failed, or given up."""
     replicas: int
     """Number of replicas that took requests for most of the time."""
     replica_counts: frozenset[int]
+
+    @property
+    def failed(self) -> Mapping[str, int]:
+        """Outcome → requests that are not replayed, the most frequent first."""
+        counts = Counter(one.outcome or "no output" for one in self.unserved)
+        return dict(counts.most_common())
 
     @property
     def end_s(self) -> float:
@@ -113,11 +120,11 @@ def read_recording(path: Path) -> Recording:
     return Recording(
         header=max(headers, key=lambda header: header.started_unix),
         requests=moved,
-        failed=Counter(
-            one.outcome or "no output"
-            for _, one in requests
+        unserved=[
+            _moved(one, header.started_unix - start_s)
+            for header, one in requests
             if not (one.replica and one.output_tokens)
-        ),
+        ],
         replicas=max(counts, key=counts.__getitem__),
         replica_counts=frozenset(counts),
     )
@@ -140,6 +147,46 @@ def _replica_counts(
         if replicas:
             found[replicas] = found.get(replicas, 0.0) + max(0.0, min(until_s, end_s) - at_s)
     return found or {len({one.replica for one in requests}): 0.0}
+
+
+_SERVICE = frozenset({"replica_failed", "unavailable", "timeout"})
+"""Outcomes that are failures of the service."""
+
+
+def records_of(recording: Recording) -> list[Record]:
+    """The run that was recorded, for measures of runs: those that no replica served too."""
+    return [
+        *(_record(one, "finished") for one in recording.requests),
+        *(_record(one, _status(one.outcome)) for one in recording.unserved),
+    ]
+
+
+def _status(outcome: str) -> str:
+    if outcome in _SERVICE:
+        return "failed"
+    return "unfinished" if outcome == "client_gone" else "rejected"
+
+
+def _record(one: RequestLine, status: str) -> Record:
+    served, given_up = status == "finished", status == "unfinished"
+    first_s = one.duration_s if one.ttft_s is None else one.ttft_s
+    end_s = one.arrival_s + one.duration_s
+    return Record(
+        id="",
+        program="",
+        client=one.client,
+        replica=-1,
+        status=status,
+        arrival_s=one.arrival_s,
+        admitted_s=end_s if given_up else None,  # it waited until its client left
+        first_token_s=one.arrival_s + first_s if served else None,
+        finished_s=end_s if served else None,
+        input_tokens=one.input_tokens,
+        cached_tokens=one.cached_tokens,
+        extend_tokens=one.input_tokens - one.cached_tokens if served else 0,
+        output_tokens=one.output_tokens if served else 0,
+        retractions=0,
+    )
 
 
 def _moved(one: RequestLine, by_s: float) -> RequestLine:

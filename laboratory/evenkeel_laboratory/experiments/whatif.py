@@ -52,6 +52,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     gpu_s: float
     tokens_per_s: float
     ttft_p50_s: float
+    verdict: str
+    """Sentence of `evenkeel_fairshare.verdict`, as `simulate` and `top` give it."""
     clients: dict[str, ClientFigures]
 
 
@@ -60,7 +62,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     client: str
     effect: str
-    """`gains`, `loses`, `trades` (more tokens but a longer wait, or the reverse) or `keeps`."""
+    """`gains`, `loses`, `trades` (more tokens but a longer wait, or the reverse), or `keeps`: no difference, or one within the error."""
     sentence: str
 
 
@@ -100,6 +102,7 @@ def figures(
     *,
     replicas: int,
     window_s: float,
+    verdict: str,
     output_weight: float = 2.0,
     input_weight: float = 1.0,
 ) -> RunFigures:
@@ -134,6 +137,7 @@ def figures(
         window_s=window_s,
         gpu_s=gpu_s,
         tokens_per_s=sum(amount for (amount,) in output.values()) / window_s,
+        verdict=verdict,
         ttft_p50_s=median([ttft for each in ttfts.values() for ttft in each]),
         clients={
             name: ClientFigures(
@@ -147,25 +151,41 @@ def figures(
     )
 
 
-def verdicts(before: RunFigures, after: RunFigures) -> list[Verdict]:
-    """One for each client."""
+def verdicts(recorded: RunFigures, before: RunFigures, after: RunFigures) -> list[Verdict]:
+    """One for each client. A change that is smaller than the error of the model, the difference of the replay `before` to what was
+    recorded, is no difference."""
     return [
-        _verdict(name, before.clients[name], after.clients[name])
+        _verdict(name, recorded.clients.get(name), before.clients[name], after.clients[name])
         for name in before.clients
         if name in after.clients
     ]
 
 
-def _verdict(name: str, before: ClientFigures, after: ClientFigures) -> Verdict:
-    rate = _sign(before.tokens_per_s, after.tokens_per_s, CHANGED_RATE)
-    wait = -_sign(before.ttft_p50_s, after.ttft_p50_s, CHANGED_TTFT)
+def _verdict(
+    name: str, recorded: ClientFigures | None, before: ClientFigures, after: ClientFigures
+) -> Verdict:
+    real = before if recorded is None else recorded
+    rate_error = _error(real.tokens_per_s, before.tokens_per_s)
+    wait_error = _error(real.ttft_p50_s, before.ttft_p50_s)
+    rate = _sign(before.tokens_per_s, after.tokens_per_s, max(CHANGED_RATE, rate_error))
+    wait = -_sign(before.ttft_p50_s, after.ttft_p50_s, max(CHANGED_TTFT, wait_error))
     effect = "trades" if rate * wait < 0 else _EFFECTS[rate or wait]
+    inside = effect == "keeps" and bool(
+        _sign(before.tokens_per_s, after.tokens_per_s, CHANGED_RATE)
+        or _sign(before.ttft_p50_s, after.ttft_p50_s, CHANGED_TTFT)
+    )
+    what = "no difference within the error of the model" if inside else effect
     sentence = (
-        f"{name} {effect}: {before.share:.0%} → {after.share:.0%} of the service, "
+        f"{name}{':' if inside else ''} {what}: {before.share:.0%} → {after.share:.0%} of the service, "
         f"{before.tokens_per_s:,.1f} → {after.tokens_per_s:,.1f} tokens/s, "
         f"median TTFT {before.ttft_p50_s:,.2f} → {after.ttft_p50_s:,.2f} s."
     )
     return Verdict(client=name, effect=effect, sentence=sentence)
+
+
+def _error(real: float, replayed: float) -> float:
+    """Difference of a replayed figure to the real one, as a part of the replayed one."""
+    return abs(replayed - real) / max(replayed, 1e-9)
 
 
 _EFFECTS: Mapping[int, str] = {1: "gains", 0: "keeps", -1: "loses"}

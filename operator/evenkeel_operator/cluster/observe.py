@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -86,8 +86,6 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
-    tenants: tuple[Tenant, ...]
-    secrets: SecretHashes
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
     forbidden: frozenset[str] = frozenset()
@@ -182,15 +180,12 @@ class Observer:
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
-        around = await self.neighbours(key.namespace)
         children, forbidden = await self._children(key, relist=relist)
         behind = behind_of(key.name, await self._gateways(key.namespace))
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
             children=children,
-            tenants=around.tenants,
-            secrets=around.secrets,
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
@@ -209,7 +204,6 @@ class Observer:
                 self._store.forget(key)
                 return None
             self._store.named(GATEWAY, key.namespace).put(raw)
-        around = await self.neighbours(key.namespace)
         children, forbidden = await self._children(key, relist=relist)
         services = await self.all_of(SERVICE, key.namespace)
         configs = {}
@@ -222,8 +216,6 @@ class Observer:
             seen=Observed(
                 raw=raw,
                 children=children,
-                tenants=around.tenants,
-                secrets=around.secrets,
                 scalers=(),
                 forbidden=forbidden,
                 router_config=_router_config(key, children),
@@ -253,22 +245,26 @@ class Observer:
         found = read_credentials(children.get(Ref("Secret", credentials_name(base))))
         return "" if found is None else found.admin_token
 
-    async def neighbours(self, namespace: str) -> Neighbours:
-        """All tenants of a namespace."""
+    async def neighbours(self, namespace: str, *, of: Key | None = None) -> Neighbours:
+        """All tenants of a namespace. Their changes trigger passes over service `of` from now on."""
+        if of is not None:
+            self._store.use_tenants(of, namespace)
         tenants = read_tenants(await self.all_of(TENANT, namespace))
         secrets = {
             name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
         }
         return Neighbours(tenants, secrets)
 
-    async def list_again(self) -> None:
-        """List and read again all objects that belong to no service: watches may have missed deletions. What cannot be read is
-        logged, and costs nothing else."""
-        for namespace in sorted(self._store.namespaces()):
+    async def list_again(self, *, only: Collection[str] | None = None) -> None:
+        """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
+        deletions. What cannot be read is logged, and costs nothing else."""
+        known = self._store.namespaces()
+        named = known if only is None else known.intersection(only)
+        for namespace in sorted(named):
             for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
-        for namespace, name in sorted(self._store.secrets()):
+        for namespace, name in sorted(one for one in self._store.secrets() if one[0] in named):
             with _logged(f"Secret {name} in {namespace}"):
                 await self._read_secret(namespace, name)
 

@@ -14,8 +14,10 @@ from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.ownership import foreign_fields
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
+from evenkeel_operator.manifests.context import MANAGER
 
 _Id = TypeVar("_Id", bound=Hashable)
 
@@ -76,9 +78,14 @@ class ObjectTable(Generic[_Id]):
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it and are never read."""
+    """The object without managed fields, which are half of it. What they say of others stays, in `FOREIGN`."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}
+    found = foreign_fields(item, MANAGER) if item.get("kind") in KINDS else ()
+    return {**item, "metadata": metadata | ({FOREIGN: found} if found else {})}
+
+
+FOREIGN: Final = "foreignFields"
+"""Entry of an object's metadata in the store: fields that others added."""
 
 
 def version_of(item: Object) -> int:
@@ -135,9 +142,13 @@ class Store:
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
-        """Namespaces that are being deleted: the API server refuses new objects there."""
+        """Namespaces that are being deleted, or that are gone: the API server refuses new objects there."""
+        self._uids: dict[str, str] = {}
+        """Namespace → its uid."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
+        self._tenants_of: dict[Key, str] = {}
+        """Service → the other namespace whose tenants its last pass used."""
         self._held: dict[Key, frozenset[str]] = {}
         """Service → the hosts that it had in its last event."""
         self._served: dict[Key, tuple[bool, str, tuple[str, ...]]] = {}
@@ -176,12 +187,37 @@ class Store:
         tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
         return tuple(item for table in tables for item in table.items.values())
 
+    def use_tenants(self, key: Key, namespace: str) -> None:
+        """The service uses the tenants of this namespace."""
+        if namespace == key.namespace:
+            self._tenants_of.pop(key, None)
+        else:
+            self._tenants_of[key] = namespace
+
+    def users(self, namespace: str) -> frozenset[Key]:
+        """The services and gateways that may use the tenants of a namespace."""
+        others = {key for key, used in self._tenants_of.items() if used == namespace}
+        return self.keys(SERVICE, namespace) | self.keys(GATEWAY, namespace) | others
+
+    def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
+        """The services of a namespace, and those of others whose newest spec names it."""
+        found = self.services_anywhere()
+        return tuple(
+            one for one in found if namespace in (one["metadata"]["namespace"], _tenants_place(one))
+        )
+
+    def services_anywhere(self) -> tuple[Object, ...]:
+        """The known FairInferenceServices of all namespaces."""
+        tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
+        return tuple(item for table in tables for item in table.items.values())
+
     def forget(self, key: Key) -> None:
         """The resource is gone."""
         self.named(key.kind, key.namespace).drop(key.name)
         self._children.pop(key, None)
         self._endpoints.pop(key, None)
         self._pods.pop(key, None)
+        self._tenants_of.pop(key, None)
 
     # Secrets.
 
@@ -260,10 +296,23 @@ class Store:
         return self.keys_anywhere(SERVICE)
 
     def _see_namespace(self, item: Object, *, gone: bool) -> frozenset[Key]:
-        """Passes over its resources write nothing from now on."""
-        leaves = not gone and "deletionTimestamp" in item["metadata"]
-        (self.terminating.add if leaves else self.terminating.discard)(_name_of(item))
-        return frozenset()
+        """Passes over the resources of a namespace that leaves write nothing from now on."""
+        name, uid = _name_of(item), str(item["metadata"].get("uid", ""))
+        leaves = gone or "deletionTimestamp" in item["metadata"]
+        (self.terminating.add if leaves else self.terminating.discard)(name)
+        # Watches that the operator has no right to any more do not report that the contents are gone.
+        others = gone or self._uids.get(name, uid) != uid
+        self._uids[name] = uid
+        if not others:
+            return frozenset()
+        lost = self.keys(SERVICE, name) | self.keys(TENANT, name)
+        users = self.users(name)
+        for key in lost:
+            self.forget(key)
+        self._tables = {where: table for where, table in self._tables.items() if where[1] != name}
+        self._hashes = {where: one for where, one in self._hashes.items() if where[0] != name}
+        self._held = {key: hosts for key, hosts in self._held.items() if key.namespace != name}
+        return lost | users
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
@@ -310,11 +359,15 @@ class Store:
             if known is not None and _intent(known) == _intent(item) and not freed:
                 return frozenset({own, *served})
         versions = [one for one in (known, item) if one is not None]
-        rivals = self._rivals(versions, held or frozenset()) if kind != TENANT else frozenset()
         # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
-        # key, the change of one may resolve the conflict. Services and gateways name each other.
-        others = self.keys(SERVICE, namespace) if kind != SERVICE else frozenset()
-        tenants = self.keys(TENANT, namespace) if kind != GATEWAY else frozenset()
+        # key, the change of one may resolve the conflict.
+        if kind == TENANT:
+            return frozenset({own, *self.users(namespace), *self.keys(TENANT, namespace)})
+        # Services and gateways name each other.
+        others = self.keys(SERVICE, namespace) if kind == GATEWAY else frozenset()
+        rivals = self._rivals(versions, held or frozenset())
+        places = {namespace, *map(_tenants_place, versions)} - {""}
+        tenants = {key for place in places for key in self.keys(TENANT, place)}
         return frozenset({own, *others, *rivals, *tenants, *self.keys(GATEWAY, namespace)})
 
     def _see_served(self, own: Key, item: Object, *, gone: bool) -> frozenset[Key]:
@@ -365,8 +418,7 @@ class Store:
         self._hashes[where] = Hashes(version_of(item), secret)
         if known.secret == secret:
             return set()
-        kinds = (SERVICE, TENANT, GATEWAY)
-        return {key for kind in kinds for key in self.keys(kind, namespace)}
+        return {*self.users(namespace), *self.keys(TENANT, namespace)}
 
 
 def _key_of(namespace: str, item: Object) -> Key:
@@ -379,6 +431,12 @@ def _key_of(namespace: str, item: Object) -> Key:
 
 def _name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
+
+
+def _tenants_place(service: Object) -> str:
+    """The namespace that the newest spec names, perhaps not a name."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return str(tenancy.get("namespace") or "")
 
 
 def _owner_of(item: Object) -> str | None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any, Final
+from typing import Any
 
-from evenkeel_contract.names import EXTERNAL_LABEL, GROUP
+from evenkeel_contract.names import EXTERNAL_LABEL, SHARE_HOST
+from evenkeel_contract.render import is_shared
 from evenkeel_contract.spec.parts import External, PodSelector
 from evenkeel_contract.values import Fault
 
@@ -79,9 +80,6 @@ def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
 
 Claim = tuple[str, str, str]
 """Entrance (an Ingress class, empty for the default one, or a gateway), host, path."""
-
-SHARE_ANNOTATION: Final = f"{GROUP}/share-host"
-"""Annotation of a service: namespaces, with commas between them, whose services may have paths of its hosts. `*`: all."""
 
 
 def claims_of(service: Object, default_class: str = "") -> frozenset[Claim]:
@@ -163,12 +161,12 @@ def host_taken(
 def _clash(service: Object, owner: Object, host: str, both: Collection[Claim]) -> str | None:
     """Why the service may not use a host of the owner."""
     (namespace, name), own = _identity(owner), _identity(service)[0]
-    shared = namespace == own or not {own, "*"}.isdisjoint(_shares_with(owner))
+    shared = namespace == own or is_shared(annotations_of(owner), SHARE_HOST, own)
     if not shared:
         return (
             f"spec.exposure: host {host} belongs to namespace {namespace} (service {name}), so there is no Ingress and no "
             f"HTTPRoute. Choose another host, or let its owner share it: "
-            f"`kubectl annotate fis -n {namespace} {name} {SHARE_ANNOTATION}={own}`."
+            f"`kubectl annotate fis -n {namespace} {name} {SHARE_HOST}={own}`."
         )
     paths = sorted(path for _, claimed, path in both if claimed == host)
     if not paths:
@@ -177,11 +175,6 @@ def _clash(service: Object, owner: Object, host: str, both: Collection[Claim]) -
         f"spec.exposure: service {namespace}/{name} has host {host} with path {paths[0]}, so there is no Ingress and no "
         "HTTPRoute. Choose another host, path or class."
     )
-
-
-def _shares_with(owner: Object) -> frozenset[str]:
-    listed = annotations_of(owner).get(SHARE_ANNOTATION, "").split(",")
-    return frozenset(one.strip() for one in listed)
 
 
 def _identity(service: Object) -> tuple[str, str]:

@@ -56,8 +56,12 @@ SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label eve
 TARGET_NOT_LABELLED: Final = (
     "TargetNotLabelled"  # the object of scaleTargetRef lacks the label evenkeel.dev/use=true
 )
+TENANTS_NOT_SHARED: Final = (
+    "TenantsNotShared"  # no tenant of tenancy.namespace is shared with the service's namespace
+)
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+CLIENT_KEYS_MISSING: Final = "ClientKeysMissing"  # requests reach an engine without a client key
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object
 RIGHT_MISSING: Final = "RightMissing"  # the operator lacks a right that the message names
@@ -112,6 +116,9 @@ NO_MODELS: Final = "NoModels"  # the gateway has no model that it can serve
 
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas
+FOREIGN_FIELD: Final = (
+    "ForeignField"  # another manager added a field that the operator does not set
+)
 REVERTED: Final = "Reverted"  # a foreign change of a field that the operator owns was reverted
 
 RENAMED: Final = {"AsPromised": HEALTHY, "ApiAbsent": API_MISSING}

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+from evenkeel_contract.listening import ALL_IPV4
 from evenkeel_contract.names import GROUP, SERVICE_LABEL
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.spec.parts import External, PodTemplate, Runtime
@@ -76,6 +77,16 @@ class Defaults:
     """Namespaces whose Services a scaler may read, too."""
     any_secret: bool = False
     """Secrets may be used without the label `evenkeel.dev/use`."""
+    cluster_domain: str = "cluster.local"
+    """The cluster's DNS domain."""
+    fixed_user: bool = True
+    """Pods run as user 65532; otherwise as the user of the image, or the one that the namespace assigns (OpenShift)."""
+    engine_host: str = ALL_IPV4
+    """What replicas listen on: all addresses of the family that probes and routers use."""
+    router_host: str = ALL_IPV4
+    """What routers listen on; `::` means both families."""
+    engine_variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of all replicas but simulated ones, such as proxies."""
 
     def image(self, runtime: Runtime) -> str:
         """The default engine image."""
@@ -227,13 +238,14 @@ def may_be_asked(url: str, defaults: Defaults) -> bool:
     return (
         ANY_URL in urls
         or any(_is_below(url, one) for one in urls)
-        or any(_is_in(url, one) for one in namespaces)
+        or any(_is_in(url, one, defaults.cluster_domain) for one in namespaces)
     )
 
 
-def _is_in(url: str, namespace: str) -> bool:
+def _is_in(url: str, namespace: str, domain: str) -> bool:
     """Whether it is the address of a Service of the namespace."""
-    host = rf"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.{re.escape(namespace)}(\.svc(\.cluster\.local)?)?"
+    place, whole = re.escape(namespace), re.escape(domain)
+    host = rf"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.{place}(\.svc(\.{whole})?)?"
     return re.fullmatch(rf"https?://{host}(:[0-9]+)?(/.*)?", url) is not None
 
 

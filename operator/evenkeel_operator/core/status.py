@@ -82,6 +82,7 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
         _degraded(found),
         _inactive(found),
         spec_verdict(found.faults),
+        *_kstatus(found),
     )
 
 
@@ -166,6 +167,30 @@ def _progressing(found: Findings) -> Verdict:
             return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
     message = f"The rollout of {' and '.join(moving)} is in progress."
     return Verdict(condition, TRUE, reasons.ROLLING_OUT, message)
+
+
+def _kstatus(found: Findings) -> tuple[Verdict, Verdict]:
+    """What tools that follow kstatus (Flux, Helm, Argo CD) wait for. The service may answer by its last good spec all the time."""
+    progress, valid = _progressing(found), spec_verdict(found.faults)
+    why = valid if found.faults else progress
+    stalled = bool(found.faults) or progress.reason == reasons.ROLLOUT_STUCK
+    # A rollout without room continues by itself once there is room.
+    moving = not stalled and progress.reason != reasons.STABLE
+    rest = "The newest spec is applied."
+    return (
+        Verdict(
+            ServiceCondition.RECONCILING,
+            TRUE if moving else FALSE,
+            progress.reason if moving else reasons.STABLE,
+            progress.message if moving else "No rollout is in progress.",
+        ),
+        Verdict(
+            ServiceCondition.STALLED,
+            TRUE if stalled else FALSE,
+            why.reason if stalled else reasons.STABLE,
+            why.message if stalled else "The rollout can continue." if moving else rest,
+        ),
+    )
 
 
 def _stuck(found: Findings) -> Iterator[Note]:

@@ -50,6 +50,7 @@ SecretHashes = Mapping[str, NamedSecret | None]
 class Tenant:
     """One InferenceTenant as it was read."""
 
+    namespace: str
     name: str
     created: str
     """Creation time of the tenant in RFC 3339."""
@@ -69,8 +70,16 @@ def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
     for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
         resource, faults = parse_tenant(without_status(item))
         created = str(item["metadata"].get("creationTimestamp", ""))
-        found.append(Tenant(str(item["metadata"]["name"]), created, resource, faults))
+        namespace, name = str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
+        found.append(Tenant(namespace, name, created, resource, faults))
     return tuple(found)
+
+
+def unreadable(config: RouterConfig | None, namespace: str) -> tuple[Tenant, ...]:
+    """The tenants of a namespace that routers know, where none can be read: `keep_faulty` keeps them."""
+    known = () if config is None else config.tenancy.tenants
+    names = [item.name for item in known if item.namespace == namespace]
+    return tuple(Tenant(namespace, name, "", None, ()) for name in names)
 
 
 def secrets_named_by(tenants: Iterable[Tenant]) -> frozenset[str]:
@@ -162,10 +171,11 @@ def keep_faulty(
     config: RouterConfig, before: RouterConfig | None, tenants: Sequence[Tenant]
 ) -> tuple[TenantConfig, ...]:
     """The tenants of `config`, and of `before` those whose spec is invalid now. Each key is the oldest tenant's."""
-    faulty = {tenant.name for tenant in tenants if tenant.resource is None}
+    faulty = {(one.namespace, one.name) for one in tenants if one.resource is None}
     known = () if before is None else before.tenancy.tenants
     ages = {tenant.name: tenant.age for tenant in tenants}
-    everyone = [*config.tenancy.tenants, *(item for item in known if item.name in faulty)]
+    kept = (item for item in known if (item.namespace, item.name) in faulty)
+    everyone = [*config.tenancy.tenants, *kept]
     found, taken = [], set[str]()
     for item in sorted(everyone, key=lambda item: ages[item.name]):
         keys = tuple(key for key in item.api_keys if key.sha256 not in taken)
@@ -184,8 +194,11 @@ def tenant_status(
     now: str,
 ) -> dict[str, Any]:
     """The status of the InferenceTenant `raw`."""
+    home = "" if tenant is None else tenant.metadata.namespace
     serving = (
-        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
+        item.metadata.name + ("" if (place := item.metadata.namespace) == home else f".{place}")
+        for item in services
+        if tenant is not None and serves(item, tenant)
     )
     status = TenantStatus(
         observed_generation=generation_of(raw),

@@ -225,6 +225,7 @@ def _merge_list(name: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any
 
 USER_ID: Final = 65532
 """`nonroot` of the images; any other id works too."""
+_FIXED: Final = ("runAsUser", "runAsGroup", "fsGroup")
 
 # Endpoints, routers and ingress controllers need about a second to see that a pod terminates. The preStop hook delays
 # SIGTERM for as long.
@@ -232,7 +233,7 @@ LEAVE_ROTATION_S: Final = 5
 # Between the last answer and the end of the process.
 EXIT_MARGIN_S: Final = 25
 
-POD_SECURITY: Final[Manifest] = {
+_POD_SECURITY: Final[Manifest] = {
     "runAsNonRoot": True,
     "runAsUser": USER_ID,
     "runAsGroup": USER_ID,
@@ -246,6 +247,14 @@ CONTAINER_SECURITY: Final[Manifest] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def pod_security(context: BuildContext) -> Manifest:
+    """The security context of a pod. Without a fixed user, the image or the namespace has one."""
+    left_out = () if context.defaults.fixed_user else _FIXED
+    return {name: value for name, value in _POD_SECURITY.items() if name not in left_out}
+
+
 PRE_STOP: Final[Manifest] = {"preStop": {"sleep": {"seconds": LEAVE_ROTATION_S}}}
 
 # Container fields that a template may set at pod level; they apply to the main container.

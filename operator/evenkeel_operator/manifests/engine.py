@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from evenkeel_contract.listening import ALL, ALL_IPV4
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ENGINE_KEY_LABEL,
@@ -55,13 +56,13 @@ from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
     LEAVE_ROTATION_S,
-    POD_SECURITY,
     PRE_STOP,
     BuildContext,
     disruption_budget,
     drain_s,
     manifest,
     network_policy,
+    pod_security,
     pod_template,
     pods_of,
     probe,
@@ -163,7 +164,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "enableServiceLinks": False,  # otherwise variables of other Services could become settings
         "terminationGracePeriodSeconds": drain_s(context.spec) + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "readinessGates": GATES,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(context),
         "topologySpreadConstraints": spread(match),
         "containers": [_container(context)],
         "volumes": [volume for _, volume in volumes_of(context)],
@@ -177,7 +178,7 @@ def _container(context: BuildContext) -> Manifest:
     container: Manifest = {
         "name": ENGINE_COMPONENT,
         "image": context.engine_image,
-        "args": list(engine_arguments(context.spec)),
+        "args": list(engine_arguments(context.spec, host=context.defaults.engine_host)),
         "env": _environment(context),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
@@ -221,11 +222,15 @@ def _environment(context: BuildContext) -> list[Manifest]:
     ]
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = _settings(context.spec)
     found += [
         {"name": name, "value": literal(value, Language.POD_ARGUMENT)}
-        for name, value in settings.items()
+        for name, value in (
+            *context.defaults.engine_variables.items(),
+            *_settings(context.spec, context.defaults.engine_host).items(),
+        )
     ]
+    if not context.defaults.fixed_user:  # PyTorch names a folder by the user, who may have no name
+        found.append({"name": "USER", "value": "nonroot"})
     found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
     if token is not None:
@@ -257,12 +262,12 @@ ADAPTERS_PATH: Final = "/models/adapters"
 """Folder with a mount for each other volume of adapters, under the name of its claim."""
 
 
-def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
+def engine_arguments(spec: ServiceSpec, *, host: str = ALL_IPV4) -> Iterator[str]:
     """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it, and variables in
     `spec.engine.args`."""
-    for argument in _generated(spec):
+    for argument in _generated(spec, "[::]" if host == ALL else "*"):
         yield literal(argument, Language.POD_ARGUMENT)
-    yield "--host=0.0.0.0"
+    yield f"--host={host}"
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({KEY_ENV})"
     if spec.engine.runtime is not Runtime.VLLM:
@@ -271,32 +276,32 @@ def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
     yield from spec.engine.args
 
 
-def _generated(spec: ServiceSpec) -> Iterator[str]:
-    """The arguments that hold names and paths of the spec."""
+def _generated(spec: ServiceSpec, events_host: str) -> Iterator[str]:
+    """The arguments that hold names and paths of the spec, and where KV events are published."""
     runtime = spec.engine.runtime
     paths = {adapter.name: model_path(adapter, of=spec.model) for adapter in spec.model.adapters}
     if runtime is Runtime.VLLM:
-        yield from _vllm(spec)
+        yield from _vllm(spec, events_host)
         yield from vllm_adapter_flags(spec.model, paths=paths)
     else:
-        yield from _sglang(spec) if runtime is Runtime.SGLANG else _simulator(spec)
+        yield from _sglang(spec, events_host) if runtime is Runtime.SGLANG else _simulator(spec)
         yield from adapter_flags(spec.model, paths=paths)
 
 
-def _sglang(spec: ServiceSpec) -> Iterator[str]:
+def _sglang(spec: ServiceSpec, events_host: str) -> Iterator[str]:
     model = model_path(spec.model)
     yield from sglang_flags(spec, model=model, tensor_parallel=spec.engine.gpu.count)
-    yield kv_events_flag(host="*", port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
+    yield kv_events_flag(host=events_host, port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
 
 
-def _vllm(spec: ServiceSpec) -> Iterator[str]:
+def _vllm(spec: ServiceSpec, events_host: str) -> Iterator[str]:
     yield from vllm_arguments(
         spec,
         model=model_path(spec.model),
         tensor_parallel=spec.engine.gpu.count,
         drain_s=drain_s(spec),
     )
-    yield vllm_kv_events_flag(host="*", port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
+    yield vllm_kv_events_flag(host=events_host, port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
 
 
 def _simulator(spec: ServiceSpec) -> Iterator[str]:
@@ -309,10 +314,10 @@ def _simulator(spec: ServiceSpec) -> Iterator[str]:
     yield from flags
 
 
-def _settings(spec: ServiceSpec) -> dict[str, str]:
+def _settings(spec: ServiceSpec, host: str) -> dict[str, str]:
     """The settings of the plug-in inside the engine; the simulator has flags for them."""
     if spec.engine.runtime is Runtime.VLLM:
-        return vllm_environment(spec, reports_port=REPORTS_PORT, reports_host="0.0.0.0")
+        return vllm_environment(spec, reports_port=REPORTS_PORT, reports_host=host)
     return engine_environment(spec, reports_port=REPORTS_PORT)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from time import monotonic
 from weakref import WeakSet
 
-from evenkeel_contract.reportbook import Accounts
+from evenkeel_contract.reportbook import Accounts, News
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import ClientDeficits, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.engine_time import EngineTime
@@ -118,6 +118,14 @@ class Books:
             for scheduled in self._running.values():
                 self._accounts.settle(scheduled)
             return self._accounts.copy(), self.policy.clients(), self.policy.quantum
+
+    def news(self) -> News:
+        """What changed of `snapshot` since the last call, all of it at first; any thread. Only changed rows are copied while the
+        scheduler waits."""
+        with self._lock:
+            for scheduled in self._running.values():
+                self._accounts.settle(scheduled)
+            return News.of(self._accounts, self.policy)
 
     def _reconcile(
         self,

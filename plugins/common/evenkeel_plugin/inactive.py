@@ -7,7 +7,7 @@ import uuid
 from evenkeel_contract.enginesettings import EngineSettings
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import PromptFacts, facts_of
-from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reportbook import News, ReportBook
 
 from evenkeel_plugin.reports import ReportServer
 
@@ -25,7 +25,7 @@ def serve(reason: str, settings: EngineSettings, *, host: str) -> ReportServer:
 
     return ReportServer(
         book,
-        lambda: ({}, {}, 0.0),
+        lambda: News({}, {}, 0.0, complete=True),
         prompts=prompts,
         pages=pages,
         host=host,

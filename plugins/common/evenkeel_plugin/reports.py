@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 
 import zmq
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import PromptFacts
-from evenkeel_contract.reportbook import ReportBook
-from evenkeel_contract.reports import ClientReport, ReportError
-from evenkeel_contract.reportsport import MAX_QUESTION_BYTES, Answers
-from evenkeel_fairshare.replica.contract import ClientDeficits
+from evenkeel_contract.reportbook import News, ReportBook
+from evenkeel_contract.reports import ReportError
+from evenkeel_contract.reportsport import (
+    MAX_QUESTION_BYTES,
+    SNAPSHOT_INTERVAL_S,
+    Answers,
+    AtMostEvery,
+)
 
 logger = logging.getLogger(__name__)
-
-Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientDeficits], float]]
 
 
 class ReportServer:
@@ -30,7 +32,7 @@ class ReportServer:
     def __init__(
         self,
         book: ReportBook,
-        snapshot: Snapshot,
+        news: Callable[[], News],
         *,
         prompts: Callable[[], PromptFacts],
         pages: HeldPages,
@@ -39,11 +41,11 @@ class ReportServer:
     ) -> None:
         """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
 
-        `prompts` is called once, when a router first asks.
+        `prompts` is called once, when a router first asks; `news` at most every `SNAPSHOT_INTERVAL_S`, however many routers ask.
         """
         self._answers = Answers(
             book=book,
-            refresh=lambda: book.update(*snapshot()),
+            refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, lambda: book.take(news())),
             prompts=cache(prompts),
             pages=pages,
         )

@@ -397,7 +397,7 @@ def _announce(
         book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)
         server = ReportServer(
             book,
-            scheduling.snapshot,
+            scheduling.news,
             prompts=lambda: prompt_facts(server_args),
             pages=pages,
             host=server_args.host,

@@ -27,6 +27,7 @@ REFUSED: Final = (
     Mode("dp_size", "--dp-size", lambda ranks: ranks > 1, "each data-parallel rank would keep deficits of its own; use more replicas"),
     Mode("disaggregation_mode", "--disaggregation-mode", lambda mode: mode != "null", "its queues are not the one that the policy orders"),
     Mode("dllm_algorithm", "--dllm-algorithm", bool, "its scheduler takes requests in order of arrival"),
+    Mode("enable_pdmux", "--enable-pdmux", bool, "its loop computes prompts and decode steps at once, so engine time cannot be divided"),
     Mode("enable_priority_scheduling", "--enable-priority-scheduling", bool, "priorities would decide over deficits"),
     Mode("lora_drain_wait_threshold", "--lora-drain-wait-threshold", lambda seconds: seconds > 0, "the policy itself makes room for adapters that wait"),
 )  # fmt: skip

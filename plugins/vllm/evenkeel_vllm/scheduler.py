@@ -94,7 +94,7 @@ class FairScheduler(AsyncScheduler):
             book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=policy)
             server = ReportServer(
                 book,
-                self.scheduling.snapshot,
+                self.scheduling.news,
                 prompts=lambda: prompt_facts(self.vllm_config),
                 pages=self.pages,
                 host=settings.reports_host,

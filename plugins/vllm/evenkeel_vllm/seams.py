@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-TESTED: Final = ("0.32.0",)
-"""The versions with which the tests pass (`make test-vllm`). Any other version is a misfit."""
+TESTED: Final = ("0.32.0", "0.33.0")
+"""The versions with which the tests pass (`make test-vllm`, `python -m tests.vllm.versions --tests`). Any other version is a misfit."""
 SUPPORTED: Final = ", ".join(TESTED)
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler.Scheduler"
 QUEUE: Final = "vllm.v1.core.sched.request_queue.RequestQueue"
@@ -27,8 +27,12 @@ METHODS: Final = {
     f"{SCHEDULER}.schedule": ("self", "throttle_prefills"),
     f"{SCHEDULER}.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     f"{SCHEDULER}.finish_requests": ("self", "request_ids", "finished_status"),
+}
+"""Methods that the plug-in overrides → their parameters."""
+CALLED: Final = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks": ("self", "request"),
 }
+"""Methods that it calls. Other parameters may follow, if they have defaults (0.33 has one)."""
 
 
 class SeamError(Exception):
@@ -48,6 +52,7 @@ class Mode:
 REFUSED: Final = (
     Mode("--data-parallel-size", lambda config: config.parallel_config.data_parallel_size > 1, "each data-parallel rank would keep deficits of its own; use more replicas"),
     Mode("--scheduling-policy", lambda config: config.scheduler_config.policy != "fcfs", "priorities would decide over deficits"),
+    Mode("--diffusion-config", lambda config: config.diffusion_config is not None, "vLLM has a scheduler of its own for diffusion models"),
     Mode("--kv-transfer-config", lambda config: config.kv_transfer_config is not None, "requests whose cache is loaded bypass the queue"),
 )  # fmt: skip
 
@@ -55,14 +60,19 @@ REFUSED: Final = (
 def misfits() -> list[str]:
     """Each place in vLLM that is not as expected; then, if the version is not tested, that."""
     found = []
-    for path, parameters in METHODS.items():
+    for path, parameters in (METHODS | CALLED).items():
         try:
             function = pkgutil.resolve_name(path)
         except (ImportError, AttributeError) as error:
             found.append(f"there is no {path} ({error})")
             continue
-        actual = tuple(inspect.signature(function).parameters)
-        if actual != parameters:
+        actual = inspect.signature(function).parameters
+        relied_on = [
+            name
+            for name, parameter in actual.items()
+            if path in METHODS or parameter.default is parameter.empty
+        ]
+        if tuple(relied_on) != parameters:
             found.append(f"{path} takes ({', '.join(actual)}), not ({', '.join(parameters)})")
     abstract = pkgutil.resolve_name(QUEUE).__abstractmethods__
     if abstract != QUEUE_METHODS:

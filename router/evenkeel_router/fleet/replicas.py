@@ -23,6 +23,7 @@ from evenkeel_fairshare.prefix.index import PrefixIndex
 
 from evenkeel_router.fleet.discovered import DiscoveredReplica
 from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.fleet.unnamed import UnnamedShare
 from evenkeel_router.fleet.wait_queue import Activation, WaitQueue
 from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.ledger.totals import ReplicaTotals
@@ -64,6 +65,8 @@ class Replicas:
         )
         self.reports: dict[str, ReplicaReport] = {}
         """Name of a replica → its last report."""
+        self.unnamed: defaultdict[str, UnnamedShare] = defaultdict(UnnamedShare)
+        """Name of a replica → the share of its requests without a client key."""
         self.in_sync = False
         """Whether discovery has reported all replicas at least once."""
         self.totals: defaultdict[str, ReplicaTotals] = defaultdict(ReplicaTotals)
@@ -78,6 +81,7 @@ class Replicas:
         """A replica is no longer configured: its metrics end."""
         del self.configured[name]
         self.totals.pop(name, None)
+        self.unnamed.pop(name, None)
 
     def take_speeds(self, service_ledger: ServiceLedger) -> None:
         """Give the fleet policy the speeds of the replicas that the ledger's reports show (R2)."""

@@ -51,7 +51,9 @@ def reports_socket(
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
-        socket.connect(replica.reports or "")
+        address = replica.reports or ""
+        socket.setsockopt(zmq.IPV6, "[" in address)
+        socket.connect(address)
         yield socket
 
 
@@ -238,6 +240,9 @@ class Reports:
             received_s=now_s,
             counted=counted,
             quantum=report.quantum,
+        )
+        self._replicas.unnamed[name].take(
+            report.incarnation, requests=report.requests, unnamed=report.unnamed, now_s=now_s
         )
         if report.policy == SEEDED_POLICY:
             self._service_ledger.replica_has_quantum(report.quantum)

@@ -10,6 +10,7 @@ change the figures of the new one, and the prefix index can sweep a departed slo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -52,6 +53,7 @@ class Member:
     unschedulable: str = ""
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0  # times that the replica joined
+    loads: bool = False  # its process answers, and has not been ready yet
     context_tokens: int = 0
     """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)
@@ -66,6 +68,14 @@ class Member:
     def suspect(self) -> bool:
         """Whether the replica gets probes only."""
         return self.standing.allowed == 0
+
+
+def _why_not(member: Member) -> str:
+    """Why a replica takes no request, in a word."""
+    if not member.joined:
+        return "loading" if member.loads else "unreachable"
+    held = "suspect" if member.suspect else "not ready"
+    return "unschedulable" if member.unschedulable else held
 
 
 class MatchedRequest(msgspec.Struct, frozen=True):
@@ -173,21 +183,11 @@ class Fleet:
 
     def why_unroutable(self) -> str:
         """Why no replica can take a request, for people."""
-        members = list(self._members.values())
-        if not members:
+        if not (members := self._members.values()):
             return "the service has no replicas"
-        absent = sum(not member.joined for member in members)
-        unschedulable = sum(member.joined and bool(member.unschedulable) for member in members)
-        suspect = sum(
-            member.joined and not member.unschedulable and member.suspect for member in members
-        )
-        counts = {
-            "unreachable": absent,
-            "unschedulable": unschedulable,
-            "suspect": suspect,
-            "not ready": len(members) - absent - unschedulable - suspect,
-        }
-        words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        found = Counter(map(_why_not, members))
+        kinds = ("unreachable", "loading", "unschedulable", "suspect", "not ready")
+        words = ", ".join(f"{found[what]} {what}" for what in kinds if found[what])
         return f"0 of {len(members)} replicas can take requests: {words}"
 
     def add(self, name: str) -> Member:

@@ -63,6 +63,7 @@ def client_figures(
 _TOTALS: Final = attrgetter(
     *("fleet.service", "fleet.owed", "here.output_tokens", "here.ttft_s", "here.answers"),
     *("here.cached_tokens", "here.input_tokens", "here.qoe", "here.qoe_streams"),
+    *("here.itl_s", "here.itl_tokens"),
 )
 Growth = tuple[float, ...]
 """The growth of these totals, then `waiting` and `running` as they are. Those of several clients add up."""
@@ -77,7 +78,8 @@ def growth(now: ClientFigures, before: ClientFigures | None) -> Growth:
 
 def rates(more: Growth, seconds: float) -> Figures:
     """The figures of a time in which totals grew so much."""
-    service, owed, output_tokens, ttft_s, answers, cached, inputs, qoe, streams, *states = more
+    service, owed, output_tokens, ttft_s, answers, cached, inputs, qoe, streams, *rest = more
+    itl_s, itl_tokens, waiting, running = rest
     per_s = 1 / seconds if seconds > 0 else 0.0
     return Figures(
         service_per_s=service * per_s,
@@ -86,6 +88,7 @@ def rates(more: Growth, seconds: float) -> Figures:
         ttft_s=mean(ttft_s, answers),
         hit_rate=mean(cached, inputs),
         qoe=mean(qoe, streams),
-        waiting=int(states[0]),
-        running=int(states[1]),
+        itl_s=mean(itl_s, itl_tokens),
+        waiting=int(waiting),
+        running=int(running),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -25,7 +26,7 @@ from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.saturation import Saturation
 from evenkeel_fairshare.tenancy import divided
 from evenkeel_fairshare.verdict import AS_OWED
-from evenkeel_fairshare.window import Moment, Window
+from evenkeel_fairshare.window import Moment, Taken, Window
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.accounting import replica_of
@@ -64,10 +65,12 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     clients: Mapping[str, MemberFigures] = {}
     """Identity → figures; clients without an entry share the entry `other_clients` of their tenant."""
     tenants: Mapping[str, MemberFigures] = {}
+    given: float = 0.0
+    """Service of the whole fleet in the window, weighted tokens."""
     given_over_owed: Mapping[str, float] = {}
     """Service over owed service of each client that was backlogged for at least half of the window."""
-    took: Mapping[str, float] = {}
-    """Service over owed service of each client that was given more than it was owed, the largest surplus first."""
+    took: Mapping[str, Taken] = {}
+    """Clients that were given more than they were owed, the largest surplus first."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
     Latency objectives exclude them."""
@@ -79,6 +82,15 @@ class FleetFigures(FleetState, frozen=True, kw_only=True):
     """Weighted tokens that those replicas served in those seconds."""
 
 
+@dataclass(slots=True)
+class KnownClients:
+    """The clients of a tenant that have service and are not aged out."""
+
+    count: int = 0
+    service: float = 0.0
+    owed: float = 0.0
+
+
 class Fairness:
     """Fairness figures of one router's ledger, updated by `steps`."""
 
@@ -87,7 +99,14 @@ class Fairness:
         """The last complete value."""
         self._ledger = ledger
         self._max_clients = max_clients
-        self._owed: defaultdict[str, float] = defaultdict(float)
+        self._owed: dict[str, float] = {}
+        """Client with service → owed service."""
+        self._unserved: dict[str, float] = {}
+        """Client that waits and never had service → what it was owed meanwhile."""
+        self._known: dict[str, KnownClients] = {}
+        """Tenant → its clients with service, together."""
+        self._named: dict[str, float] = {}
+        """The most served clients, as far as they had service since a place was free → service. They have figures of their own."""
         self._ahead: dict[str, float] = {}
         """Client or tenant → (service − owed service while backlogged) / weight."""
         self._window = Window()
@@ -186,17 +205,50 @@ class Fairness:
         }
         parts = divided(sum(given.values()), most, weights.client, weights.tenant)
         competed = {client: (parts[client], own) for client, own in given.items()}
-        for client, (owed, _) in competed.items():
-            self._owed[client] += owed
         self._advance(competed, {*map(tenant_of, backlogs)}, weights)
+        for client, (owed, _) in competed.items():
+            if client in self._ledger.service:
+                self._take(client, grown.get(client, 0.0), owed)
+            else:
+                self._unserved[client] = self._unserved.get(client, 0.0) + owed
         for client, more in grown.items():
-            if client not in competed:
-                self._owed[client] += more
-            if client not in self._ledger.service:  # aged out, or without service
-                del self._owed[client]
-                self._ahead.pop(client, None)
+            if client not in self._ledger.service:
+                self._forget(client, more)
+            elif client not in competed:
+                self._take(client, more, more)
+        self._unserved = {one: owed for one, owed in self._unserved.items() if one in backlogs}
+        self._name([client for client in (*competed, *grown) if client in self._owed])
         self._total += sum(grown.values())
         return competed
+
+    def _take(self, client: str, given: float, owed: float) -> None:
+        """A client with service received so much, and was owed so much."""
+        owed += self._unserved.pop(client, 0.0)
+        known = self._known.setdefault(tenant_of(client), KnownClients())
+        known.count += client not in self._owed
+        known.service += given
+        known.owed += owed
+        self._owed[client] = self._owed.get(client, 0.0) + owed
+
+    def _forget(self, client: str, given: float) -> None:
+        """A client is aged out, or has no service any more."""
+        for of in (self._ahead, self._named, self._unserved):
+            of.pop(client, None)
+        known = self._known.get(tenant_of(client))
+        if known is not None and client in self._owed:
+            known.count -= 1
+            known.service += given
+            known.owed -= self._owed.pop(client)
+            if not known.count:
+                del self._known[tenant_of(client)]
+
+    def _name(self, clients: Collection[str]) -> None:
+        """The service of clients grew: the most served ones get figures of their own."""
+        named = self._named
+        named |= {client: self._ledger.counted_of(client) for client in clients}
+        if len(named) > self._max_clients:
+            most = heapq.nlargest(self._max_clients, named, key=named.__getitem__)
+            self._named = {client: named[client] for client in most}
 
     def _advance(
         self,
@@ -255,6 +307,7 @@ class Fairness:
             backlogged=len(waiting),
             idle_s=shares.idle_s,
             idle_total_s=self._idle_total_s,
+            given=self._total - self._window.moments[0].total,
             given_over_owed=ratios,
             took=shares.took,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),
@@ -288,14 +341,27 @@ class Fairness:
     def _members(
         self, waiting: Collection[str], leads: Mapping[str, float]
     ) -> Generator[None, None, dict[str, MemberFigures]]:
-        """The most served clients one by one, the others of a tenant together."""
-        known = self._ledger.counted()
-        named = set(heapq.nlargest(self._max_clients, known, key=known.__getitem__))
-        found: dict[str, MemberFigures] = {}
-        for n, client in enumerate({*known, *waiting}):
+        """The most served clients one by one, the others of a tenant together. Of these only those are looked at that wait or
+        request something."""
+        known, named = self._known, self._named
+        others = {tenant: [of.count, of.service, of.owed] for tenant, of in known.items()}
+        for client, service in named.items():
+            of_tenant = others[tenant_of(client)]
+            of_tenant[0] -= 1
+            of_tenant[1] -= service
+            of_tenant[2] -= self._owed[client]
+        found = {
+            other_clients(tenant): MemberFigures(service=max(0.0, service), owed=max(0.0, owed))
+            for tenant, (count, service, owed) in others.items()
+            if count
+        }
+        yield
+        requesting = self._ledger.requesting(self._ledger.members)
+        active = {client for client in requesting if client in self._owed}.union(waiting, named)
+        for n, client in enumerate(active):
             own = MemberFigures(
-                service=known.get(client, 0.0),
-                owed=self._owed[client] if client in known else 0.0,
+                service=named.get(client, 0.0),
+                owed=self._owed[client] if client in named else 0.0,
                 requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
                 waiting=self._waited[client].work if client in self._waited else 0.0,
                 lead_s=leads.get(client, 0.0),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from evenkeel_fairshare.cost import FIRST_COST, Cost
@@ -31,6 +31,8 @@ RATIOS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 SILENT_WINDOWS: Final = 3.0
 """Windows without a request after which a rate is 0. A twentieth of the rate is left by then; without this limit a decaying rate
 would never end, and a busy client would keep its service from scaling to zero the longest."""
+RECENT: Final = 300
+"""Records of requests that are kept of each tenant: 0.2 MB."""
 MAX_TENANTS: Final = 100
 """Tenants with distributions of their own; the other tenants share one, without a name."""
 
@@ -89,7 +91,7 @@ class Distributions:
     """Distributions over the requests of one tenant's clients since the router started."""
 
     __slots__ = (
-        "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "qoe", "tenant", "ttft_s",
+        "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "qoe", "recent", "tenant", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, tenant: str) -> None:
@@ -102,6 +104,8 @@ class Distributions:
         self.duration_s = Histogram(SECONDS)
         self.qoe = Histogram(RATIOS)
         """Quality of experience of streams; without values unless QoE is measured."""
+        self.recent: deque[Any] = deque(maxlen=RECENT)
+        """Records of the newest requests, `RequestLogLine`."""
 
     def histograms(self) -> Sequence[Histogram]:
         """All distributions of the tenant."""
@@ -324,15 +328,17 @@ class DemandMeter:
     def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
         self._clients: dict[str, _Requested] = {}
+        """In the order of their last requests."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def arrived(self, client: str, now_s: float, sequences: int = 1) -> None:
         """A new request, not a retry."""
-        known = self._clients.get(client)
+        known = self._clients.pop(client, None)
         if known is None:
-            known = self._clients[client] = _Requested(since_s=now_s)
+            known = _Requested(since_s=now_s)
+        self._clients[client] = known
         self._decay(known, now_s)
         known.arrivals += sequences
         known.last_s = now_s
@@ -345,19 +351,24 @@ class DemandMeter:
             known.finished += sequences
 
     def rates(self, now_s: float) -> dict[str, float]:
-        """Weighted tokens per second by client, without those that stopped.
+        """Weighted tokens per second by client, without those that stopped. Only clients with a recent request are looked at.
 
         The mean cost of its requests is kept longer: seven windows after a single request, twice as long after a thousand.
         """
         rates = {}
-        for client, known in list(self._clients.items()):
-            self._decay(known, now_s)
-            if known.arrivals < 1e-3:
-                del self._clients[client]
+        for client in reversed(self._clients):
+            known = self._clients[client]
             if now_s - known.last_s >= SILENT_WINDOWS * self._window_s:
-                continue
+                break
+            self._decay(known, now_s)
             mean = known.cost / known.finished if known.finished > 0.01 else FIRST_COST
             rates[client] = known.arrivals / self._window_s * mean
+        while self._clients:
+            client, known = next(iter(self._clients.items()))
+            self._decay(known, now_s)
+            if known.arrivals >= 1e-3:
+                break
+            del self._clients[client]
         return rates
 
     def _decay(self, known: _Requested, now_s: float) -> None:

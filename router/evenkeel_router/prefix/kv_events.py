@@ -229,11 +229,16 @@ class KvEvents:
 
     async def _follow(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
         """One subscription, to its end. Raises `_Lost`, `KvEventError`, `zmq.ZMQError`."""
-        with _socket(self._context, zmq.SUB, LIVE_BATCHES) as live, _monitor(live) as monitor:
+        address = replica.kv_events or ""
+        with (
+            _socket(self._context, zmq.SUB, LIVE_BATCHES) as live,
+            _monitor(live) as monitor,
+        ):
+            live.setsockopt(zmq.IPV6, "[" in address)
             live.setsockopt(zmq.HEARTBEAT_IVL, round(KEEP_ALIVE_S * 500))
             live.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(KEEP_ALIVE_S * 1000))
             live.subscribe(b"")
-            live.connect(replica.kv_events or "")
+            live.connect(address)
             await _connected(monitor)
             follower.connected()
             await self._catch_up(replica, slot, follower)
@@ -313,7 +318,9 @@ class KvEvents:
     async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:
         """One replay; whether another must follow. Raises `_Lost` where no answer comes."""
         with _socket(self._context, zmq.DEALER, REPLAYED_BATCHES) as socket:
-            socket.connect(replica.kv_replay or "")
+            address = replica.kv_replay or ""
+            socket.setsockopt(zmq.IPV6, "[" in address)
+            socket.connect(address)
             applied = follower.sequence
             await socket.send_multipart(replay_question(follower.ask()))
             timeout_s = ANSWER_S

@@ -18,10 +18,11 @@ burst is served now and then, not refused forever.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from evenkeel_contract.consolestate import LimitNow
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Outcome, Refusal
@@ -150,8 +151,8 @@ class _Tenant:
             if self.requests.free(now_s) < need - TINY:
                 raise self._used_up(
                     self.requests,
-                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute "
-                    f"(at most {self.requests.size:.0f} at once).{_needs(need)}",
+                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute. "
+                    f"{_burst(self.requests, 'request')}{_needs(need)}",
                     code="requests_per_minute",
                     amount=need,
                     now_s=now_s,
@@ -161,8 +162,8 @@ class _Tenant:
             if self.tokens.free(now_s) <= TINY:
                 raise self._used_up(
                     self.tokens,
-                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute "
-                    f"(at most {self.tokens.size:.0f} at once).",
+                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute. "
+                    f"{_burst(self.tokens, 'token')}",
                     code="tokens_per_minute",
                     amount=float(max(1, tokens)),
                     now_s=now_s,
@@ -192,6 +193,27 @@ class _Tenant:
             message = "This router cannot count the tenant's limits yet, because not all routers answer. Send the request again."
             wait_s = _NO_PART_RETRY_S
         return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
+
+    def used(self, now_s: float) -> Iterator[LimitNow]:
+        """The limits as they are now."""
+        limits = self.limits
+        if limits is None:
+            return
+        for kind, limit, part in (
+            ("requests", limits.requests_per_minute, self.requests),
+            ("tokens", limits.tokens_per_minute, self.tokens),
+            ("concurrent", limits.max_concurrent, self.slots),
+        ):
+            if limit and part is not None:
+                used = part.part - part.level(now_s)
+                yield LimitNow(
+                    tenant=self._name,
+                    kind=kind,
+                    limit=limit,
+                    burst=round(part.size),
+                    used=used,
+                    resets_s=part.wait_s(now_s, part.part * part.size),
+                )
 
     def enter(self, tokens: int, now_s: float, sequences: int) -> None:
         """Take what a request that enters uses of the limits."""
@@ -257,6 +279,11 @@ class Admission:
         self._clients[client.identity] = held + sequences
         self.running += sequences
 
+    def used(self, now_s: float) -> Iterator[LimitNow]:
+        """The limits of every tenant that sent a request here."""
+        for tenant in self._tenants.values():
+            yield from tenant.used(now_s)
+
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
         """An admitted request has so many more input tokens than estimated; may be negative."""
         self._tenants[client.tenant_identity].use(tokens, now_s)
@@ -301,6 +328,16 @@ async def topped_up(  # noqa: PLR0917 - the state of one request, called once
         except PartUsedUp as again:
             refusal = again
     raise refusal
+
+
+def _burst(limit: LimitPart, what: str) -> str:
+    """How much of a rate may come at once, and how fast it comes back."""
+    size = f"{limit.size:.0f}"
+    many = what if size == "1" else f"{what}s"
+    each_s = limit.fill_s / limit.size
+    if each_s >= 1:
+        return f"Its burst is {size} {many}; one more is free every {each_s:.3g} s."
+    return f"Its burst is {size} {many}; {1 / each_s:,.3g} more are free every second."
 
 
 def _needs(sequences: float) -> str:

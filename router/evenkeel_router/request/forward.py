@@ -127,8 +127,7 @@ class Forwarder:
     ) -> Answer:
         """The answer; raises `Refusal`."""
         fleet = self._replicas.fleet
-        queue_timeout_s = self._settings.config.limits.queue_timeout_s
-        history = _History(request_state.started_s + queue_timeout_s)
+        history = _History(request_state.started_s + self._settings.config.limits.queue_timeout_s)
         try:
             while True:
                 ticket = self._select(admitted, history)
@@ -212,7 +211,9 @@ class Forwarder:
             goes_on = False  # it is known what the client gets: no replica is waited for
         if not goes_on:
             request_state.usage = None if failed.computed else NOTHING
-            refusal = failed.refusal or own_answers.failed(request_state.attempts, str(failed))
+            names = {attempt.replica, *(of.member.name for of, _ in history.failed)}
+            ours = own_answers.failed(request_state.attempts, len(names), str(failed))
+            refusal = failed.refusal or ours
             request_state.outcome = refusal.outcome
             raise refusal from failed
         admitted.totals.retries += 1
@@ -261,6 +262,7 @@ class Forwarder:
         self._unanswered.add(attempt)
         request_state.attempts += 1
         request_state.replica = replica
+        request_state.sent_s = now_s
         totals = self._replicas.totals[replica]
         totals.requests += 1
         if totals.packs_tokens:
@@ -359,13 +361,15 @@ class Forwarder:
             request_state.trace.step(Step.QUEUE)
         if turn.admitted is None:
             return True
+        request_state.gate_since_s = now_s = self._now()
         try:
-            is_admitted = await turn.admission(history.wait_until_s - self._now())
+            is_admitted = await turn.admission(history.wait_until_s - now_s)
             history.invited = turn.invited
             return is_admitted
         except TimeoutError as error:
-            limits = self._settings.config.limits
-            raise own_answers.not_admitted(limits.queue_timeout_s) from error
+            raise own_answers.not_admitted(self._settings.config.limits.queue_timeout_s) from error
+        finally:
+            request_state.leaves_gate(self._now())
 
     def _begun(  # noqa: PLR0917 - the state of one request, called once
         self,

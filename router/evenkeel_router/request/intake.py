@@ -22,6 +22,24 @@ from evenkeel_router.transport.client_request import Request
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 
 
+class _PoolRequests(set[RequestState]):
+    """The active requests of one of several services, which are also those of the router."""
+
+    def __init__(self, of_router: set[RequestState]) -> None:
+        super().__init__()
+        self._of_router = of_router
+
+    def add(self, request_state: RequestState) -> None:
+        """A request begins."""
+        super().add(request_state)
+        self._of_router.add(request_state)
+
+    def discard(self, request_state: object) -> None:
+        """A request is over."""
+        super().discard(request_state)
+        self._of_router.discard(request_state)
+
+
 class Intake:
     """One router's intake. A changed configuration does not touch requests in flight."""
 
@@ -62,6 +80,9 @@ class Intake:
     def of_pool(self, config: RouterConfig) -> Intake:
         """The intake of one of several services: its requests have limits of their own, and all else is that of this one."""
         own = copy(self)
+        # Attempts are at its own replicas, whose names another service may have, too.
+        own.unanswered = set()
+        own.active_requests = _PoolRequests(self.active_requests)
         own.limits, own.heartbeat_s = limits_of(config), config.limits.heartbeat_s
         return own
 

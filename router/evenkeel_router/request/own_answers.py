@@ -296,9 +296,12 @@ def failed_everywhere() -> Refusal:
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
-def failed(attempts: int, why: str) -> Refusal:
-    """The refusal of a request that has no attempt left."""
-    message = f"The request failed on {attempts} replicas; on the last, {why}."
+def failed(attempts: int, replicas: int, why: str) -> Refusal:
+    """The refusal of a request that has no attempt left, after so many attempts on so many different replicas."""
+    where = "one replica" if replicas == 1 else f"{replicas} replicas"
+    message = f"The request failed on {where}, {attempts} times; the last time, {why}."
+    if attempts <= 1:
+        message = f"The request failed: {why}."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 

@@ -40,9 +40,14 @@ class ReplicaWait:
                 raise own_answers.scaled_to_zero()
             at_zero, began_s = activation.holds, self._now()
             until_s = self._activated_by_s(request_state, deadline_s) if at_zero else deadline_s
-            came = await self._wait(admitted, until_s - began_s)
-            if at_zero:
+            request_state.holding_since_s = began_s
+            try:
+                came = await self._wait(admitted, until_s - began_s)
+            finally:
                 waited_s = self._now() - began_s
+                request_state.held_s += waited_s
+                request_state.holding_since_s = 0.0
+            if at_zero:
                 request_state.activation_s += waited_s
                 deadline_s += waited_s
             if came:

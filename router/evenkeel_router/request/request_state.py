@@ -1,9 +1,4 @@
-"""One request from its head to its end: what the steps find out about it, for totals, metrics and its line in the log.
-
-API keys, prompts and answers are never logged. Of what a client sent, only its request id and its identity are, after
-they were checked. Lines of requests bypass `logging`: a record, its formatting and its lock cost as much as the choice of
-a replica. Instead, every 50 requests their lines are encoded in one step, and a thread writes them once a second.
-"""
+"""One request from its head to its end: what the steps find out about it, for totals, metrics and its record (`request_log.py`)."""
 
 from __future__ import annotations
 
@@ -11,11 +6,10 @@ import asyncio
 import itertools
 import re
 import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from evenkeel_contract.names import (
@@ -127,6 +121,10 @@ class RequestTracer(Protocol):
         """The source of traces; None while tracing is off."""
 
 
+NO_TIME_S: Final = 0.0
+"""The encoder leaves out what is the same object as a default."""
+
+
 class RequestState(msgspec.Struct, eq=False):
     """One request."""
 
@@ -162,6 +160,16 @@ class RequestState(msgspec.Struct, eq=False):
     """Times that the request was sent."""
     replica: str = ""
     """Name of the last replica that the request was sent to; empty before."""
+    sent_s: float = 0.0
+    """When it was sent there; 0 while no replica has the request."""
+    held_s: float = NO_TIME_S
+    """Time that the router held it because no replica was routable."""
+    holding_since_s: float = 0.0
+    """Since when the router holds it for that; 0: it does not."""
+    gate_s: float = NO_TIME_S
+    """Time at gates, where it waited for its turn."""
+    gate_since_s: float = 0.0
+    """Since when it waits at a gate; 0: it does not."""
     # The answer.
     heartbeat: Heartbeat | None = None
     """Signs of life for the client while its stream waits; None: it gets none."""
@@ -197,8 +205,14 @@ class RequestState(msgspec.Struct, eq=False):
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""
         before = (self.upstream_id or self.request_id).removesuffix(f"-try{self.attempts}")
         self.upstream_id = f"{before}-try{self.attempts + 1}"
+        self.sent_s = 0.0
         if self.trace is not None:
             self.trace.failed(why)
+
+    def leaves_gate(self, now_s: float) -> None:
+        """The request waits for its turn no longer."""
+        self.gate_s += now_s - self.gate_since_s
+        self.gate_since_s = 0.0
 
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""
@@ -279,137 +293,3 @@ def _trace_lines(request: Request) -> str:
         if value.isascii() and value.isprintable():
             lines += f"{name}: {value}\r\n"
     return lines
-
-
-FLUSH_INTERVAL_S: Final = 1.0
-BATCH_LINES: Final = 50
-"""Lines that are encoded together, in less than 0.1 ms of the event loop."""
-MAX_PENDING: Final = 50_000
-"""Lines in memory; further lines are dropped and counted, and so are lines that cannot be written."""
-
-
-class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """The line of one request."""
-
-    time: float
-    request_id: str
-    path: str
-    status: int
-    duration_s: float
-    level: str = ""
-    message: str = ""
-    client: str = ""
-    outcome: str = ""
-    replica: str = ""
-    attempts: int = 0
-    stream: bool = False
-    ttft_s: float = 0.0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    trace_id: str = ""
-    upstream_id: str = ""
-    """The id that replicas got; absent: `request_id`."""
-    model: str = ""
-    """The model that served it, behind a router of several."""
-
-
-def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
-    client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
-    started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
-    usage = request_state.usage
-    if usage is None or usage == NOTHING:
-        usage = request_state.charged
-    input_tokens, cached_tokens, output_tokens = usage
-    return RequestLogLine(
-        time.time(),
-        request_state.request_id,
-        request_state.path,
-        request_state.status,
-        round(duration_s * 1e6) / 1e6,  # takes a fifth of the time of round(duration_s, 6)
-        "info",
-        "request",
-        "" if client is None else client.identity,
-        "" if outcome is None else outcome.value,
-        request_state.replica,
-        request_state.attempts,
-        request_state.stream,
-        0.0 if first_byte_s is None else round((first_byte_s - started_s) * 1e6) / 1e6,
-        input_tokens,
-        cached_tokens,
-        output_tokens,
-        "" if trace is None else trace.log_id(),
-        request_state.upstream_id,
-    )
-
-
-class RequestLog:
-    """The lines of requests that ended, encoded in batches; a thread writes them. Without an output there are none."""
-
-    def __init__(self, output: IO[str] | None) -> None:
-        self._output = output
-        self._lines: list[RequestLogLine] = []
-        self._batches: list[tuple[bytes, int]] = []
-        """Encoded lines, and their number."""
-        self._pending = 0
-        self._encoder = msgspec.json.Encoder()
-        self.dropped = 0
-
-    def add(self, request_state: RequestState, duration_s: float) -> None:
-        """A request ended."""
-        if self._output is None:
-            return
-        if self._pending >= MAX_PENDING:
-            self.dropped += 1
-            return
-        self._pending += 1
-        self._lines.append(_line(request_state, duration_s))
-        if len(self._lines) >= BATCH_LINES:
-            self._encode()
-
-    def of_model(self, model: str) -> Callable[[RequestState, float], None]:
-        """`add`, for the requests of one of several models."""
-
-        def add(request_state: RequestState, duration_s: float) -> None:
-            if len(self._lines) == BATCH_LINES - 1:
-                self._encode()  # before the line, which is not complete until it has the model
-            count = len(self._lines)
-            self.add(request_state, duration_s)
-            if len(self._lines) > count:
-                self._lines[-1].model = model
-
-        return add
-
-    async def run(self) -> None:
-        """Write lines every second until cancelled, then the lines that remain."""
-        try:
-            while True:
-                await asyncio.sleep(FLUSH_INTERVAL_S)
-                if self._pending:
-                    await asyncio.to_thread(self._write, self._taken())
-        finally:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write all lines collected so far."""
-        self._write(self._taken())
-
-    def _encode(self) -> None:
-        self._batches.append((self._encoder.encode_lines(self._lines), len(self._lines)))
-        self._lines.clear()
-
-    def _taken(self) -> list[tuple[bytes, int]]:
-        """All batches; the log has none left."""
-        if self._lines:
-            self._encode()
-        batches, self._batches, self._pending = self._batches, [], 0
-        return batches
-
-    def _write(self, batches: list[tuple[bytes, int]]) -> None:
-        for lines, count in batches:
-            assert self._output is not None  # without an output there are no lines
-            try:
-                self._output.write(lines.decode())
-                self._output.flush()
-            except OSError:  # as when the disk of the log is full
-                self.dropped += count

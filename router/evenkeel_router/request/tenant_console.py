@@ -6,11 +6,11 @@ These requests are neither counted nor logged, because an open page sends one ev
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
 from evenkeel_contract.adminstate import SERVICE_QUERY
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
 from evenkeel_router.api.identity import claims_of
@@ -19,13 +19,30 @@ from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 
-_PATHS: Final = (NOW_PATH, HOUR_PATH)
+_PATHS: Final = (NOW_PATH, HOUR_PATH, REQUESTS_PATH)
 _READS: Final = ("GET", "HEAD")
 MAX_NAME: Final = 4096
 """Most characters of a query."""
 
-TenantAnswer = Callable[[str, str, str, str], Awaitable[bytes]]
-"""Takes the path, the tenant (`namespace/tenant`), and the identity of a client and a service, or empty texts; returns JSON."""
+
+class Asked(NamedTuple):
+    """The query of a request to the console; an empty text asks for all."""
+
+    client: str = ""
+    """The identity of a client."""
+    request_id: str = ""
+    service: str = ""
+    """The service, behind a router of several."""
+
+    @classmethod
+    def of(cls, query: str) -> Self:
+        """Read the query `client=…&id=…&service=…`."""
+        found = parse_qs(query[:MAX_NAME], max_num_fields=8)
+        return cls(*(found.get(name, [""])[0] for name in ("client", "id", SERVICE_QUERY)))
+
+
+TenantAnswer = Callable[[str, str, Asked], Awaitable[bytes]]
+"""Takes the path, the tenant (`namespace/tenant`), and what is asked for; returns JSON."""
 
 
 class TenantConsole:
@@ -65,9 +82,8 @@ class TenantConsole:
                 )
             claims = claims_of(request.headers, request.connection.peer)
             client = self._intake.directory.identify_named(claims)
-            query = request.target.partition("?")[2]
-            asked, service = requested(query, "client"), requested(query, SERVICE_QUERY)
-            body = await self._answer(path, client.tenant_identity, asked, service)
+            asked = Asked.of(request.target.partition("?")[2])
+            body = await self._answer(path, client.tenant_identity, asked)
         except Refusal as refusal:
             self._totals.refused[refusal.outcome] += 1
             return CompleteReply(
@@ -77,8 +93,3 @@ class TenantConsole:
                 headers=(*DATA_HEADERS, *refusal.headers),
             )
         return CompleteReply(request, status=200, body=body, headers=DATA_HEADERS)
-
-
-def requested(query: str, name: str) -> str:
-    """The value of `name` in a query; empty without one."""
-    return parse_qs(query[:MAX_NAME], max_num_fields=8).get(name, [""])[0]

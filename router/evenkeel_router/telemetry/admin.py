@@ -29,7 +29,7 @@ from evenkeel_contract.adminstate import (
     ActivationState,
     encode_state,
 )
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -46,8 +46,10 @@ from evenkeel_contract.recording import (
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
+from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
+from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
 from evenkeel_router.telemetry.served import AllServed, Served
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
@@ -95,6 +97,7 @@ def admin_app(served: AllServed) -> web.Application:
     app.on_shutdown.append(_answer_all)
     app.router.add_get(NOW_PATH, _console)
     app.router.add_get(HOUR_PATH, _console)
+    app.router.add_get(REQUESTS_PATH, _console)
     for path in TO_PAGE:
         app.router.add_get(path, _to_page)
     for path in served.files:
@@ -142,7 +145,12 @@ async def _state(request: web.Request) -> web.StreamResponse:
         every, shared = [], _asked(request).rooms
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        body, _ = await in_slices(router_state(shared, now_s, services=every))
+        verdicts = []
+        for rooms in (shared, *every):
+            recent, _ = await in_slices(recent_requests(rooms, now_s))
+            verdicts.append((rooms, judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))))
+        (_, verdict), *services = verdicts
+        body, _ = await in_slices(router_state(shared, now_s, verdict, services=services))
     return await send_pieces(request, cut(body), JSON)
 
 
@@ -154,9 +162,8 @@ async def _replicas(request: web.Request) -> web.Response:
 
 
 async def _console(request: web.Request) -> web.StreamResponse:
-    client = request.query.get("client", "")
-    service = request.query.get(SERVICE_QUERY, "")
-    body = await request.app[SERVED].answer(request.path, WHOLE_SERVICE, client, service)
+    asked = Asked.of(request.query_string)
+    body = await request.app[SERVED].answer(request.path, WHOLE_SERVICE, asked)
     return await send_pieces(request, cut(body), JSON, DATA_HEADERS)
 
 

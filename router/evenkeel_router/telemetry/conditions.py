@@ -11,26 +11,30 @@ from typing import Final
 
 from evenkeel_contract.adminstate import PeerState
 from evenkeel_contract.consolestate import AlertCondition
+from msgspec.structs import replace
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.telemetry.history import RateWindow
+from evenkeel_router.telemetry.recent import Recent
 from evenkeel_router.telemetry.rooms import Rooms
 
 # The limits of the alerts (monitoring/alerts/service.yaml).
 STALE_S: Final = 30.0
 STARVED: Final = 0.5
 SATURATED: Final = 0.9
+FAILING: Final = 0.144
 
 
 def conditions(
-    rooms: Rooms, window: RateWindow, peers: tuple[PeerState, ...], now_s: float
+    rooms: Rooms, window: RateWindow, peers: tuple[PeerState, ...], now_s: float, *, recent: Recent
 ) -> tuple[AlertCondition, ...]:
-    """All conditions, the problems first."""
+    """All conditions, the problems first. `recent`: all requests of the last minute."""
     found = [
-        *_fairness(rooms),
-        *_replicas(rooms, now_s),
-        *_ledger(rooms, peers),
+        *(replace(one, about="replicas") for one in _replicas(rooms, now_s, recent)),
+        replace(_failing(recent), about="clients"),
+        *(replace(one, about="clients") for one in _fairness(rooms)),
+        *(replace(one, about="ledger") for one in _ledger(rooms, peers)),
         _router(rooms, window),
         *(_is("", True, f"The newest configuration is invalid: {fault}") for fault in rooms.settings.faults),
     ]  # fmt: skip
@@ -62,7 +66,15 @@ def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
     )
 
 
-def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
+def _failing(recent: Recent) -> AlertCondition:
+    ended = recent.answered + recent.failed
+    causes = ", ".join(f"{name} {count}" for name, count in recent.causes.most_common(3))
+    message = f"{recent.failed} of {ended} requests of the last minute failed: {causes}."
+    problem = recent.failed > FAILING * ended
+    return _is("EvenkeelRequestsFailing", problem, message, "Requests are answered.")
+
+
+def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
     yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
@@ -72,6 +84,12 @@ def _replicas(rooms: Rooms, now_s: float) -> Iterator[AlertCondition]:
     old = sorted(name for name, age_s in ages.items() if age_s > STALE_S)
     message = f"No report for {max(ages.values(), default=0.0):.0f} s: {', '.join(old)}."
     yield _is("EvenkeelLedgerStale", old, message, "Every replica reports.")
+    for member in fleet:
+        if why := member.standing.suspicion:
+            yield _is("EvenkeelReplicaSuspect", True, f"Replica {member.name} is {why}.")
+        elif failing := recent.failing(member.name):
+            message = f"Replica {member.name} failed {failing:.0%} of its latest requests."
+            yield _is("EvenkeelReplicaFailing", True, message)
     draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
     message = f"Draining: {', '.join(draining)}."
     yield _is("EvenkeelDrainStuck", draining, message, "No replica drains.")

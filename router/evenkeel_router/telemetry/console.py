@@ -13,13 +13,22 @@ from evenkeel_contract import consolestate
 from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
-from evenkeel_fairshare.verdict import AS_OWED, client_in_words, is_fair, verdict
+from evenkeel_fairshare.verdict import AS_OWED, Judgement, Level, client_in_words
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.request.console_page import page_files
+from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import NOTHING, STRIDE, WHOLE_SERVICE, History
+from evenkeel_router.telemetry.recent import (
+    NO_REQUESTS,
+    Recent,
+    judged,
+    latency_s,
+    recent_requests,
+)
+from evenkeel_router.telemetry.requests import requests_answer
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import sample
 from evenkeel_router.telemetry.slices import in_slices
@@ -30,11 +39,12 @@ from evenkeel_router.telemetry.snapshot import (
     ledger_state,
     peer_states,
     replica_states,
-    shares_of,
 )
 
 DRAWN: Final = 7
 """Clients that have a line of their own in the charts of all clients: as many as there are colours that differ enough."""
+ALL: Final = Asked()
+"""Answers to it are shared."""
 DIGITS: Final = 4
 """Significant digits of samples, which are floats of 4 bytes."""
 
@@ -56,20 +66,25 @@ class Console:
         """Sample, until cancelled."""
         await sample(self._rooms, self._history)
 
-    async def answer(self, path: str, tenant: str, client: str, _service: str = "") -> bytes:
-        """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH` or `HOUR_PATH`."""
+    async def answer(self, path: str, tenant: str, asked: Asked) -> bytes:
+        """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH`, `HOUR_PATH` or `REQUESTS_PATH`."""
         async with self._building:
             if (now_s := asyncio.get_running_loop().time()) >= self._fresh_until_s:
                 self._built.clear()
                 self._fresh_until_s = now_s + self._rooms.settings.timing.console_tick_s
-            if not client and (path, tenant) in self._built:
+            if asked == ALL and (path, tenant) in self._built:
                 return self._built[path, tenant]
-            body, _ = await in_slices(self._steps(path, tenant, client, now_s))
-            if not client:
+            body, _ = await in_slices(self._steps(path, tenant, asked, now_s))
+            if asked == ALL:
                 self._built[path, tenant] = body
             return body
 
-    def _steps(self, path: str, tenant: str, client: str, now_s: float) -> Steps[bytes]:
+    def _steps(self, path: str, tenant: str, asked: Asked, now_s: float) -> Steps[bytes]:
+        client = asked.client
+        if path == consolestate.REQUESTS_PATH:
+            return requests_answer(
+                self._rooms, now_s, tenant=tenant, client=client, request_id=asked.request_id
+            )
         if path == consolestate.HOUR_PATH:
             return hour_answer(self._rooms, self._history, now_s, tenant=tenant, client=client)
         return now_answer(self._rooms, self._history, now_s, tenant=tenant)
@@ -80,8 +95,19 @@ def now_answer(
 ) -> Steps[bytes]:
     """The answer of `NOW_PATH`, as JSON: of one `namespace/tenant`, or of all."""
     window, config = history.now, rooms.settings.config
-    clients = yield from _clients(rooms, history, tenant)
-    shares = shares_of(rooms, tenant)
+    recent = yield from recent_requests(rooms, now_s)
+    clients = yield from _clients(rooms, history, tenant, recent)
+    own = recent.get(tenant, NO_REQUESTS)
+    total = window.rates.get(tenant, NOTHING)
+    verdict = judged(rooms, own, tenant, served=total.service_per_s)
+    beyond = rooms.service_ledger.fairness.now.beyond_share
+    p50_s, p95_s = latency_s(
+        of
+        for name, of in recent.items()
+        if name.count("/") == 2
+        and name not in beyond
+        and tenant in (WHOLE_SERVICE, tenant_of(name))
+    )
     state = consolestate.ConsoleState(
         version=consolestate.CONSOLE_VERSION,
         scope="tenant" if tenant else "service",
@@ -94,13 +120,20 @@ def now_answer(
         router=rooms.service_ledger.ledger.router,
         window_s=window.seconds,
         draining=rooms.intake.draining,
-        verdict=verdict(shares),
-        fair=is_fair(shares.given_over_owed),
-        total=window.rates.get(tenant, NOTHING),
+        verdict=verdict.sentence,
+        level=verdict.level.value,
+        fair=verdict.level in (Level.FAIR, Level.NOTHING),
+        ttft_p50_s=p50_s,
+        ttft_p95_s=p95_s,
+        waiting=own.waiting,
+        oldest_s=own.oldest_s,
+        errors=dict(own.causes),
+        limits=limits_now(rooms, tenant, now_s),
+        total=total,
         clients=clients,
     )
     if tenant == WHOLE_SERVICE:
-        state = yield from _with_fleet(rooms, history, state, now_s)
+        state = yield from _with_fleet(rooms, history, state, now_s, recent=own, verdict=verdict)
     return msgspec.json.encode(state)
 
 
@@ -116,7 +149,7 @@ def hour_answer(
     if client:
         names = [client] if tenant in (WHOLE_SERVICE, tenant_of(client)) else []
     else:
-        names = [tenant, *(yield from history.most_served(tenant, DRAWN))]
+        names = [tenant, *(yield from history.most_concerned(tenant, DRAWN, concerned(rooms)))]
     # All of one moment: no sample is added until the next step.
     times_s = tuple(history.times_s)
     begin_unix_s = time.time() - now_s
@@ -136,7 +169,13 @@ def hour_answer(
 
 
 def _with_fleet(
-    rooms: Rooms, history: History, state: consolestate.ConsoleState, now_s: float
+    rooms: Rooms,
+    history: History,
+    state: consolestate.ConsoleState,
+    now_s: float,
+    *,
+    recent: Recent,
+    verdict: Judgement,
 ) -> Steps[consolestate.ConsoleState]:
     """Add what only administrators see."""
     replicas = yield from replica_states(rooms, now_s)
@@ -145,22 +184,25 @@ def _with_fleet(
     shown = []
     for replica in replicas:
         own = rates.get(replica.name, NOTHING)
-        plain = msgspec.structs.asdict(replica) | {"service_per_s": own.service_per_s}
+        plain = msgspec.structs.asdict(replica) | {
+            "service_per_s": own.service_per_s,
+            "failing": recent.failing(replica.name),
+        }
         shown.append(consolestate.ReplicaNow(**plain, hit_rate=own.hit_rate))
     return msgspec.structs.replace(
         state,
         fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,
         held=len(rooms.replicas.wait_queue),
-        fleet=fleet_state(rooms),
+        fleet=fleet_state(rooms, verdict),
         replicas=tuple(shown),
-        conditions=conditions(rooms, history.now, peers, now_s),
+        conditions=conditions(rooms, history.now, peers, now_s, recent=recent),
         ledger=ledger_state(rooms),
         peers=peers,
     )
 
 
 def _clients(
-    rooms: Rooms, history: History, scope: str
+    rooms: Rooms, history: History, scope: str, recent: Mapping[str, Recent]
 ) -> Steps[tuple[consolestate.ClientNow, ...]]:
     """Clients that the router knows: declared, or served since it started."""
     ledger, rates = rooms.service_ledger, history.now.rates
@@ -175,14 +217,21 @@ def _clients(
     for n, one in enumerate(found):
         if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
             share = fair_shares.get(one.identity, 0.0)
-            clients.append(_client(rooms, one, rates, scope, share=share))
+            of = recent.get(one.identity, NO_REQUESTS)
+            clients.append(_client(rooms, one, rates, scope, share=share, recent=of))
         if n % STRIDE == 0:
             yield
     return tuple(clients)
 
 
 def _client(
-    rooms: Rooms, one: ClientFigures, rates: Mapping[str, Figures], scope: str, *, share: float
+    rooms: Rooms,
+    one: ClientFigures,
+    rates: Mapping[str, Figures],
+    scope: str,
+    *,
+    share: float,
+    recent: Recent,
 ) -> consolestate.ClientNow:
     """One client as the console shows it. `share`: its part of the fleet if every active client waited."""
     ledger, name = rooms.service_ledger, one.identity
@@ -192,12 +241,26 @@ def _client(
     words = client_in_words(
         given_over_owed=part,
         waits=own.waiting > 0,
-        active=one.here.in_flight > 0 or own.service_per_s > 0 or own.running > 0,
+        active=one.here.in_flight > 0
+        or own.service_per_s > 0
+        or own.running > 0
+        or recent.answered > 0,
+        failed=recent.failed,
+        ended=recent.failed + recent.answered,
+        held=recent.held,
         received=mean(own.service_per_s, fleet),
         share=share,
     )
+    p50_s, p95_s = recent.latency_s()
     return consolestate.ClientNow(
         **msgspec.structs.asdict(own),
+        hurts=_hurts(rooms, name),
+        ttft_p50_s=p50_s,
+        ttft_p95_s=p95_s,
+        oldest_s=recent.oldest_s,
+        held=recent.held,
+        failed=recent.failed,
+        causes={cause.value: count for cause, count in one.here.errors.items()},
         identity=name,
         tenant=one.tenant,
         client=one.name,
@@ -212,6 +275,32 @@ def _client(
         in_flight=one.here.in_flight,
         requests=one.here.requests,
         errors=one.here.errors.total(),
+    )
+
+
+def _hurts(rooms: Rooms, name: str) -> bool:
+    """Whether a client took what another one, given too little, was owed."""
+    now = rooms.service_ledger.fairness.now
+    taken = now.took.get(name)
+    unfair = min(now.given_over_owed.values(), default=1.0) < AS_OWED
+    return unfair and taken is not None and taken.given - taken.owed >= 0.01
+
+
+def concerned(rooms: Rooms) -> list[str]:
+    """Clients that are hurt, the most hurt first, and those that hurt them."""
+    now = rooms.service_ledger.fairness.now
+    hurt = [name for name, part in now.given_over_owed.items() if part < AS_OWED]
+    hurt.sort(key=now.given_over_owed.__getitem__)
+    taking = [name for name in now.took if _hurts(rooms, name)]
+    # Each side gets half of the lines at least, where both have so many.
+    half = DRAWN // 2
+    return [*taking[:half], *hurt, *taking[half:]]
+
+
+def limits_now(rooms: Rooms, scope: str, now_s: float) -> tuple[consolestate.LimitNow, ...]:
+    """The limits of one tenant, or of all that sent a request."""
+    return tuple(
+        one for one in rooms.intake.admission.used(now_s) if scope in (WHOLE_SERVICE, one.tenant)
     )
 
 

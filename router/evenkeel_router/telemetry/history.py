@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from operator import add, attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
 from evenkeel_contract.figures import Figures, grown, mean
 from evenkeel_fairshare.ledger import tenant_of
 
@@ -28,6 +29,7 @@ TICKS: Final = 5
 SAMPLES: Final = 360
 """One hour of windows."""
 NOTHING: Final = Figures()
+NO_LATENCIES: Final[Mapping[str, float]] = {}
 WHOLE_SERVICE: Final = ""
 """The name of all clients together. Tenants have theirs, `namespace/tenant`."""
 STRIDE: Final = 50
@@ -113,13 +115,21 @@ class History:
         """Clients, tenants and `WHOLE_SERVICE` that have samples."""
         return len(self._samples)
 
-    def add(self, moment: Moment) -> Generator[None, None, None]:
-        """Take readings, in steps: compute `now`, and after every `TICKS` readings a sample."""
+    @property
+    def samples_next(self) -> bool:
+        """Whether the next reading ends a sample."""
+        return (self._ticks + 1) % TICKS == 0
+
+    def add(
+        self, moment: Moment, latencies: Mapping[str, float] = NO_LATENCIES
+    ) -> Generator[None, None, None]:
+        """Take readings, in steps: compute `now`, and after every `TICKS` readings a sample. `latencies`: client → its time to first
+        token in a sample, where it differs from the mean of those that ended, because requests still wait."""
         self._moments.append(moment)
         self.now = yield from window_between(self._moments[0], moment)
         self._ticks += 1
         if self._ticks % TICKS == 0:
-            yield from self._sample(moment.at_s)
+            yield from self._sample(moment.at_s, latencies)
 
     def columns(self, name: str) -> dict[str, list[float]] | None:
         """Field → samples, oldest first, as many as `times_s`; None if there are none. NaN: unknown."""
@@ -132,8 +142,11 @@ class History:
             for at, figure in enumerate(FIELDS)
         }
 
-    def most_served(self, within: str, number: int) -> Generator[None, None, list[str]]:
-        """The clients with the most service in the hour, of one tenant or of all (`WHOLE_SERVICE`), in steps."""
+    def most_concerned(
+        self, within: str, number: int, concerned: Sequence[str]
+    ) -> Generator[None, None, list[str]]:
+        """Clients of one tenant or of all (`WHOLE_SERVICE`), in steps: the `concerned` in their order, then those with the most service in
+        the hour."""
         served: dict[str, float] = {}
         for n, (name, samples) in enumerate(list(self._samples.items())):
             if _is_client(name) and within in (WHOLE_SERVICE, tenant_of(name)):
@@ -142,15 +155,23 @@ class History:
                     served[name] = total
             if n % STRIDE == 0:
                 yield
-        return sorted(served, key=lambda name: (-served[name], name))[:number]
+        first = [
+            name
+            for name in concerned
+            if name in self._samples and within in (WHOLE_SERVICE, tenant_of(name))
+        ]
+        most = sorted(served, key=lambda name: (-served[name], name))
+        return list(dict.fromkeys((*first, *most)))[:number]
 
-    def _sample(self, at_s: float) -> Generator[None, None, None]:
+    def _sample(self, at_s: float, latencies: Mapping[str, float]) -> Generator[None, None, None]:
         number, rates = self._count, self._within_limit(self.now.rates)
         for n, (name, own) in enumerate(rates.items()):
             samples = self._samples.get(name)
             if samples is None:
                 samples = self._samples[name] = _Samples()
                 self._named += _is_client(name)
+            if (ttft_s := latencies.get(name)) is not None:
+                own = msgspec.structs.replace(own, ttft_s=ttft_s)
             samples.put(number, own)
             if n % STRIDE == 0:
                 yield

@@ -13,6 +13,7 @@ from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_router.api.identity import other_clients
 from evenkeel_router.ledger.clients import client_figures
 from evenkeel_router.telemetry.history import STRIDE, History, Moment
+from evenkeel_router.telemetry.recent import recent_requests
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import in_slices
 
@@ -38,7 +39,13 @@ async def sample(rooms: Rooms, history: History) -> None:
 def _tick(rooms: Rooms, history: History, now_s: float) -> Generator[None, None, None]:
     yield from rooms.totals.collect()
     moment = yield from read(rooms, now_s)
-    yield from history.add(moment)
+    latencies = {}
+    if history.samples_next:
+        recent = yield from recent_requests(rooms, now_s)
+        for name, own in recent.items():
+            if name.count("/") == 2 and (p50_s := own.latency_s()[0]) is not None:
+                latencies[name] = p50_s
+    yield from history.add(moment, latencies)
 
 
 def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
@@ -51,6 +58,9 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     for member in list(rooms.replicas.fleet):
         replicas[member.name] = _count(rooms, member.name, waiting, running)
         yield
+    for one in list(rooms.intake.active_requests):
+        if one.holding_since_s and one.client is not None:
+            waiting[one.client.identity] += 1
     for counts in (waiting, running):
         for name in counts.keys() - named:
             # A client without figures of its own is one of its tenant's other clients, if the tenant has any.

@@ -9,6 +9,7 @@ from evenkeel_contract.adminstate import SERVICE_QUERY
 
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.request.console_page import PageFile
+from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
@@ -67,12 +68,13 @@ class AllServed:
         """The files of the console's page, which has no data."""
         return next(iter(self.services.values())).console.files
 
-    async def answer(self, path: str, tenant: str, client: str, service: str = "") -> bytes:
+    async def answer(self, path: str, tenant: str, asked: Asked) -> bytes:
         """Figures of the console: of the named service, or of the first. Raises `Refusal`."""
+        service = asked.service
         served = self.named(service) or (None if service else next(iter(self.services.values())))
         if served is None:
             raise self.unknown(service)
-        return await served.console.answer(path, tenant, client)
+        return await served.console.answer(path, tenant, asked)
 
     def unknown(self, service: str) -> Refusal:
         """The refusal of a question about a service that the router does not have."""

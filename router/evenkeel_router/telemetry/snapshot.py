@@ -22,7 +22,7 @@ from evenkeel_fairshare.ledger.replica_account import (
     TENANT_DEFICIT,
     WAITING,
 )
-from evenkeel_fairshare.verdict import verdict
+from evenkeel_fairshare.verdict import Judgement
 from evenkeel_fairshare.window import WindowShares
 
 from evenkeel_router.api.identity import names_of, tenant_identity
@@ -36,16 +36,22 @@ Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
-def router_state(rooms: Rooms, now_s: float, *, services: Sequence[Rooms] = ()) -> Steps[bytes]:
+def router_state(
+    rooms: Rooms,
+    now_s: float,
+    verdict: Judgement,
+    *,
+    services: Sequence[tuple[Rooms, Judgement]] = (),
+) -> Steps[bytes]:
     """The answer of `/v1/state`, as JSON. `services`: those of a router of several."""
-    state = yield from _router_state(rooms, now_s)
+    state = yield from _router_state(rooms, now_s, verdict)
     each = []
-    for one in services:
-        each.append((yield from _router_state(one, now_s)))
+    for one, judgement in services:
+        each.append((yield from _router_state(one, now_s, judgement)))
     return adminstate.encode_state(msgspec.structs.replace(state, services=tuple(each)))
 
 
-def _router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
+def _router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[adminstate.RouterState]:
     replicas = yield from replica_states(rooms, now_s)
     tenants = (yield from _tenants(rooms)) if rooms.has_service else ()
     config = rooms.settings.config
@@ -66,7 +72,7 @@ def _router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
         prefix=_prefix(rooms),
         replicas=replicas,
         tenants=tenants,
-        fleet=fleet_state(rooms),
+        fleet=fleet_state(rooms, verdict),
         ledger=ledger_state(rooms),
         peers=peer_states(rooms, now_s),
     )
@@ -103,6 +109,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         name=member.name,
         url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
+        loads=member.loads,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
         suspicion=member.standing.suspicion,
@@ -122,6 +129,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         running=int(sum(account.running.values())) if account is not None else 0,
         report_age_s=now_s - seen.received_s if seen is not None else None,
         inactive_reason=seen.inactive if seen is not None else "",
+        unnamed_share=rooms.replicas.unnamed[member.name].share,
         kv_state=follower.sync_state.value if follower is not None else "",
         kv_reason=follower.reason if follower is not None else _why_not_followed(rooms, member),
         kv_sequence=follower.sequence if follower is not None else 0,
@@ -215,18 +223,20 @@ def _client(rooms: Rooms, own: ClientFigures) -> adminstate.ClientState:
     )
 
 
-def fleet_state(rooms: Rooms) -> adminstate.FleetState:
-    """Fairness of the whole fleet, with the verdict."""
+def fleet_state(rooms: Rooms, verdict: Judgement) -> adminstate.FleetState:
+    """Fairness of the whole fleet, with the verdict on it and on this router's requests."""
     now = rooms.service_ledger.fairness.now
-    plain = fields_of(adminstate.FleetState, now) | {"verdict": verdict(shares_of(rooms))}
-    return adminstate.FleetState(**plain)
+    plain = fields_of(adminstate.FleetState, now)
+    return adminstate.FleetState(
+        **plain | {"verdict": verdict.sentence, "level": verdict.level.value}
+    )
 
 
 def shares_of(rooms: Rooms, tenant: str = "") -> WindowShares:
     """What the clients of one `namespace/tenant`, or of all, were given over what they were owed. Idle replicas are for all only."""
     now = rooms.service_ledger.fairness.now
 
-    def shown(parts: Mapping[str, float]) -> dict[str, float]:
+    def shown(parts: Mapping[str, T]) -> dict[str, T]:
         return {
             "/".join(names_of(name)): part
             for name, part in parts.items()

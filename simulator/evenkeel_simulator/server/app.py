@@ -20,8 +20,9 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.listening import addresses
 from evenkeel_contract.promptfacts import facts_of
-from evenkeel_contract.reportsport import Answers
+from evenkeel_contract.reportsport import SNAPSHOT_INTERVAL_S, Answers, AtMostEvery
 
 from evenkeel_simulator.server import error_bodies, handlers, operations
 from evenkeel_simulator.server.handlers import REPLICA
@@ -121,8 +122,8 @@ async def running_server(settings: Settings) -> AsyncIterator[RunningServer]:
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port)
-        await site.start()
+        for address in addresses(settings.host):
+            await web.TCPSite(runner, address, settings.port).start()
         yield _describe(app, runner.addresses[0][1])
     finally:
         await runner.cleanup()
@@ -162,7 +163,7 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                 app[REPORTS] = ReportServer(
                     Answers(
                         book=replica.book,
-                        refresh=replica.refresh_reports,
+                        refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, replica.refresh_reports),
                         prompts=lambda: facts,
                         pages=pages,
                     ),

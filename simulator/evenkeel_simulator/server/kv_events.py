@@ -147,6 +147,7 @@ class KvPublisher:
 
 def bind(socket: zmq.asyncio.Socket, host: str, port: int) -> int:
     """Bind to TCP and return the port; 0 lets the system choose."""
+    socket.setsockopt(zmq.IPV6, ":" in host)  # with `::` both families
     name = f"[{host}]" if ":" in host else host
     if port == 0:
         return socket.bind_to_random_port(f"tcp://{name}")

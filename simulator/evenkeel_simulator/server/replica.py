@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reportbook import News, ReportBook
 from evenkeel_fairshare.replica.contract import Arrival
 
 from evenkeel_simulator.engine.model import Engine
@@ -77,8 +77,7 @@ class Replica:
 
     def refresh_reports(self) -> None:
         """Update the report book."""
-        policy = self.engine.policy
-        self.book.update(self.engine.accounts.clients, policy.clients(), policy.quantum)
+        self.book.take(News.of(self.engine.accounts, self.engine.policy))
 
     async def drained(self) -> None:
         """Wait until the server drains and no request is being answered."""

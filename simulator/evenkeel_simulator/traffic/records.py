@@ -17,7 +17,8 @@ class Record(NamedTuple):
     replica: int
     """Slot of the replica that served it; -1 if none took it."""
     status: str
-    """`finished`, `rejected` (by the policy) or `refused` (it would not fit an empty engine)."""
+    """`finished`, `rejected` (by the policy or a limit), `refused` (it would not fit an empty engine), `failed` (by the service), or
+    `unfinished` (the run ended first)."""
     arrival_s: float
     admitted_s: float | None
     first_token_s: float | None

@@ -11,7 +11,8 @@ from statistics import fmean
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_fairshare.window import WindowShares
+from evenkeel_fairshare.verdict import RunRecord
+from evenkeel_fairshare.window import Taken, WindowShares
 
 from evenkeel_simulator.traffic.owed import owed_service, service_of
 from evenkeel_simulator.traffic.records import Record
@@ -45,7 +46,7 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Service that was due to it: its share while it waited, otherwise what it was given."""
     worst_minute: float | None
     """Service over owed service in its worst minute, of those in which it waited for half of the time; None without one. The
-    verdict is on this figure."""
+    verdict on fairness is on this figure."""
     requested: float
     """Requested weighted tokens: input + 2·output."""
     hit_rate: float
@@ -77,6 +78,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int
     refused: int
     """Requests that would not have fitted an empty engine."""
+    failed: int
+    """Requests that the service failed."""
+    oldest_open_s: float = 0.0
+    """Age of the oldest request that had not ended when the run did."""
     retractions: int
     makespan_s: float
     throughput_tokens_per_s: float
@@ -97,18 +102,27 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
     idle_s: float = 0.0
     """Seconds in which a replica was empty while requests waited at another; 0 if it is not known."""
-    took: dict[str, float]
-    """Clients that were given more than they were owed in the worst minute of all: service over owed service."""
+    took: dict[str, Taken]
+    """Clients that were given more than they were owed in the worst minute of all."""
     clients: dict[str, ClientSummary]
 
     @property
-    def shares(self) -> WindowShares:
+    def record(self) -> RunRecord:
         """What the verdict judges."""
         worst = {name: client.worst_minute for name, client in self.clients.items()}
-        return WindowShares(
+        shares = WindowShares(
             {name: part for name, part in worst.items() if part is not None},
             self.took,
             self.idle_s,
+        )
+        open_ = self.requests - self.finished - self.failed - self.rejected - self.refused
+        return RunRecord(
+            shares=shares,
+            answered=self.finished,
+            failed=self.failed,
+            declined=self.rejected + self.refused,
+            waiting=open_,
+            oldest_s=self.oldest_open_s,
         )
 
     @property
@@ -149,6 +163,11 @@ def summarise(
         finished=len(finished),
         rejected=sum(record.status == "rejected" for record in records),
         refused=sum(record.status == "refused" for record in records),
+        failed=sum(record.status == "failed" for record in records),
+        oldest_open_s=max(
+            (makespan_s - one.arrival_s for one in records if one.status == "unfinished"),
+            default=0.0,
+        ),
         retractions=sum(record.retractions for record in records),
         makespan_s=makespan_s,
         throughput_tokens_per_s=tokens / makespan_s if makespan_s else 0.0,

@@ -112,14 +112,16 @@ def _fault_on_cluster(arguments: list[str]) -> str | None:
         if (
             flag == "-f"
             and not any((folder / value).exists() for folder in (ROOT, ROOT / "crds/samples"))
-            and value != INSTALL
+            and value not in (INSTALL, "-")
         ):
             return f"no file {value}"
     for one in arguments:
         name = one.partition("=")[0]
         if one.startswith("--for=condition=") and one.rpartition("=")[2] not in CONDITIONS:
             return f"no condition {one}"
-        if name.startswith(f"{GROUP}/") and not tree().words >= {name.rpartition("/")[2]}:
+        if name.startswith(f"{GROUP}/") and not tree().words >= set(
+            name.rpartition("/")[2].split("-")
+        ):
             return f"no annotation {name}"
         if one.startswith("charts/") and not (ROOT / one).is_dir():
             return f"no chart {one}"
@@ -189,6 +191,10 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
             _, faults = check_route(plain)
         case "keda":  # of another project: only the target is ours
             assert plain["spec"]["scaleTargetRef"]["apiVersion"] == f"{GROUP}/v1alpha1"
+            return
+        case "kustomize":
+            named = {plain["openapi"]["path"], *plain["configurations"]}
+            assert {path.name for path in (ROOT / "crds/gitops").iterdir()} >= named
             return
         case "values":
             assert template(**plain)[1] == ""

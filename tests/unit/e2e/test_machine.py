@@ -48,6 +48,25 @@ def test_modules_that_cannot_be_had_are_no_failure_of_the_build(bare: Path) -> N
         components.fetch_modules()
 
 
+def test_the_rig_waits_for_the_lock_of_apt(
+    bare: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apt, tries = bare / "apt-get", bare / "tries"
+    apt.write_text(
+        f"#!/bin/sh\necho >> {tries}\n"
+        f"[ $(/usr/bin/wc -l < {tries}) -gt 2 ] && {{ echo 'no such package' >&2; exit 100; }}\n"
+        "echo 'E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt-get)' >&2\nexit 100\n"
+    )
+    apt.chmod(0o755)
+    monkeypatch.setattr(machine, "LOCK_RETRY_S", 0.01)
+    with pytest.raises(NotHereError, match="no such package"):
+        machine.prepare()
+    assert (
+        len(tries.read_text()) == 5
+    )  # two without the lock, then an install, an update, an install
+    assert "another process holds apt's lock" in capsys.readouterr().out
+
+
 def test_packages_that_apt_cannot_install_are_no_failure_either(bare: Path) -> None:
     apt = bare / "apt-get"
     apt.write_text("#!/bin/sh\necho 'no such package' >&2\nexit 100\n")

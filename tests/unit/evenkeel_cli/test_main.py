@@ -173,3 +173,19 @@ def test_no_color_removes_colours_on_a_terminal(variable: str, coloured: bool) -
     os.close(outer)
     assert "cannot be read" in text
     assert ("\x1b[31m" in text) == coloured
+
+
+def test_a_terminal_of_latin_1_gets_what_it_can_show() -> None:
+    code = "import sys; from evenkeel_cli import main; main.main = lambda: print('2 → 3'); from evenkeel_cli.entry import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "latin-1"},
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"2 ? 3\n", b"")
+
+
+def test_an_interrupt_while_packages_are_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = run("top", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")

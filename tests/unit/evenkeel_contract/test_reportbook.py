@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest, unserved
 from evenkeel_fairshare.replica.contract import ClientDeficits
@@ -31,11 +32,44 @@ def test_an_empty_replica_answers_with_nobody() -> None:
 def test_totals_and_state_meet_in_one_report() -> None:
     reports = book()
     reports.update(
-        {"a": served("a", 3)}, {"a": ClientDeficits(-5.0, 7.0, 2), "b": ClientDeficits(1.0, 0.0, 1)}
+        {"s/a": served("s/a", 3)},
+        {"s/a": ClientDeficits(-5.0, 7.0, 2), "t/b": ClientDeficits(1.0, 0.0, 1)},
     )
     a, b = reports.answer(ask()).clients
-    assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("a", 3, 6.0, -5.0, 2)
-    assert (a.tenant_deficit, b.client, b.requests, b.waiting) == (7.0, "b", 0, 1)
+    assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("s/a", 3, 6.0, -5.0, 2)
+    assert (a.tenant_deficit, b.client, b.requests, b.waiting) == (7.0, "t/b", 0, 1)
+
+
+def test_what_is_not_in_partial_news_did_not_change() -> None:
+    reports = book()
+    reports.update({"s/a": served("s/a", 3)}, {"s/a": ClientDeficits(-5.0, 7.0, 2)}, complete=False)
+    before = reports.answer(ask()).sequence
+    reports.update({"s/a": served("s/a", 4)}, {}, complete=False)
+    [a] = reports.answer(ask(before)).clients
+    assert (a.output_tokens, a.deficit, a.waiting, a.tenant_deficit) == (4, -5.0, 2, 7.0)
+    before = reports.answer(ask(before)).sequence
+    reports.update({}, {"s/a": ClientDeficits(-1.0, 7.0, 0)}, complete=False)
+    [a] = reports.answer(ask(before)).clients
+    assert (a.output_tokens, a.deficit, a.waiting) == (4, -1.0, 0)
+
+
+def test_all_rows_of_an_answer_have_the_newest_deficit_of_their_tenant() -> None:
+    reports = book()
+    for client, of_tenant in (("s/a", 50.0), ("s/b", -100.0)):
+        reports.update({}, {client: ClientDeficits(0.0, of_tenant, 1)}, complete=False)
+    assert {one.tenant_deficit for one in reports.answer(ask()).clients} == {-100.0}
+
+
+def test_a_report_counts_all_requests_and_those_without_a_client_key() -> None:
+    reports = book()
+    before = reports.answer(ask())
+    assert (before.requests, before.unnamed) == (0, 0)
+    rows = {"a": structs.replace(unserved("a"), requests=7)}
+    reports.update(rows, {})
+    unknown = {UNKNOWN.identity: structs.replace(unserved(UNKNOWN.identity), requests=2)}
+    reports.update(rows | unknown, {})
+    after = reports.answer(ask(2))
+    assert (after.requests, after.unnamed) == (9, 2)
 
 
 def test_only_what_changed_since_is_told() -> None:

@@ -147,7 +147,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     ),
     "weights out of range": (
         lambda c: c["tenancy"]["tenants"][0].update(weight=0),
-        ["tenancy.tenants[0].weight: must be from 1 to 1000000, not 0"],
+        ["tenancy.tenants[0].weight: must be from 0.001 to 1000000, not 0.0"],
     ),
     "a timeout of zero": (
         lambda c: c.update(limits={"queueTimeoutS": 0}),

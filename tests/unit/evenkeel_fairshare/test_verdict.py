@@ -1,62 +1,165 @@
-"""The verdict on fairness."""
+"""The verdict on a run."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from evenkeel_fairshare.verdict import client_in_words, verdict
-from evenkeel_fairshare.window import WindowShares
+from evenkeel_fairshare.verdict import Level, RunRecord, client_in_words, judge
+from evenkeel_fairshare.window import Taken, WindowShares
+
+FAIR = "Fair: no client had to wait for another."
 
 
 @pytest.mark.parametrize(
     ("given_over_owed", "took", "want"),
     [
-        ({}, {}, "Fair: no client had to wait for another."),
+        ({}, {}, FAIR),
         (
             {"a": 1.2},
-            {"a": 1.2},
+            {"a": Taken(0.6, 0.5)},
             "Fair: every client that waited was given at least 100% of what it was owed.",
         ),
         (
             {"a": 1.2, "b": 0.8},
-            {"a": 1.2},
+            {"a": Taken(0.6, 0.5)},
             "Fair: every client that waited was given at least 80% of what it was owed.",
         ),
-        ({"b": 0.43}, {}, "Unfair: b was given 43% of what it was owed while it waited."),
+        ({"b": 0.43}, {}, "Unfair: hurt: b (given 43% of what it was owed)."),
         (
             {"a": 1.2, "b": 0.43, "c": 0.79, "d": 0.8},
-            {"a": 1.2, "e": 1.1},
-            "Unfair: b was given 43% of what it was owed while it waited, c 79%. Given more than owed: a 120%, e 110%.",
+            {"a": Taken(0.97, 0.11), "e": Taken(0.12, 0.1), "f": Taken(0.104, 0.1)},
+            (
+                "Unfair: a took 97% of the service, owed 11%, e 12%, owed 10%; "
+                "hurt: b (given 43% of what it was owed), c (79%)."
+            ),
         ),
         (
             {name: 0.5 for name in "abcdef"},
-            {name: 1.5 for name in "vwxyz"},
+            {name: Taken(0.2, 0.1) for name in "vwxyz"},
             (
-                "Unfair: a was given 50% of what it was owed while it waited, b 50%, c 50%, d 50%, and 2 more. "
-                "Given more than owed: v 150%, w 150%, x 150%, and 2 more."
+                "Unfair: v took 20% of the service, owed 10%, w 20%, owed 10%, x 20%, owed 10%, and 2 more; "
+                "hurt: a (given 50% of what it was owed), b (50%), c (50%), and 3 more."
             ),
         ),
     ],
 )
 def test_an_unfair_verdict_names_who_lost_and_who_took(
-    given_over_owed: dict[str, float], took: dict[str, float], want: str
+    given_over_owed: dict[str, float], took: dict[str, Taken], want: str
 ) -> None:
-    assert verdict(WindowShares(given_over_owed, took)) == want
+    found = judge(RunRecord(shares=WindowShares(given_over_owed, took), answered=1))
+    assert found.sentence == want
+    assert found.level is (Level.UNFAIR if want.startswith("Unfair") else Level.FAIR)
 
 
 @pytest.mark.parametrize(
     ("idle_s", "want"),
     [
-        (0.9, "Fair: no client had to wait for another."),
+        (0.9, FAIR),
         (
             34.2,
-            "Fair: no client had to wait for another. A replica was empty for 34 s while requests waited at another.",
+            f"{FAIR} A replica was empty for 34 s while requests waited at another.",
         ),
     ],
 )
 def test_idle_replicas_are_in_the_verdict(idle_s: float, want: str) -> None:
-    assert verdict(WindowShares(idle_s=idle_s)) == want
+    record = RunRecord(shares=WindowShares(idle_s=idle_s), answered=1)
+    assert judge(record).sentence == want
+
+
+UP = {"replicas": 2, "routable": 2}
+NONE = {"replicas": 2, "routable": 0}
+AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "want"),
+    [
+        (
+            NONE | {"waiting": 12, "oldest_s": 47.0, "held": 12, "held_s": 47.0, "answered": 9},
+            Level.OUT,
+            "No client is served: none of 2 replicas takes requests; 12 requests wait, the oldest for 47 s.",
+        ),
+        (
+            NONE | {"waiting": 2, "oldest_s": 0.9},
+            Level.OUT,
+            "No client is served: none of 2 replicas takes requests; 2 requests wait.",
+        ),
+        (NONE, Level.OUT, "No client is served: none of 2 replicas takes requests."),
+        (
+            {"replicas": 0, "routable": 0},
+            Level.OUT,
+            "No client is served: there is no replica.",
+        ),
+        (
+            UP | {"failed": 106, "waiting": 1, "oldest_s": 80.0},
+            Level.OUT,
+            "No client is served: all 106 requests that ended failed; 1 request waits, the oldest for 80 s.",
+        ),
+        (
+            UP | {"waiting": 106, "oldest_s": 30.0},
+            Level.OUT,
+            "No client is served: no answer has begun for a minute; 106 requests wait, the oldest for 30 s.",
+        ),
+        (
+            UP | {"failed": 2, "given_up": 3},
+            Level.OUT,
+            "No client is served: all 5 requests that ended failed or were given up.",
+        ),
+        ({"routable": 0}, Level.OUT, "No client is served: no replica takes requests."),
+        (
+            {"replicas": 1, "routable": 0},
+            Level.OUT,
+            "No client is served: the only replica takes no requests.",
+        ),
+        ({"declined": 4}, Level.NOTHING, "Nothing to judge: all 4 requests were refused."),
+        (UP | {"waiting": 106, "oldest_s": 29.0}, Level.FAIR, FAIR),
+        (UP | {"waiting": 106, "oldest_s": 99.0, "running": 1}, Level.FAIR, FAIR),
+        (
+            UP | {"answered": 90, "failed": 10},
+            Level.HELD_UP,
+            "Held up: 10 of 100 requests failed.",
+        ),
+        (UP | {"answered": 91, "failed": 9}, Level.FAIR, FAIR),
+        (
+            UP | {"answered": 1, "failed": 1, "held": 1, "held_s": 2.0},
+            Level.HELD_UP,
+            "Held up: 1 of 2 requests failed; 1 request waits for a replica, the oldest for 2 s.",
+        ),
+        (UP | {"answered": 1, "held": 3, "held_s": 1.9}, Level.FAIR, FAIR),
+        (
+            AT_ZERO | {"waiting": 2, "held": 2, "held_s": 40.0, "oldest_s": 40.0},
+            Level.HELD_UP,
+            "Held up: 2 requests wait for the first replica, the oldest for 40 s.",
+        ),
+        (
+            AT_ZERO,
+            Level.NOTHING,
+            "Nothing to judge: no request came, and the first one starts a replica.",
+        ),
+        (UP, Level.NOTHING, "Nothing to judge: no request came."),
+        (UP | {"running": 1}, Level.FAIR, FAIR),
+        (UP | {"serves": True}, Level.FAIR, FAIR),
+    ],
+)
+def test_a_verdict_says_first_whether_anybody_is_served(
+    facts: dict[str, Any], level: Level, want: str
+) -> None:
+    found = judge(RunRecord(**facts))
+    assert (found.level, found.sentence) == (level, want)
+
+
+def test_an_outage_is_no_fair_service_and_no_unfair_one() -> None:
+    """Where all requests fail, shares mean nothing."""
+    shares = WindowShares({"a": 0.1}, {"b": Taken(0.9, 0.5)})
+    assert judge(RunRecord(shares=shares, failed=3)).level is Level.OUT
+    assert judge(RunRecord(shares=shares, failed=3, answered=97)).level is Level.UNFAIR
+    both = judge(RunRecord(shares=shares, failed=3, answered=7))
+    assert both.level is Level.HELD_UP
+    assert both.sentence == (
+        "Held up: 3 of 10 requests failed. "
+        "Unfair: b took 90% of the service, owed 50%; hurt: a (given 10% of what it was owed)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,6 +174,9 @@ def test_idle_replicas_are_in_the_verdict(idle_s: float, want: str) -> None:
             "Gets its share: it was given 97% of what it was owed while it waited.",
         ),
         ({"waits": True}, "Requests have begun to wait."),
+        ({"failed": 1, "ended": 10, "active": False}, "Requests fail: 1 of 10 in the last minute."),
+        ({"failed": 1, "ended": 11, "active": False}, "Sends no requests."),
+        ({"held": 1, "waits": True}, "Requests wait in the router, because no replica takes them."),
         ({"active": False, "received": None}, "Sends no requests."),
         ({"received": 0.6}, "Uses idle capacity; no request waits."),
         ({"received": 0.2}, "Gets all that it requests; no request waits."),

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenkeel_contract.spec.resources import ServiceCondition
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.scaling import Scaling
 from evenkeel_operator.core.status import (
     MAX_MESSAGE,
     Findings,
+    Verdict,
     differs,
     events_for,
     service_status,
@@ -189,14 +191,59 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("changes", "want"), CASES.values(), ids=CASES)
 def test_conditions(changes: dict[str, Any], want: dict[str, tuple[str, str]]) -> None:
-    assert said(findings(**changes)) == GOOD | want
+    found = said(findings(**changes))
+    assert {kind: found[kind] for kind in GOOD} == GOOD | want
+
+
+KSTATUS = {
+    "Current": (
+        "all is well", "an engine does not fit", "none is wanted until a request comes",
+        "one of a service that may be at zero serves", "a part of the spec is not fulfilled",
+    ),
+    "InProgress": (
+        "nothing was made yet", "engines start", "engines crash", "one engine of two starts",
+        "one engine of two waits for a router", "one engine of two is lost", "the only router finds no node",
+        "a rollout finds no room", "no router takes a new one", "none is wanted", "the first one starts",
+        "the first one finds no node",
+    ),
+    "Failed": (
+        "new engines crash beside old ones that serve", "new routers crash", "the first engines crash",
+        "the old spec runs", "no spec runs",
+    ),
+}  # fmt: skip
+"""What a tool that follows kstatus says of each case."""
+
+
+def kstatus(found: dict[str, tuple[str, str]]) -> str:
+    """The rules of kstatus for resources that it does not know (sigs.k8s.io/cli-utils, `checkGenericProperties`)."""
+    if found["Reconciling"][0] == "True":
+        return "InProgress"
+    if found["Stalled"][0] == "True":
+        return "Failed"
+    return "Current" if found["Ready"][0] == "True" else "InProgress"
+
+
+@pytest.mark.parametrize(("want", "name"), [(want, name) for want, names in KSTATUS.items() for name in names])  # fmt: skip
+def test_tools_that_follow_kstatus_wait_or_fail_as_the_rollout_does(want: str, name: str) -> None:
+    found = said(findings(**CASES[name][0]))
+    assert kstatus(found) == want
+    assert "True" not in (found["Reconciling"][0], found["Stalled"][0]) or want != "Current"
+
+
+def test_each_case_has_a_kstatus() -> None:
+    assert {name for names in KSTATUS.values() for name in names} == CASES.keys()
 
 
 def test_every_fault_is_named_with_its_path_as_far_as_a_message_goes() -> None:
     faults = tuple(Fault(f"spec.a[{n}]", "is wrong") for n in range(1000))
-    valid = verdicts(findings(faults=faults[:2]))[-1]
+
+    def valid_of(*some: Fault) -> Verdict:
+        found = verdicts(findings(faults=some))
+        return next(one for one in found if one.type is ServiceCondition.SPEC_VALID)
+
+    valid = valid_of(*faults[:2])
     assert valid.message == "spec.a[0]: is wrong; spec.a[1]: is wrong"
-    assert len(verdicts(findings(faults=faults))[-1].message) == MAX_MESSAGE
+    assert len(valid_of(*faults).message) == MAX_MESSAGE
 
 
 def test_who_crashes_beside_old_engines_is_named_wherever_people_look() -> None:

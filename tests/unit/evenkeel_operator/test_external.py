@@ -14,6 +14,7 @@ from tests.support.crd_documents import changed
 from tests.support.effects import pool
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import answers
+from tests.support.fake_routers import FakeRouters, answer, replica
 from tests.support.operator_lives import KEY, Operator, become_ready, condition, told
 
 SAMPLE = changed(document("external.yaml"), {"metadata.name": "simulated"})
@@ -431,3 +432,19 @@ async def test_events_of_other_slices_need_no_pass() -> None:
         Key(SERVICE, "team-ml", "simulated")
     }
     assert operator.store.see("MODIFIED", "EndpointSlice", item) == frozenset()  # known
+
+
+async def test_requests_without_client_keys_show_for_these_engines_too(
+    cluster: FakeCluster,
+) -> None:
+    routers = FakeRouters(answer(replica("vllm-1", unnamed_share=0.5)))
+    operator = Operator(cluster, routers=routers)
+    await operator.make_pass(KEY)
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    assert await operator.make_pass(KEY) == 15
+    found = condition(cluster, "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "ClientKeysMissing")
+    routers.answers = [answer(replica("vllm-1"))]
+    assert await operator.make_pass(KEY) == 300
+    assert condition(cluster, "Degraded")["reason"] != "ClientKeysMissing"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from evenkeel_contract.names import SHARE_HOST
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
-from evenkeel_operator.core.neighbours import SHARE_ANNOTATION, claims_of, default_class, host_taken
+from evenkeel_operator.core.neighbours import claims_of, default_class, host_taken
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
 
 from tests.support.fake_cluster import FakeCluster
@@ -107,7 +108,7 @@ def test_a_wildcard_covers_the_hosts_one_label_below(host: str, other: str, take
 @pytest.mark.parametrize(("shared", "taken"), [("x, n", False), ("*", False), ("x", True)])
 def test_the_owner_of_a_host_shares_it_by_an_annotation(shared: str, taken: bool) -> None:
     owner = elsewhere()
-    owner["metadata"]["annotations"] = {SHARE_ANNOTATION: shared}
+    owner["metadata"]["annotations"] = {SHARE_HOST: shared}
     assert is_taken(service("m", NEW, paths=["/v1/chat"]), owner) is taken
     assert is_taken(service("m", NEW), owner)  # the same path still has one service
 

@@ -70,6 +70,43 @@ def test_pods_pass_the_restricted_standard(sample: str) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
+def test_without_a_fixed_user_pods_differ_in_nothing_else(sample: str) -> None:
+    context = sample_context(sample)
+    free = replace(context, defaults=replace(context.defaults, fixed_user=False))
+    for name in (f"{context.name}-engine", f"{context.name}-router"):
+        fixed, found = pod_of(build(context), name), pod_of(build(free), name)
+        assert {key: fixed["securityContext"].pop(key) for key in ("runAsUser", "runAsGroup", "fsGroup")} \
+            == dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 65532)  # fmt: skip
+        names = {one["name"]: one for one in found["containers"][0]["env"]}
+        if sample != "simulator.yaml" and name.endswith("-engine"):
+            found["containers"][0]["env"].remove(names["USER"])
+        assert found == fixed
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_replicas_listen_on_ipv6_where_pods_have_it(sample: str) -> None:
+    context = sample_context(sample)
+    found = replace(context, defaults=replace(context.defaults, engine_host="::"))
+    container = main_container(build(found), f"{context.name}-engine")
+    assert "--host=::" in container["args"]
+    text = yaml.safe_dump(container)
+    assert "0.0.0.0" not in text
+    assert "tcp://*" not in text
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_replicas_have_the_operators_variables_as_plain_text(sample: str) -> None:
+    context = sample_context(sample)
+    given = {"HTTPS_PROXY": "http://p:3128", "X": "$(HOME)"}
+    found = replace(context, defaults=replace(context.defaults, engine_variables=given))
+    env = main_container(build(found), f"{context.name}-engine")["env"]
+    values = {one["name"]: one.get("value") for one in env}
+    downloads = sample != "simulator.yaml"
+    assert values.get("HTTPS_PROXY") == ("http://p:3128" if downloads else None)
+    assert values.get("X") == ("$$(HOME)" if downloads else None)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
 def test_selectors_find_the_pods_and_only_them(sample: str) -> None:
     context = sample_context(sample)
     objects = build(context)

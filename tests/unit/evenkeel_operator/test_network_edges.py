@@ -205,7 +205,7 @@ async def test_every_kind_is_watched_and_its_events_come_with_its_name() -> None
 
 
 def test_only_labelled_objects_are_watched_where_others_have_many() -> None:
-    found = kopf_settings()
+    found = kopf_settings(lambda namespace: None)
     selectors: Any = found.watching.label_selectors
     selected = {selector.any_name: label for selector, label in selectors.items()}
     labelled = {plural for group, _, plural in WATCHED if group != "evenkeel.dev"} - OF_OTHERS
@@ -258,6 +258,36 @@ def test_every_resource_gets_a_pass_after_all_is_listed_again(fails: bool) -> No
 
     run_virtually(main())
     assert sorted(added) == [(KEY, app.SPREAD_S), (Key(TENANT, "team-ml", "acme"), app.SPREAD_S)]
+
+
+def test_a_watch_that_works_again_leads_to_passes_in_its_namespace() -> None:
+    cluster = FakeCluster()
+    added: list[Key] = []
+
+    async def main() -> None:
+        made = leader(cluster)
+        gone = cluster.put(document("simulator.yaml"))
+        elsewhere = document("simulator.yaml")
+        elsewhere["metadata"]["namespace"] = "team-b"
+        for item in (gone, cluster.put(elsewhere)):
+            made.store.see("ADDED", SERVICE, item)
+        made.work_queue.add = lambda key, after_s=None: added.append(key)  # type: ignore
+        del cluster.objects[SERVICE, "team-ml", KEY.name]  # no watch reports it
+        listing = asyncio.create_task(made.list_again())
+        await asyncio.sleep(0)
+        for _ in range(3):  # one for each kind of object
+            made.on_recovery("team-ml")
+        await asyncio.sleep(2 * app.RECOVERY_S)
+        assert made.store.keys(SERVICE, "team-ml") == frozenset()
+        assert {key.namespace for key in added} <= {"team-ml"}
+        added.clear()
+        made.on_recovery("team-b")
+        await asyncio.sleep(2 * app.RECOVERY_S)
+        listing.cancel()
+        await asyncio.gather(listing, return_exceptions=True)
+
+    run_virtually(main())
+    assert added == [Key(SERVICE, "team-b", KEY.name)]
 
 
 def test_a_changed_list_of_apis_leads_to_a_pass_over_every_service() -> None:

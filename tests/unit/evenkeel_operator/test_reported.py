@@ -1,4 +1,4 @@
-"""Conditions that come and go with what routers report: PluginInactive, and Degraded for a store that fails."""
+"""Conditions that come and go with what routers report: PluginInactive, and Degraded for lost client keys and a store that fails."""
 
 from __future__ import annotations
 
@@ -67,6 +67,26 @@ async def test_without_an_answer_the_condition_stays_as_it_was() -> None:
     assert "calc_priority moved" in found["message"]
 
 
+async def test_requests_without_client_keys_show_within_five_minutes() -> None:
+    cluster = await ready_cluster()
+    routers = FakeRouters(FITS)
+    operator = Operator(cluster, routers=routers)
+    assert await operator.make_pass(KEY) == 300
+    routers.answers = [FITS, answer(replica("e1", unnamed_share=0.042), replica("e2"))]
+    operator.now_s += 299
+    assert await operator.make_pass(KEY) == 1
+    assert condition(cluster, "Degraded")["status"] == "False"
+    operator.now_s += 1
+    assert await operator.make_pass(KEY) == 15
+    found = condition(cluster, "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "ClientKeysMissing")
+    assert "gets 4% of its requests without a client key" in found["message"]
+    routers.answers = [FITS]
+    assert await operator.make_pass(KEY) == 300
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert {"ClientKeysMissing", "Healthy"} <= {event["reason"] for event in cluster.events}
+
+
 async def test_a_failing_store_shows_and_routers_are_asked_each_minute() -> None:
     cluster = cluster_with_the_sample(router={"state": {"store": "File"}})
     await Operator(cluster).make_pass(KEY)
@@ -76,6 +96,7 @@ async def test_a_failing_store_shows_and_routers_are_asked_each_minute() -> None
     assert await operator.make_pass(KEY) == 60
     assert condition(cluster, "Degraded")["status"] == "False"
     routers.answers = [structs.replace(FITS, store_error="/ledger cannot be written: disk full")]
+    operator.now_s += 60
     assert await operator.make_pass(KEY) == 15
     found = condition(cluster, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "StoreFails")

@@ -218,6 +218,9 @@ async def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(
     cluster.refuses = lambda _: None
     operator.store.see("DELETED", "Namespace", namespace())
     await operator.make_pass(KEY)
+    assert ("Deployment", "team-ml", "simulated-router") not in cluster.objects
+    operator.store.see("ADDED", "Namespace", namespace(uid="new"))
+    await operator.make_pass(KEY)
     assert ("Deployment", "team-ml", "simulated-router") in cluster.objects
 
 
@@ -515,6 +518,87 @@ async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(
     assert told(cluster).tenancy.tenants == before
     await operator.sees(cluster.objects[TENANT, "team-ml", "ads"], "DELETED")
     assert told(cluster).tenancy.tenants == ()
+
+
+async def test_a_field_that_somebody_added_is_reported_once(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    item = cluster.objects["Deployment", "team-ml", "simulated-engine"]
+    entry = {"k:{\"name\":\"engine\"}": {".": {}, "f:env": {"k:{\"name\":\"DEBUG\"}": {".": {}, "f:name": {}, "f:value": {}}}}}  # fmt: skip
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": entry}}}}
+    record = [{"manager": "kubectl-edit", "operation": "Update", "fieldsV1": fields}]
+    cluster.events.clear()
+    changed = cluster.put({**item, "metadata": {**item["metadata"], "managedFields": record}})
+    await operator.sees(changed)
+    await operator.make_pass(KEY)
+    said = [event for event in cluster.events if event["reason"] == "ForeignField"]
+    assert len(said) == 1
+    path = "spec.template.spec.containers[engine].env[DEBUG].value"
+    assert f"Deployment simulated-engine: kubectl-edit: {path}" in said[0]["message"]
+
+
+def _elsewhere(item: dict[str, Any], shared: str = "") -> dict[str, Any]:
+    """The same object in the tenants' own namespace."""
+    annotations = {"evenkeel.dev/share-tenant": shared} if shared else {}
+    return {
+        **item,
+        "metadata": {**item["metadata"], "namespace": "tenants", "annotations": annotations},
+    }
+
+
+@pytest.mark.parametrize("shared", ["team-ml", "team-x, team-ml", "*"])
+async def test_a_tenant_of_another_namespace_serves_if_its_owner_shares_it(
+    cluster: FakeCluster, shared: str
+) -> None:
+    keys = cluster.put(_elsewhere(_keys(chat="k1", batch="k2")))
+    cluster.put(_elsewhere(_tenant()))
+    cluster.put(_tenant(weight=7))  # of the same name, where the service is
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["tenancy"] = {"namespace": "tenants"}
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert told(cluster).tenancy.tenants == ()
+    assert condition(cluster, "Degraded")["reason"] == "TenantsNotShared"
+    advice = "`kubectl -n tenants annotate itn NAME evenkeel.dev/share-tenant=team-ml`"
+    assert advice in condition(cluster, "Degraded")["message"]
+
+    tenant = cluster.put(_elsewhere(_tenant(), shared))
+    assert KEY in operator.store.see("MODIFIED", TENANT, tenant)
+    await operator.make_pass(KEY)
+    (config,) = told(cluster).tenancy.tenants
+    assert (config.namespace, config.name, config.weight) == ("tenants", "ads", 4)
+    assert len(config.api_keys) == 2
+    assert condition(cluster, "Degraded")["status"] == "False"
+    await operator.make_tenant_pass(Key(TENANT, "tenants", "ads"))
+    status = cluster.objects[TENANT, "tenants", "ads"]["status"]
+    assert status["services"] == [{"name": "simulated.team-ml"}]
+
+    rotated = cluster.put(_elsewhere(_keys(chat="k3", batch="k2")))
+    assert KEY in operator.store.see("MODIFIED", "Secret", rotated)
+    await operator.make_pass(KEY)
+    assert told(cluster).tenancy.tenants[0].api_keys != config.api_keys
+    assert keys["data"] != rotated["data"]
+    revoked = cluster.put(_elsewhere(_tenant(), "team-x"))
+    assert KEY in operator.store.see("MODIFIED", TENANT, revoked)
+    await operator.make_pass(KEY)
+    assert told(cluster).tenancy.tenants == ()
+
+
+async def test_tenants_of_a_namespace_without_rights_stay_as_routers_know_them(
+    cluster: FakeCluster,
+) -> None:
+    cluster.put(_elsewhere(_keys(chat="k1", batch="k2")))
+    cluster.put(_elsewhere(_tenant(), "team-ml"))
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["tenancy"] = {"namespace": "tenants"}
+    await Operator(cluster).make_pass(KEY)
+    before = told(cluster).tenancy.tenants
+    assert len(before[0].api_keys) == 2
+    cluster.forbids = lambda kind, namespace: namespace == "tenants"
+    operator = Operator(cluster)
+    await operator.edit(SERVICE, "simulated", engine={"runtime": "Simulator", "replicas": 3})
+    assert told(cluster).tenancy.tenants == before
+    assert cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"]["replicas"] == 3
+    assert condition(cluster, "Degraded")["reason"] == "RightMissing"
+    assert "spec.tenancy.namespace: " in condition(cluster, "Degraded")["message"]
 
 
 async def test_an_api_that_comes_brings_its_objects(cluster: FakeCluster) -> None:

@@ -45,6 +45,7 @@ def test_lists_and_labels() -> None:
         (IMAGES, {}, "--namespace and --identity are needed outside a pod"),
         (IMAGES[:2], POD, "--simulator-image"),
         ([*IMAGES, "--scraper-namespace-label=x"], POD, "'x' is not KEY=VALUE"),
+        ([*IMAGES, "--namespaces-only"], POD, "--namespaces-only needs --watch-namespace"),
         ([*IMAGES, "--workers=0"], POD, "'0' is not a number above 0"),
     ],
 )
@@ -58,3 +59,24 @@ def test_a_fault_is_one_sentence_and_exit_code_2(
         parse_arguments(arguments, environment)
     assert ended.value.code == 2
     assert want in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ips", "choice", "engines", "routers"),
+    [
+        (None, "Auto", "0.0.0.0", "0.0.0.0"),
+        ("10.0.0.1", "Auto", "0.0.0.0", "0.0.0.0"),
+        ("10.0.0.1,fd00::1", "Auto", "0.0.0.0", "::"),
+        ("fd00::1,10.0.0.1", "Auto", "::", "::"),
+        ("fd00::1", "Auto", "::", "::"),
+        ("fd00::1", "IPv4", "0.0.0.0", "0.0.0.0"),
+        ("10.0.0.1", "IPv6", "::", "::"),
+    ],
+)
+def test_pods_listen_on_the_families_of_the_operators_pod(
+    ips: str | None, choice: str, engines: str, routers: str
+) -> None:
+    environment = POD if ips is None else {**POD, "POD_IPS": ips}
+    settings = parse_arguments([*IMAGES, f"--listen={choice}"], environment)
+    assert settings.defaults.engine_host == engines
+    assert (settings.defaults.router_host, settings.probe_host) == (routers, routers)

@@ -213,3 +213,5 @@ def test_the_services_of_an_allowed_namespace_may_be_asked_and_no_others(
     allowed = replace(DEFAULTS, prometheus_urls=(), prometheus_namespaces=("monitoring",))
     assert may_be_asked(url, allowed) is good
     assert not may_be_asked(url, replace(DEFAULTS, prometheus_urls=()))
+    elsewhere = replace(allowed, cluster_domain="k8s.example")
+    assert may_be_asked(url.replace("cluster.local", "k8s.example"), elsewhere) is good

@@ -39,6 +39,34 @@ def test_a_new_service_wakes_itself_and_tenants_but_its_status_only_itself() -> 
     assert store.named(SERVICE, "n").items == {}
 
 
+def test_a_namespace_that_is_made_again_has_nothing_of_the_first() -> None:
+    def namespace(uid: str, **metadata: str) -> dict[str, Any]:
+        return {"kind": "Namespace", "metadata": {"name": "n", "uid": uid, **metadata}}
+
+    for gone in (True, False):  # the watch may have missed the deletion
+        store = Store()
+        store.see(None, "Namespace", namespace("first"))
+        store.see(None, SERVICE, item(SERVICE, "s", version=7))
+        store.see(None, TENANT, item(TENANT, "t"))
+        other = store.see(
+            None, SERVICE, {"kind": SERVICE, "metadata": {"name": "s", "namespace": "m"}}
+        )
+        store.remember_secret("n", "keys", secret(a="1"), asked=store.expect_secret("n", "keys"))
+        store.see("ADDED", "Service", child())
+        if gone:
+            leaves = namespace("first", deletionTimestamp="2026-01-31T12:00:00Z")
+            assert store.see("MODIFIED", "Namespace", leaves) == frozenset()
+            assert store.see("DELETED", "Namespace", leaves) == {S, T}
+            assert store.terminating == {"n"}
+        found = store.see("ADDED", "Namespace", namespace("second"))
+        assert found == (frozenset() if gone else {S, T})
+        assert store.terminating == set()
+        assert store.keys_anywhere(SERVICE, TENANT) == other
+        assert store.children(S).items == {}
+        assert store.secrets() == frozenset()
+        assert store.see("ADDED", SERVICE, item(SERVICE, "s", version=1)) >= {S}
+
+
 def test_a_child_is_known_by_its_owner_or_its_label_whichever_was_changed() -> None:
     store = Store()
     assert store.see("ADDED", "Service", child()) == {S}

@@ -102,6 +102,10 @@ class Seen:
 
     def __init__(self) -> None:
         self.namespaces: set[str] = set()
+        self.recovered: set[str] = set()
+
+    def on_recovery(self, namespace: str) -> None:
+        self.recovered.add(namespace)
 
     def on_event(self, event: str | None, kind: str, item: Object) -> None:
         self.namespaces.add(str(item["metadata"]["namespace"]))
@@ -120,11 +124,13 @@ async def test_a_namespace_without_rights_is_watched_once_it_has_them(server: Se
         await until(lambda: server.asked[WHERE["wb"]] > 3 * len(app.WATCH_RETRIES_S), "attempts")
         await until(lambda: seen.namespaces == {"wa"}, "the first namespace")
         assert not watching.done()
+        assert not seen.recovered
         failing = 'evenkeel_operator_watch_failing{watch="fairinferenceservices.v1alpha1.evenkeel.dev@wb"}'
         assert f"{failing} 1.0" in generate_latest(REGISTRY).decode()
         server.forbidden.discard(WHERE["wb"])
         await until(lambda: seen.namespaces == {"wa", "wb"}, "both")
         assert failing not in generate_latest(REGISTRY).decode()
+        assert seen.recovered == {"wb"}
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -29,6 +29,8 @@ class Deaf:
 
     def on_event(self, event: str | None, kind: str, item: Any) -> None: ...
 
+    def on_recovery(self, namespace: str) -> None: ...
+
 
 def settings() -> Settings:
     images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator")]

@@ -11,7 +11,7 @@ from evenkeel_contract import heldpages
 from evenkeel_contract.heldpages import HeldPages, PagesPart, decode_part
 from evenkeel_contract.kvevents import AllBlocksCleared, BlockStored
 from evenkeel_contract.promptfacts import facts_of
-from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reportbook import News, ReportBook
 from evenkeel_plugin import reports
 from evenkeel_plugin.reports import ReportServer
 
@@ -28,7 +28,7 @@ def asking(pages: HeldPages) -> Iterator[zmq.Socket[bytes]]:
     """A router's connection to a server that tells of `pages`."""
     server = ReportServer(
         ReportBook(incarnation="i", policy="DLPM"),
-        lambda: ({}, {}, 0.0),
+        lambda: News({}, {}, 0.0, complete=True),
         prompts=lambda: facts_of({}, page_tokens=16),
         pages=pages,
         host="127.0.0.1",

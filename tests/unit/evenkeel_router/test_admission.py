@@ -45,7 +45,7 @@ def test_a_burst_may_come_at_once_and_then_one_at_a_time() -> None:
     assert refusal.retry_after == "1"
     assert (
         refusal.message
-        == "The tenant used up its limit of 60 requests per minute (at most 7 at once)."
+        == "The tenant used up its limit of 60 requests per minute. Its burst is 7 requests; one more is free every 1 s."
     )
     gate.enter(who, 1, 1.0)
     assert refused(gate, who, 1.5).retry_after_s == pytest.approx(0.5)

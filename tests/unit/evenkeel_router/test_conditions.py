@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import yaml
 from evenkeel_contract.adminstate import PeerState
 from evenkeel_contract.consolestate import AlertCondition
 from evenkeel_router.fleet.replicas import ReplicaReport
+from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import RateWindow
+from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.routers import config_for
@@ -33,9 +36,14 @@ def healthy() -> Rooms:
 
 
 def found_in(
-    rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = ()
+    rooms: Rooms,
+    *,
+    now_s: float = 1.0,
+    cpu: float = 0.0,
+    peers: tuple[PeerState, ...] = (),
+    recent: Recent = NO_REQUESTS,
 ) -> tuple[AlertCondition, ...]:
-    return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s)
+    return conditions(rooms, RateWindow(seconds=10.0, cpu=cpu), peers, now_s, recent=recent)
 
 
 def with_figures(rooms: Rooms, **figures: Any) -> None:
@@ -55,6 +63,11 @@ def unready(rooms: Rooms) -> None:
 
 def is_uncounted(rooms: Rooms) -> None:
     rooms.replicas.fleet.ready(rooms.replicas.fleet.add("r1"))
+
+
+def is_suspect(rooms: Rooms) -> None:
+    (member,) = rooms.replicas.fleet
+    member.standing.suspect(Evidence("failed", "it answered 500"), 0.0)
 
 
 def is_misconfigured(rooms: Rooms) -> None:
@@ -109,6 +122,24 @@ def test_the_names_are_those_of_alerts() -> None:
             None,
             {"peers": (PeerState(name="b", url="http://h", error="it answered 401"),)},
             ("", "Router b does not answer: it answered 401."),
+        ),
+        (
+            None,
+            {"recent": Recent(answered=4, failed=1, causes=Counter(timeout=1))},
+            (
+                "EvenkeelRequestsFailing",
+                "1 of 5 requests of the last minute failed: timeout 1.",
+            ),
+        ),
+        (
+            None,
+            {"recent": Recent(replicas=Counter({("r0", True): 2, ("r0", False): 2}))},
+            ("EvenkeelReplicaFailing", "Replica r0 failed 50% of its latest requests."),
+        ),
+        (
+            is_suspect,
+            {},
+            ("EvenkeelReplicaSuspect", "Replica r0 is suspect: it answered 500."),
         ),
         (is_misconfigured, {}, ("", "The newest configuration is invalid: listen: is missing")),
     ],

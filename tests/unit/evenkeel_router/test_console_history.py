@@ -148,7 +148,7 @@ def test_later_clients_are_sampled_with_the_others_of_their_tenant() -> None:
     names = [f"ns/t/{n}" for n in range(5)]
     for tick in range(2 * TICKS):
         add(history, tick, {name: reading(10.0 * tick, running=1) for name in names})
-    assert result_of(history.most_served(WHOLE_SERVICE, 9)) == [REST, "ns/t/0", "ns/t/1"]
+    assert result_of(history.most_concerned(WHOLE_SERVICE, 9, ())) == [REST, "ns/t/0", "ns/t/1"]
     rest, everybody = history.columns(REST), history.columns(WHOLE_SERVICE)
     assert rest is not None and everybody is not None
     assert (rest["service_per_s"], rest["running"]) == ([15.0, 15.0], [3, 3])
@@ -162,5 +162,22 @@ def test_the_most_served_are_those_of_the_scope() -> None:
         add(
             history, tick, {A: reading(tick), B: reading(9.0 * tick), "ns/u/c": reading(5.0 * tick)}
         )
-    assert result_of(history.most_served(WHOLE_SERVICE, 2)) == [B, "ns/u/c"]
-    assert result_of(history.most_served("ns/t", 9)) == [B, A]
+    assert result_of(history.most_concerned(WHOLE_SERVICE, 2, ())) == [B, "ns/u/c"]
+    assert result_of(history.most_concerned("ns/t", 9, ())) == [B, A]
+
+
+def test_those_who_are_hurt_come_before_those_with_the_most_service() -> None:
+    history = History()
+    for tick in range(TICKS):
+        add(history, tick, {A: reading(), B: reading(9.0 * tick), "ns/u/c": reading(5.0 * tick)})
+    hurt = [A, "ns/u/gone"]
+    assert result_of(history.most_concerned(WHOLE_SERVICE, 2, hurt)) == [A, B]
+    assert result_of(history.most_concerned("ns/u", 2, hurt)) == ["ns/u/c"]
+
+
+def test_a_sample_has_the_latency_of_those_who_wait() -> None:
+    history = History()
+    for tick in range(TICKS):
+        result_of(history.add(Moment(2.0 * tick, {A: reading(), B: reading()}), {A: 47.0}))
+    assert (history.columns(A) or {})["ttft_s"] == [47.0]
+    assert isnan((history.columns(B) or {})["ttft_s"][0])

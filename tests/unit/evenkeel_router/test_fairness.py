@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import CarryRules, CompactionRules, Compactor, Ledger, ReplicaRow
-from evenkeel_fairshare.window import WINDOW_S
+from evenkeel_fairshare.window import WINDOW_S, Taken
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
@@ -339,7 +339,7 @@ def test_those_that_took_and_the_idle_seconds_are_with_the_shares() -> None:
     for n in range(4):
         now = world.tick({A: 20.0 * n, B: 80.0 * n})
     assert now.given_over_owed == {A: pytest.approx(20 / 75), B: pytest.approx(80 / 25)}
-    assert now.took == {B: pytest.approx(80 / 25)}
+    assert now.took == {B: Taken(0.8, 0.25)}
     assert now.idle_s == 30.0
 
 

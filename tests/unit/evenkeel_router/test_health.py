@@ -35,11 +35,15 @@ async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() ->
         member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         assert not member.joined
+        await until(lambda: member.loads, "an answer")
+        assert router.rooms.replicas.fleet.why_unroutable().endswith("can take requests: 1 loading")
         prober.verdicts["r0"] = ProbeVerdict.READY
         await routable(router, 1)
+        assert not member.loads
         prober.verdicts["r0"] = ProbeVerdict.NOT_READY
         await routable(router, 0)
         assert member.joined  # draining, say: its cache still counts
+        assert not member.loads
         prober.verdicts["r0"] = ProbeVerdict.GONE
         await until(lambda: not member.joined, "it to be lost")
         prober.verdicts["r0"] = ProbeVerdict.READY

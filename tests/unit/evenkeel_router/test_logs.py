@@ -9,8 +9,9 @@ import logging
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.request import request_state as request_states
-from evenkeel_router.request.request_state import RequestLog, RequestState
+from evenkeel_router.request import request_log
+from evenkeel_router.request.request_log import RequestLog
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.logs import JsonFormatter, start_logging
 
 from tests.support.replicas import until
@@ -31,19 +32,22 @@ def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> N
     refused.status, refused.outcome = 404, Outcome.NOT_FOUND
     served = request_state()
     served.status, served.first_byte_s, served.usage = 200, 1.5, Usage(9, 4, 2)
+    served.gate_s, served.sent_s = 0.1, 1.2
     log.add(refused, 0.25)
     log.add(served, 2.0)
     log.flush()
     first, second = lines(output)
     assert (first["outcome"], first["status"], first["duration_s"]) == ("not_found", 404, 0.25)
-    assert "replica" not in first
+    assert first.keys().isdisjoint({"replica", "held_s", "gate_s", "engine_s"})
+    assert (second["gate_s"], second["engine_s"]) == (0.1, 0.3)
+    assert "held_s" not in second
     assert (second["ttft_s"], second["cached_tokens"], second["message"]) == (0.5, 4, "request")
     log.flush()
     assert len(lines(output)) == 2
 
 
 def test_lines_of_several_batches_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_states, "BATCH_LINES", 2)
+    monkeypatch.setattr(request_log, "BATCH_LINES", 2)
     output = io.StringIO()
     log = RequestLog(output)
     for duration_s in range(5):
@@ -53,7 +57,7 @@ def test_lines_of_several_batches_keep_their_order(monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_states, "MAX_PENDING", 1)
+    monkeypatch.setattr(request_log, "MAX_PENDING", 1)
     output = io.StringIO()
     log = RequestLog(output)
     log.add(request_state(), 0.0)
@@ -76,7 +80,7 @@ class FullDisk(io.StringIO):
 async def test_the_log_goes_on_after_lines_that_could_not_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_states, "FLUSH_INTERVAL_S", 0.001)
+    monkeypatch.setattr(request_log, "FLUSH_INTERVAL_S", 0.001)
     output = FullDisk()
     log = RequestLog(output)
     log.add(request_state(), 0.0)

@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
+from evenkeel_fairshare.verdict import RunRecord, judge
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.telemetry.metrics import metrics
@@ -28,7 +29,7 @@ from tests.support.steps import result_of
 
 def shown_by(rooms: Rooms, now_s: float = 0.0) -> adminstate.RouterState:
     """What `/v1/state` shows."""
-    return decode_state(result_of(router_state(rooms, now_s)))
+    return decode_state(result_of(router_state(rooms, now_s, judge(RunRecord()))))
 
 
 async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:

@@ -14,6 +14,7 @@ OFF = {
     "dp_size": 1,
     "disaggregation_mode": "null",
     "dllm_algorithm": None,
+    "enable_pdmux": False,
     "enable_priority_scheduling": False,
     "lora_drain_wait_threshold": 0.0,
 }
@@ -21,6 +22,7 @@ ON = {
     "dp_size": 2,
     "disaggregation_mode": "prefill",
     "dllm_algorithm": "LowConfidence",
+    "enable_pdmux": True,
     "enable_priority_scheduling": True,
     "lora_drain_wait_threshold": 2.0,
 }

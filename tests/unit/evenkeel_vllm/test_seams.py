@@ -40,6 +40,25 @@ def test_each_place_that_differs_is_named(
     assert version == "version 9.9 is not tested with this plug-in"
 
 
+class Newer:
+    """As in 0.33: the method that the plug-in calls takes one more thing, if it is given."""
+
+    def get_computed_blocks(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> None: ...
+
+
+def test_what_a_called_method_may_be_given_beyond_is_no_misfit(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = sys.modules["vllm.v1.core.kv_cache_manager"]
+    monkeypatch.setattr(blocks, "KVCacheManager", Newer)
+    assert seams.misfits() == []
+    monkeypatch.setattr(Newer.get_computed_blocks, "__defaults__", None)
+    (misfit,) = seams.misfits()
+    assert misfit.endswith("takes (self, request, max_cache_hit_length), not (self, request)")
+
+
 MODES: dict[str, Callable[[], SimpleNamespace]] = {
     "--data-parallel-size": lambda: fake_vllm.config(
         parallel_config=SimpleNamespace(data_parallel_size=2)
@@ -47,6 +66,7 @@ MODES: dict[str, Callable[[], SimpleNamespace]] = {
     "--scheduling-policy": lambda: fake_vllm.config(
         scheduler_config=SimpleNamespace(policy="priority")
     ),
+    "--diffusion-config": lambda: fake_vllm.config(diffusion_config=SimpleNamespace()),
     "--kv-transfer-config": lambda: fake_vllm.config(kv_transfer_config=SimpleNamespace()),
 }
 

@@ -65,7 +65,7 @@ def scenes(name: str) -> Iterator[tuple[str, Any]]:
 def _test(name: str, case: Any) -> dict[str, Any]:
     """One test, as promtool reads it."""
     rule = next(rule for rule in rules() if rule["alert"] == name)
-    is_ours = name in ("EvenkeelOperatorDown", "EvenkeelReconcileFailing")
+    is_ours = name in ("EvenkeelOperatorDown", "EvenkeelReconcileFailing", "EvenkeelWatchFailing")
     labels = OPERATOR if is_ours else SERVICE
     series = {_filled(key, labels): str(values) for key, values in case["series"].items()}
     common = dict(rule["labels"])

@@ -12,8 +12,8 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import HELD_REFILLS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_fairshare.replica.rounds import HELD_REFILLS
 from evenkeel_laboratory.policies.registry import PrintedDlpm, check_refill
 
 from tests.support.costs import QuadraticCost

@@ -11,11 +11,11 @@ import pytest
 from evenkeel_cli.main import build
 from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.recording import FleetLine, Header, Line, RequestLine, encode_line
-from evenkeel_laboratory.commands.planning import Change, changed, today
+from evenkeel_laboratory.commands.planning import Change, changed, recorded_figures, today
 from evenkeel_laboratory.experiments.engine_fit import FitError, fit_profile
-from evenkeel_laboratory.experiments.recording import client_of, read_recording
+from evenkeel_laboratory.experiments.recording import client_of, read_recording, records_of
 from evenkeel_laboratory.experiments.setup import Setup, simulate
-from evenkeel_laboratory.experiments.whatif import Served, figures, verdicts
+from evenkeel_laboratory.experiments.whatif import RunFigures, Served, figures, verdicts
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.traffic.traces import TraceError
@@ -262,6 +262,41 @@ SLOW: Callable[[float, float], Served] = lambda ttft_s, tokens: Served(
 def test_the_effect_on_a_client_follows_its_tokens_and_its_wait(
     after: tuple[float, float], want: str
 ) -> None:
-    runs = [figures([SLOW(*one)], replicas=1, window_s=10.0) for one in ((1.0, 100.0), after)]
-    (verdict,) = verdicts(*runs)
+    before, changed = (run_of(*one) for one in ((1.0, 100.0), after))
+    (verdict,) = verdicts(before, before, changed)
     assert verdict.effect == want
+
+
+def run_of(ttft_s: float, tokens: float) -> RunFigures:
+    return figures([SLOW(ttft_s, tokens)], replicas=1, window_s=10.0, verdict="")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "after", "want"),
+    [
+        ((1.0, 100.0), (1.0, 120.0), "c gains: "),
+        # The replay had 20 % less than the fleet, so that 20 % more say nothing.
+        ((1.0, 125.0), (1.0, 120.0), "c: no difference within the error of the model: "),
+        ((1.0, 125.0), (1.0, 130.0), "c gains: "),
+        ((1.5, 100.0), (0.8, 100.0), "c: no difference within the error of the model: "),
+        ((1.0, 100.0), (1.0, 100.0), "c keeps: "),
+    ],
+)
+def test_a_change_inside_the_error_of_the_model_is_no_difference(
+    recorded: tuple[float, float], after: tuple[float, float], want: str
+) -> None:
+    (verdict,) = verdicts(run_of(*recorded), run_of(1.0, 100.0), run_of(*after))
+    assert verdict.sentence.startswith(want)
+
+
+def test_what_was_refused_and_given_up_is_counted_and_judged(tmp_path: Path) -> None:
+    refused = request(1.0, replica="", outcome="rate_limited", output_tokens=0)
+    left = request(2.0, outcome="client_gone", output_tokens=0)
+    failed = request(3.0, replica="", outcome="unavailable", output_tokens=0)
+    lines = (request(0.0), refused, left, left, failed, request(4.0))
+    found = read_recording(written(tmp_path / "r", HEADER, *lines))
+    assert found.failed == {"client_gone": 2, "rate_limited": 1, "unavailable": 1}
+    statuses = [one.status for one in records_of(found)]
+    assert statuses == ["finished", "finished", "rejected", "unfinished", "unfinished", "failed"]
+    setup = today(found, PROFILE, isolation=None).setup
+    assert recorded_figures(found, setup).verdict == "Held up: 1 of 3 requests failed."
