@@ -256,8 +256,8 @@ class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[PeerState, ...] = ()
 
 
-class RouterState(RouterSummary, frozen=True, kw_only=True):
-    """The answer of `/v1/state`."""
+class ServiceState(RouterSummary, frozen=True, kw_only=True):
+    """One service at a router."""
 
     version: int
     time_s: float
@@ -268,7 +268,12 @@ class RouterState(RouterSummary, frozen=True, kw_only=True):
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
     prefix: PrefixState = PrefixState()
-    services: tuple[RouterState, ...] = ()
+
+
+class RouterState(ServiceState, frozen=True, kw_only=True):
+    """The answer of `/v1/state`."""
+
+    services: tuple[ServiceState, ...] = ()
     """The services of a router of several; its own figures are then those that the services share."""
 
 
