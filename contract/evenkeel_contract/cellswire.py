@@ -1,4 +1,4 @@
-"""What a cell tells the other cells of its service: `GET /evenkeel/v1/cell` on the traffic port, with the cells' token (R21).
+"""The figures that a cell sends the other cells of its service: `GET /evenkeel/v1/cell` on the traffic port, with the cells' token (R21).
 
 The answer is the version, one byte, and MessagePack. Only tenants are named, as rates: neither clients nor requests.
 """

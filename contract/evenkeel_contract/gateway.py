@@ -107,12 +107,13 @@ def gateway_config(
     *,
     configs: Mapping[str, RouterConfig],
     tenants: Iterable[InferenceTenant],
-    key_hashes: KeyHashes,
+    key_hashes: KeyHashes | None,
     listen: ListenConfig,
     admin_token_sha256: str | None = None,
     state: StateConfig | None = None,
 ) -> RouterConfig:
-    """The configuration of the routers of `gateway`. `configs`: service → the configuration that routers of it alone would have."""
+    """The configuration of the routers of `gateway`. `configs`: service → the configuration that routers of it alone would have.
+    `key_hashes`: None leaves the tenants out of the configuration."""
     spec, namespace = gateway.spec, gateway.metadata.namespace
     selected = [tenant for tenant in tenants if serves(gateway, tenant)]
     limits, cors = spec.router.limits, spec.exposure.cors
@@ -130,7 +131,11 @@ def gateway_config(
             keep_alive_timeout_s=limits.keep_alive_timeout.seconds,
             max_concurrent_per_client=limits.max_concurrent_per_client,
         ),
-        tenancy=tenancy_of(spec.tenancy, selected, key_hashes),
+        tenancy=(
+            tenancy_of(spec.tenancy, (), {})
+            if key_hashes is None
+            else tenancy_of(spec.tenancy, selected, key_hashes)
+        ),
         state=state or StateConfig(),
         cors_origins=() if cors is None else cors.allow_origins,
         admin_token_sha256=admin_token_sha256,

@@ -163,7 +163,7 @@ def tenancy_of(
         trusted_proxies=tenancy.trusted_proxies,
         cache_sharing=tenancy.cache_sharing,
         tenants=tuple(
-            _tenant(tenant, key_hashes)
+            tenant_config(tenant, key_hashes)
             for tenant in sorted(tenants, key=lambda tenant: tenant.metadata.name)
         ),
     )
@@ -208,7 +208,8 @@ def _limits(service: FairInferenceService) -> LimitsConfig:
     )
 
 
-def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+def tenant_config(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+    """A tenant as routers get it: with the keys whose Secret has a hash in `key_hashes`."""
     spec, namespace = tenant.spec, tenant.metadata.namespace
     hashes = (
         (key, key_hashes.get((namespace, key.secret_ref.name, key.secret_ref.key)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 from typing import Final
 
 import msgspec
@@ -31,7 +30,7 @@ class AtMostEvery:
     """Does something when it is called, but not again within a time."""
 
     def __init__(
-        self, seconds: float, act: Callable[[], None], *, clock: Callable[[], float] = monotonic
+        self, seconds: float, act: Callable[[], None], *, clock: Callable[[], float]
     ) -> None:
         self._seconds = seconds
         self._act = act

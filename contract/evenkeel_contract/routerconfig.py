@@ -258,7 +258,7 @@ class TenantConfig:
     namespace: Name
     name: Name
     weight: TenantWeight = 1
-    """In thousandths at most."""
+    """The tenant's weight, with three decimals at most."""
     default_client_weight: Weight = 1
     clients: Annotated[tuple[ClientConfig, ...], UniqueBy(("name",))] = ()
     api_keys: Annotated[tuple[ApiKeyConfig, ...], UniqueBy(("name",))] = ()

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 FLOOR: Final = 0.01
-"""The least part of its level that a tenant keeps in a cell, however much it is ahead elsewhere: its requests do not wait for ever."""
+"""The least part of its level that a tenant keeps in a cell, however much it is ahead elsewhere: its requests are served too."""
 STEP: Final = 0.5
 """Part of the way to its level that a tenant goes in one interval. With figures that are one interval old a whole step would swing
 without end; half of one ends within some intervals, also if figures are two intervals old."""
@@ -55,7 +55,7 @@ class TenantInCell:
     elsewhere: float = 0.0
     """Sum of its rates in all other cells."""
     full: CellSums = NO_CELLS
-    """Its sums over the other cells that cannot serve all demand."""
+    """Sums of the tenant over the other cells that cannot serve all demand."""
 
     @property
     def part(self) -> float:
@@ -67,12 +67,12 @@ class TenantInCell:
         return STEP * (give + take) / 2
 
     def entitled(self, level: float) -> float:
-        """Its rate here at a level, whatever it asks for."""
+        """The tenant's rate here at a level, whatever it asks for."""
         everywhere = self.served + self.elsewhere
         return self.served + self.part * (self.weight * level - everywhere)
 
     def taken(self, level: float) -> float:
-        """Its rate here at a level."""
+        """The tenant's rate here at a level, at most its demand."""
         return min(self.demand, max(0.0, self.entitled(level)))
 
     def level_of(self, rate: float) -> float:

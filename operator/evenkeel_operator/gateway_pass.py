@@ -20,14 +20,13 @@ from evenkeel_contract.gateway import (
 )
 from evenkeel_contract.names import credentials_name, router_peers_name
 from evenkeel_contract.render import tenants_namespace
-from evenkeel_contract.routerconfig import ListenConfig, RouterConfig, StateConfig
-from evenkeel_contract.routerdocument import dump_router_config
+from evenkeel_contract.routerconfig import ListenConfig, PoolConfig, RouterConfig, StateConfig
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.validate import parse_service
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.cluster.apply import ApplyResult
-from evenkeel_operator.cluster.observe import Neighbours, ObservedGateway
+from evenkeel_operator.cluster.observe import ObservedGateway
 from evenkeel_operator.cluster.store import GATEWAY, Key
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.gateways import (
@@ -45,14 +44,16 @@ from evenkeel_operator.core.records import (
     next_credentials,
     read_credentials,
 )
+from evenkeel_operator.core.roster import Roster
+from evenkeel_operator.core.sharding import Layout, LiveConfig, Planner
 from evenkeel_operator.core.status import events_for
-from evenkeel_operator.core.tenants import accepted_keys, keep_faulty, make_roster
 from evenkeel_operator.core.workload import TIME_FORMAT
-from evenkeel_operator.desired import MAX_CONFIG_BYTES
+from evenkeel_operator.desired import granted, room_notes
 from evenkeel_operator.manifests.context import DEFAULT_DRAIN_S
 from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
 from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S, Dependencies, tenants_of
 from evenkeel_operator.reporting import Failures, Reporter
+from evenkeel_operator.revocation import Revocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,8 @@ class _Built:
     lacking: tuple[Note, ...] = ()
     notes: tuple[Note, ...] = ()
     host_taken: bool = False
-    manifests: tuple[Manifest, ...] | None = None
-    """None: the objects stay as they are."""
+    objects: tuple[tuple[Manifest, ...], Layout] | None = None
+    """The manifests, and the contents of their Secrets with tenants. Without them, the objects stay as they are."""
 
 
 class GatewayPass:
@@ -75,6 +76,8 @@ class GatewayPass:
         self._reporter = Reporter(given.store, given.observer, given.applier, clock=given.clock)
         self._failures = Failures(self._reporter)
         self._listed_s: dict[Key, float] = {}
+        self._planners: dict[Key, Planner] = {}
+        self._revocation = Revocation(given.store, given.observer, given.applier)
 
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
@@ -85,24 +88,30 @@ class GatewayPass:
         if key.namespace in given.store.terminating:
             self._forget(key)
             return None
-        # 1. Observe: the gateway, its objects, the services of its namespace and their configurations.
+        # 1. Revoke: routers lose what they must not accept, whatever fails later.
+        notes = await self._revocation.attend(key)
+
+        # 2. Observe: the gateway, its objects, the services of its namespace and their configurations.
         found = await given.observer.gateway(key, relist=self._is_listing_due(key))
         if found is None or found.seen.is_leaving:
             self._forget(key)
             return None if found is None else RESYNC_S
 
-        # 2. The spec. While it is invalid, the objects stay as they are.
+        # 3. The spec. While it is invalid, the objects stay as they are.
         gateway, faults = parse_gateway(without_status(found.seen.raw))
 
-        # 3. Desired: the services that can be served, and all objects.
+        # 4. Desired: the services that can be served, and all objects.
         built = _Built() if gateway is None else await self._build(found, gateway)
 
-        # 4. Apply: writes nothing if nothing differs.
+        # 5. Apply: writes nothing if nothing differs.
         result = ApplyResult()
-        if built.manifests is not None:
-            result = await given.applier.carry_out(found.seen, built.manifests)
+        if built.objects is not None:
+            manifests, layout = built.objects
+            given.observer.live_configs.laid_out(key, layout)
+            result = await given.applier.carry_out(found.seen, manifests, layout)
+        result.notes += notes
 
-        # 5. Status, and events for what changed.
+        # 6. Status, and events for what changed.
         settled = await self._report(found, gateway, faults, built=built, result=result)
         rest_s = RESYNC_S if settled else UNSETTLED_S
         return rest_s if result.again_s is None else min(rest_s, result.again_s)
@@ -124,9 +133,13 @@ class GatewayPass:
         if not served:
             return _Built(lacking=lacking)
         credentials = await self._credentials(found)
-        around, refusal = await tenants_of(given.observer, seen, tenants_namespace(gateway))
-        config = dump_router_config(
-            self._config(found, gateway, served, credentials, around=around)
+        roster, refusal = await tenants_of(given.observer, seen, tenants_namespace(gateway))
+        planner = self._planners.setdefault(seen.key, Planner())
+        layout = planner.lay_out(
+            self._config(found, gateway, served, credentials, roster=roster),
+            granted(gateway, roster, seen.live),
+            seen.live,
+            base=seen.key.base,
         )
         own = {(seen.key.namespace, member.service.metadata.name) for member in served}
         others = [  # a service behind the gateway gives its host up
@@ -136,7 +149,7 @@ class GatewayPass:
             or (one["metadata"]["namespace"], one["metadata"]["name"]) not in own
         ]
         clash = host_taken(seen.raw, others, default_class=given.observer.default_class)
-        notes = [*refusal, *([] if clash is None else [clash])]
+        notes = [*refusal, *room_notes(layout), *([] if clash is None else [clash])]
         notes += [
             Note(
                 reasons.FALLBACK_UNKNOWN,
@@ -144,18 +157,10 @@ class GatewayPass:
             )
             for model, name in unknown_fallbacks(served)
         ]
-        if len(config) > MAX_CONFIG_BYTES:
-            message = (
-                f"The configuration of models, tenants and keys has {len(config)} bytes; a Secret holds {MAX_CONFIG_BYTES}. "
-                "Routers keep the previous one."
-            )
-            notes.append(Note(reasons.CONFIG_TOO_LARGE, message))
-            before = seen.router_config
-            config = b"" if before is None else dump_router_config(before)
         context = gateway_context(
             gateway,
             uid=seen.uid,
-            router_config=config,
+            layout=layout,
             defaults=given.defaults,
             apis=given.observer.apis - seen.forbidden,
         )
@@ -164,7 +169,7 @@ class GatewayPass:
             lacking=lacking,
             notes=tuple(notes),
             host_taken=clash is not None,
-            manifests=build_gateway(context, credentials, host_taken=clash is not None),
+            objects=(build_gateway(context, credentials, host_taken=clash is not None), layout),
         )
 
     def _config(
@@ -174,11 +179,9 @@ class GatewayPass:
         members: tuple[Member, ...],
         credentials: Credentials,
         *,
-        around: Neighbours,
+        roster: Roster,
     ) -> RouterConfig:
         seen = found.seen
-        known = accepted_keys(seen.router_config)
-        roster = make_roster(around.tenants, around.secrets, known=known)
         peers = router_peers_name(seen.key.base)
         configs = {
             name: replace(config, cluster=config.cluster and replace(config.cluster, peers=peers))
@@ -188,17 +191,16 @@ class GatewayPass:
             gateway,
             members,
             configs=configs,
-            tenants=roster.tenants,
-            key_hashes=roster.hashes,
+            tenants=[one.resource for one in roster.tenants.values() if one.resource is not None],
+            key_hashes=None,
             listen=ListenConfig(host="0.0.0.0"),
             admin_token_sha256=credentials.admin_token_sha256,
             state=StateConfig(peer_token=credentials.admin_token),
         )
-        tenants = keep_faulty(config, seen.router_config, around.tenants)
         drain_s = max((one.drain_timeout_s for one in found.configs.values()), default=0.0)
         return replace(
             config,
-            tenancy=replace(config.tenancy, tenants=tenants),
+            pools=_with_invalid(config.pools, seen.live, roster),
             drain_timeout_s=max(drain_s, DEFAULT_DRAIN_S),
         )
 
@@ -255,4 +257,25 @@ class GatewayPass:
     def _forget(self, key: Key) -> None:
         self._deps.store.forget(key)
         self._deps.applier.forget(key)
+        self._deps.observer.live_configs.forget(key)
         self._listed_s.pop(key, None)
+        self._planners.pop(key, None)
+        self._revocation.forget(key)
+
+
+def _with_invalid(
+    pools: tuple[PoolConfig, ...], live: LiveConfig, roster: Roster
+) -> tuple[PoolConfig, ...]:
+    """The pools with the tenants whose spec is invalid: they use the models that they used before."""
+    invalid = {name for name, one in roster.tenants.items() if one.resource is None}
+    if not invalid or live.core is None:
+        return pools
+    before = {pool.service: pool.tenants for pool in live.core.pools}
+    found = []
+    for pool in pools:
+        if pool.tenants is not None and pool.service in before:
+            had = before[pool.service]
+            kept = invalid if had is None else invalid.intersection(had)
+            pool = replace(pool, tenants=tuple(sorted({*pool.tenants, *kept})))
+        found.append(pool)
+    return tuple(found)

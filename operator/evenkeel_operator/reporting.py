@@ -16,8 +16,9 @@ from evenkeel_kube.client import ClusterError, Refused
 
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, note_of
+from evenkeel_operator.cluster.object_table import FOREIGN
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import FOREIGN, GATEWAY, Key, Store
+from evenkeel_operator.cluster.store import GATEWAY, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
@@ -130,6 +131,7 @@ class Reporter:
             wakes=state.wakes,
             inactive=state.inactive,
             scaling=state.scaling,
+            fill=0.0 if state.desired is None else state.desired.layout.fill,
         )
 
     async def routers(self, seen: Observed, wanted: int) -> Workload:
@@ -139,7 +141,7 @@ class Reporter:
             return await self._workload(seen, ROUTER_COMPONENT, wanted)
         key = Key(GATEWAY, seen.key.namespace, behind.gateway)
         ref = Ref("Deployment", router_name(behind.base))
-        deployment = self._store.children(key).items.get(ref)
+        deployment = self._store.children(key).get(ref)
         wanted = 0 if deployment is None else int(deployment["spec"].get("replicas", 1))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
@@ -149,9 +151,8 @@ class Reporter:
     async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:
         name_of = engine_name if component == ENGINE_COMPONENT else router_name
         # The apply step has put its answer into the store.
-        deployment = self._store.children(seen.key).items.get(
-            Ref("Deployment", name_of(seen.key.base))
-        )
+        ref = Ref("Deployment", name_of(seen.key.base))
+        deployment = self._store.children(seen.key).get(ref)
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.services import Process, Services, background
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.metrics import all_metrics
 from evenkeel_router.telemetry.rooms import Rooms
@@ -81,9 +82,9 @@ class Router:
         """The last configuration that was applied, without the weights of this cell."""
         return self.services.configured
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration, with the weights of this cell (R21)."""
-        self.services.apply(config)
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, with the weights of this cell (R21), in steps."""
+        yield from self.services.apply(config)
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -267,7 +268,7 @@ async def _watch_config(
 ) -> None:
     settings = rooms.settings
 
-    def apply(config: RouterConfig) -> None:
+    async def apply(config: RouterConfig) -> None:
         if config.listen != settings.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         if bool(config.pools) != bool(settings.config.pools):
@@ -276,7 +277,7 @@ async def _watch_config(
             )
             _log.error("%s", settings.faults[0])
             return
-        services.apply(config)
+        await in_slices(services.apply(config))
         tracing.apply(config)
 
     def complain(faults: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -86,11 +86,11 @@ class Service:
     served: Served
     pipeline: Pipeline
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration."""
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, in steps."""
         if _place(config) != _place(self.rooms.settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        self.rooms.apply(self.federation.take(config))
+        yield from self.rooms.apply(self.federation.take(config))
         self.tokenising.configure(config.prefix)
         self.discovery.update(config)
 
@@ -114,7 +114,7 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
     sinks: list[RequestSink] = [line]
     recorder = Recorder(rooms, sinks)
     peers = Peers(settings, rooms.service_ledger, session, several=rooms.shared is not None)
-    federation = Federation(config, rooms.service_ledger, session, apply=rooms.apply)
+    federation = Federation(config, rooms.service_ledger, session, apply=rooms.apply_at_once)
     parts = (recorder, discovery, peers, tokenising, console, federation)
     works = [part.run() for part in parts]
     works += health.run(discovery), *_followers(rooms, health, tokenising, session)
@@ -185,15 +185,15 @@ class Services:
         configs = configs_of(shared.settings.config)
         await asyncio.gather(*(self._add(shared.of_pool(config)) for config in configs))
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration. Services that are new or gone follow in `run`."""
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, in steps. Services that are new or gone follow in `run`."""
         if not self.served.several:
-            self.only.apply(config)
+            yield from self.only.apply(config)
             return
-        self._process.shared.apply(config)
+        yield from self._process.shared.apply(config)
         for own in configs_of(config):
             if own.service in self._open:
-                self._open[own.service][0].apply(own)
+                yield from self._open[own.service][0].apply(own)
         self.pools.table = ModelTable(config)
         self._changed.set()
 

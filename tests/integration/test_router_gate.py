@@ -186,7 +186,7 @@ async def test_a_changed_setting_lets_waiting_requests_go() -> None:
         blocked(router, server, client) as tasks,
     ):
         rooms = router.rooms
-        rooms.apply(replace(rooms.settings.config, scheduling=SchedulingConfig()))
+        list(rooms.apply(replace(rooms.settings.config, scheduling=SchedulingConfig())))
         await until(lambda: len(rooms.gates) == 0, "no request at a gate")
         await until(
             lambda: rooms.replicas.totals["r0"].requests == len(tasks), "all at the replica"

@@ -322,7 +322,7 @@ async def test_models_come_and_go_while_others_serve() -> None:
         await known(router, "big")
         assert (await at.chat(SMALL)).status_code == 404
         await until(lambda: source.apply is not None, "a watch of the configuration")
-        source.apply(both)
+        await source.apply(both)
         await known(router, "big", "small")
         assert (await at.chat(SMALL)).status_code == 200
         long = {"max_tokens": 400}
@@ -334,7 +334,7 @@ async def test_models_come_and_go_while_others_serve() -> None:
         ) as stream:
             events = stream.aiter_lines()
             await anext(events)
-            source.apply(one)
+            await source.apply(one)
             assert (await at.chat(SMALL)).status_code == 404
             assert (await at.chat(BIG)).status_code == 200
             rest = [line async for line in events if line]
@@ -349,7 +349,7 @@ async def test_one_service_cannot_become_several_without_a_restart() -> None:
         source = Edited()
         router = await stack.enter_async_context(running(config, timing=QUICK, source=source))
         await until(lambda: source.apply is not None, "a watch of the configuration")
-        source.apply(replace(config, replicas=(), pools=(pool("svc", "llama", server),)))
+        await source.apply(replace(config, replicas=(), pools=(pool("svc", "llama", server),)))
         assert "restart" in router.rooms.settings.faults[0]
         assert router.rooms.settings.config == config
 

@@ -65,7 +65,9 @@ async def test_a_share_of_requests_without_client_keys_is_shown(
             await routable(router, 1)
 
             def share() -> float:
-                (shown,) = decode_state(result_of(router_state(router.rooms, 0.0))).replicas
+                (shown,) = decode_state(
+                    result_of(router_state(router.rooms, 0.0, judge(RunRecord())))
+                ).replicas
                 return shown.unnamed_share
 
             assert share() == 0, "what came before this router says nothing of now"

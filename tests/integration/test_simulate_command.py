@@ -164,8 +164,8 @@ FLOODED = "client,arrival_s,input_tokens,output_tokens\n" + "".join(
     ("options", "want"),
     [
         ([], "Fair: every client that waited was given at least"),
-        (["--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
-        (["--weight", "ns/u=50", "--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
+        (["--replica-policy", "FCFS"], "hurt: ns/u/modest (given "),
+        (["--weight", "ns/u=50", "--replica-policy", "FCFS"], "hurt: ns/u/modest (given "),
     ],
 )
 def test_a_run_ends_with_a_verdict(tmp_path: Path, options: list[str], want: str) -> None:

@@ -36,7 +36,7 @@ def test_status_of_a_fleet_from_its_start_to_its_end(tmp_path: Path) -> None:
         assert result.exit_code == ExitCode.OK, result.output
         assert "default/sample  m  3 of 3 processes are ready" in result.stdout
         assert up.url in result.stdout
-        assert "Fair: " in result.stdout
+        assert "Nothing to judge: no request came." in result.stdout
         assert read(tmp_path)["admin_url"] == up.admin_url
         pids = {one["name"]: one["pid"] for one in read(tmp_path)["processes"]}
         assert pids == up.pids()

@@ -118,6 +118,12 @@ class Life:
     def pause(self) -> Iterator[object]:
         yield PauseGenerationReqInput(mode="retract")
 
+    def pause_and_leave(self) -> Iterator[object]:
+        """Clients leave before a step follows the pause: what it retracted is aborted while it waits."""
+        yield from self.pause()
+        for _ in range(4):
+            yield from self.abort()
+
     def pause_in_place(self) -> Iterator[object]:
         yield PauseGenerationReqInput(mode="in_place")
 
@@ -164,7 +170,7 @@ class Life:
     def turns(self, events: int) -> Iterator[list[object]]:
         """What the scheduler reads in each turn of its loop."""
         kinds: list[tuple[int, Callable[[], Iterator[object]]]] = [
-            (30, self.arrivals), (45, self.nothing), (12, self.abort), (3, self.timeout), (1, self.abort_all), (2, self.pause),
+            (30, self.arrivals), (45, self.nothing), (12, self.abort), (3, self.timeout), (1, self.abort_all), (2, self.pause), (2, self.pause_and_leave),
             (1, self.pause_in_place), (6, self.resume), (2, self.flush), (1, self.update_weights), (2, self.probe),
         ]  # fmt: skip
         weights = [weight for weight, _ in kinds]
@@ -196,7 +202,7 @@ class Life:
         in_batches = {*engine.collect_inflight_reqs(), *([chunk] if chunk else [])}
         held = {one for one in in_batches - {*queue} if not one.finished() and one.routing_key}
         assert books._waiting.keys() == waiting
-        assert books._running.keys() == held, (books._running.keys(), held)
+        assert books._running.keys() == held, [one.rid for one in books._running.keys() ^ held]
         assert {one.engine for one in books.policy.waiting()} == waiting
         running = set(books._running.values())
         time, memory, matching = books._shares.time, books._shares.memory, books._matching

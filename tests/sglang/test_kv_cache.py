@@ -13,7 +13,7 @@ import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.fleet.health import HealthMonitor
-from evenkeel_router.fleet.selection import Member
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.prefix.tokenisation import Tokenisation

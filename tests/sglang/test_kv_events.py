@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import CacheSharing, PrefixConfig, PrefixMod
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.app import Router
-from evenkeel_router.fleet.selection import Member
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.prefix.kv_follower import SyncState
 
 from tests.sglang.engine import Engine, ask, installed, tokens, unused_port

@@ -44,7 +44,7 @@ def lived(seed: int, events: int, *flags: str) -> Mapping[str, int]:
     assert counts["comparisons"] >= events
     assert "stalls" not in counts, "the books had to be rebuilt"
     assert "bypassed" not in counts
-    happened = ("answered", "aborted", "refused", "retracted", "timeout", "update_weights", "flush", "pause")  # fmt: skip
+    happened = ("answered", "aborted", "refused", "retracted", "timeout", "update_weights", "flush", "pause", "pause_and_leave")  # fmt: skip
     assert all(counts.get(name, 0) > 0 for name in happened), counts
     return counts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from evenkeel_router import app
-from evenkeel_router.fleet.selection import Member
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.telemetry.rooms import Rooms
 
 

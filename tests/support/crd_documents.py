@@ -140,6 +140,9 @@ _GATEWAY: Final = {
     "port": 443,
 }
 _SCALED: Final[Changes] = {
+    "spec.engine.gpu.claims": [
+        {"name": "gpu", "resourceClaimTemplateName": "whole", "request": "all"}
+    ],
     "spec.engine.replicas": GONE,
     "spec.autoscaling": AUTOSCALING,
     "spec.exposure": {

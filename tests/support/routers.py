@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -138,3 +138,12 @@ async def routable(router: Router, replicas: int) -> None:
     """Wait until that many replicas are routable."""
     fleet_ = router.rooms.replicas.fleet
     await until(lambda: fleet_.routable.bit_count() == replicas, f"{replicas} routable replicas")
+
+
+def applying(applied: list[RouterConfig]) -> Callable[[RouterConfig], Awaitable[None]]:
+    """An `Apply` that notes what it gets."""
+
+    async def apply(config: RouterConfig) -> None:
+        applied.append(config)
+
+    return apply

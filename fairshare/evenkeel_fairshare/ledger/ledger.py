@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from math import floor, isfinite
-from typing import Final
+from math import floor
 
 from evenkeel_fairshare.ledger.account_deltas import ReplicaAccountDelta, ReplicaAccountDigest
-from evenkeel_fairshare.ledger.changes import Changes, Demand, Seeds
+from evenkeel_fairshare.ledger.changes import Demand, Seeds
 from evenkeel_fairshare.ledger.closed_totals import (
     NOTHING_CLOSED,
-    ClosedTotals,
     ClosedTotalsDelta,
     Rank,
 )
@@ -35,6 +33,7 @@ from evenkeel_fairshare.ledger.closing import (
     close,
     finish,
 )
+from evenkeel_fairshare.ledger.counted_service import CountedService
 from evenkeel_fairshare.ledger.exchange import (
     NO_PROGRESS,
     NO_VERSIONS,
@@ -53,25 +52,16 @@ from evenkeel_fairshare.ledger.replica_account import (
     tenant_of,
 )
 
-ROUNDING: Final = 1e-9
-"""A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
-MOST_UNCOUNTED: Final = 64
-"""Clients at incarnations whose received service is counted together: in less than a millisecond."""
 
-
-class Ledger:
+class Ledger(CountedService):
     """One router's ledger. Deterministic; reads no clock."""
 
     def __init__(self, router: str, *, rules: CarryRules, weights: Weights | None = None) -> None:
         """`router`: this router's incarnation, new for every start."""
-        self.router = router
+        super().__init__(router)
         self.rules = rules
         self.weights: Weights = weights or EqualWeights()
         """Replace the object to change weights; earlier charges keep their weight (R9)."""
-        self._accounts: dict[str, ReplicaAccount] = {}
-        self._uncounted: dict[tuple[str, str], float] = {}
-        """(incarnation, client) → service that this router received and that is in no account yet. Whatever reads counts it first."""
-        self.closed_totals = ClosedTotals()
         self.adopted: dict[str, Rank] = {router: self.closed_totals.rank}
         """Router → its version of closed totals, as far as known."""
         self.members: frozenset[str] = frozenset()
@@ -80,59 +70,17 @@ class Ledger:
         """Router → its `members`, as it reported them itself."""
         self.live: frozenset[str] = frozenset()
         """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
-        self._changes = Changes()
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
         self.live_changes = 0
         """Number of changes of `live_of`."""
-        self._touched: set[str] = set()
-        self._service: dict[str, float] = {}
-        self._grown: Grown = {}
-        """Client → what its service grew by since the last call of `grown`."""
         self.seeds = Seeds()
-        self._arrivals = 0
-        """Number of accounts that were added or removed."""
         self._parted: tuple[object, ...] = ()
         """State that `_parts` are of."""
         self._parts: tuple[AbstractSet[str], AbstractSet[str]] = frozenset(), frozenset()
         """Incarnations with an open account: those that are alive, and the others."""
         self._demand: dict[str, Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
-
-    # State that depends on what this router received.
-
-    @property
-    def replica_accounts(self) -> dict[str, ReplicaAccount]:
-        """Incarnation → its account."""
-        self._count_received()
-        return self._accounts
-
-    @property
-    def service(self) -> dict[str, float]:
-        """S_i by client: weighted tokens over all incarnations, ended ones included (R3). No zeros."""
-        self._count_received()
-        return self._service
-
-    @property
-    def touched(self) -> set[str]:
-        """Clients with a changed row since the last closed totals; `compaction` empties it."""
-        self._count_received()
-        return self._touched
-
-    @touched.setter
-    def touched(self, clients: set[str]) -> None:
-        self._count_received()
-        self._touched = clients
-
-    def _count_received(self) -> None:
-        """Count what this router received since the last time: of each client at once, however many requests it had."""
-        if not self._uncounted:
-            return
-        received, self._uncounted = self._uncounted, {}
-        for (incarnation, client), service in received.items():
-            account = self._account_of(incarnation)
-            self._count(incarnation, account.received(self.router, client, service))
-            self._changes.note(incarnation)
 
     # Input.
 
@@ -167,15 +115,6 @@ class Ledger:
         own.tenants.put(tenant_of(client), (own.head, tenant_seed))
         self._note_seeds(incarnation, (client,), (tenant_of(client),))
 
-    def received(self, incarnation: str, client: str, service: float) -> None:
-        """This router received `service` more from the incarnation, weighted tokens (R3, R11). Raises `ValueError` unless it is finite."""
-        if not isfinite(service):
-            raise ValueError("an amount is not finite, or absurdly large")
-        uncounted, at = self._uncounted, (incarnation, client)
-        uncounted[at] = uncounted.get(at, 0.0) + service
-        if len(uncounted) >= MOST_UNCOUNTED:
-            self._count_received()
-
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""
         self._account_of(incarnation).mark(self.router)
@@ -200,11 +139,6 @@ class Ledger:
         mine.drop_stale()
 
     # Figures.
-
-    def is_reported(self, incarnation: str, client: str) -> bool:
-        """Whether the replica has a row of the client."""
-        account = self._accounts.get(incarnation)
-        return account is not None and client in account.clients
 
     def open_accounts(self) -> Iterator[tuple[str, ReplicaAccount]]:
         """Replica accounts that closed totals do not contain."""
@@ -271,12 +205,8 @@ class Ledger:
 
     def requesting(self, routers: Collection[str]) -> set[str]:
         """The clients with a requested rate at one of `routers`."""
-        return {
-            client
-            for router, demand in self._demand.items()
-            if router in routers
-            for client in demand.current()
-        }
+        parts = (demand.current() for of, demand in self._demand.items() if of in routers)
+        return set().union(*parts)
 
     def closing(self, incarnation: str) -> Closing:
         """Balances of an ended incarnation; computed again only after a change."""
@@ -457,22 +387,6 @@ class Ledger:
             for gone in known.keys() - routers:
                 del known[gone]
 
-    def _count(self, incarnation: str, grown: Grown) -> None:
-        """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""
-        self._touched.update(grown)
-        if incarnation not in self.closed_totals.folded:
-            self.grow(grown)
-
-    def grow(self, grown: Grown) -> None:
-        """The service of clients grew; also for `compaction`."""
-        service, news = self.service, self._grown
-        for client, more in grown.items():
-            news[client] = news.get(client, 0.0) + more
-            if more > 0:
-                service[client] = service.get(client, 0.0) + more
-            elif more:
-                _add(service, client, more)
-
     def _note_seeds(self, incarnation: str, clients: Iterable[str], tenants: Iterable[str]) -> None:
         account = self.replica_accounts[incarnation]
         for client in clients:
@@ -483,18 +397,3 @@ class Ledger:
             seed = account.tenant_seed(tenant)
             promised = bool(seed) and account.is_promised(tenant)
             self.seeds.note(incarnation, tenant, seed, promised=promised)
-
-    def _account_of(self, incarnation: str) -> ReplicaAccount:
-        account = self.replica_accounts.get(incarnation)
-        if account is None:
-            account = self._accounts[incarnation] = ReplicaAccount()
-            self._arrivals += 1
-        return account
-
-
-def _add(sums: dict[str, float], name: str, more: float) -> None:
-    total = sums.get(name, 0.0) + more
-    if total <= -ROUNDING * more:
-        sums.pop(name, None)
-    else:
-        sums[name] = total

@@ -14,7 +14,6 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     EXTERNAL_LABEL,
     ROUTER_COMPONENT,
-    ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
     USE_LABEL,
     credentials_name,
@@ -22,11 +21,11 @@ from evenkeel_contract.names import (
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
+from evenkeel_operator.cluster.live_config import LiveConfigs
 from evenkeel_operator.cluster.store import (
     GATEWAY,
     POOL,
@@ -40,20 +39,28 @@ from evenkeel_operator.cluster.store import (
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.gateways import Behind, behind_of
 from evenkeel_operator.core.neighbours import default_class
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
+from evenkeel_operator.core.objects import (
+    KINDS,
+    OPTIONAL_KINDS,
+    Object,
+    Ref,
+    entries_of,
+    labels_of,
+)
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
-from evenkeel_operator.core.tenants import (
-    NamedSecret,
-    SecretHashes,
-    Tenant,
-    lacks_label,
-    read_tenants,
-    secrets_named_by,
-)
+from evenkeel_operator.core.roster import UNREAD, Roster
+from evenkeel_operator.core.sharding import LiveConfig
+from evenkeel_operator.core.tenants import NamedSecret, lacks_label
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
+READS: Final = 5
+"""Most reads of one Secret that changes meanwhile."""
+MANY_SECRETS: Final = 20
+"""Most unread Secrets of a namespace that are read one by one; of more, those with the label are read in pages."""
+SECRETS: Final = 20
+"""Secrets of a page: each may have 1 MiB."""
 INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
@@ -86,14 +93,14 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
+    live: LiveConfig
+    """The routers' present configuration."""
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
     forbidden: frozenset[str] = frozenset()
     """Optional kinds that the operator may not read in this namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
-    router_config: RouterConfig | None
-    """The routers' present configuration."""
     behind: Behind | None = None
     """The gateway that has the service among its models; `pods` says whether its routers serve it already."""
     routers_token: str = ""
@@ -148,14 +155,6 @@ class ObservedGateway:
     """Service → the configuration that routers of it alone have, or would have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The tenants of a namespace and the Secrets they name."""
-
-    tenants: tuple[Tenant, ...]
-    secrets: SecretHashes
-
-
 class Observer:
     """Gathers; decides nothing."""
 
@@ -165,6 +164,9 @@ class Observer:
         self._store = store
         self._any_secret = any_secret
         self._forbidden: dict[Key, frozenset[str]] = {}
+        self.live_configs = LiveConfigs(client, store)
+        self.wake: Callable[[Key], None] = lambda key: None
+        """What is called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
         self.default_class = ""
@@ -177,6 +179,7 @@ class Observer:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
+                self.live_configs.forget(key)
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
@@ -186,10 +189,10 @@ class Observer:
         return Observed(
             raw=raw,
             children=children,
+            live=await self.live_configs.read(key),
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
-            router_config=_router_config(key, children),
             behind=behind,
             routers_token=self._token(key, children, _serving(key, children, behind)),
             pods=Pods(self._client, key, _serving(key, children, behind)),
@@ -202,6 +205,7 @@ class Observer:
             raw = await self._client.get(GATEWAY, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
+                self.live_configs.forget(key)
                 return None
             self._store.named(GATEWAY, key.namespace).put(raw)
         children, forbidden = await self._children(key, relist=relist)
@@ -209,16 +213,17 @@ class Observer:
         configs = {}
         for service in services:
             own = Key(SERVICE, key.namespace, str(service["metadata"]["name"]))
-            config = _router_config(own, (await self._children(own, relist=False))[0])
-            if config is not None:
-                configs[own.name] = config
+            await self._children(own, relist=False)
+            live = await self.live_configs.read(own)
+            if live.core is not None:
+                configs[own.name] = live.core
         return ObservedGateway(
             seen=Observed(
                 raw=raw,
                 children=children,
+                live=await self.live_configs.read(key),
                 scalers=(),
                 forbidden=forbidden,
-                router_config=_router_config(key, children),
                 pods=Pods(self._client, key),
             ),
             services=services,
@@ -245,15 +250,59 @@ class Observer:
         found = read_credentials(children.get(Ref("Secret", credentials_name(base))))
         return "" if found is None else found.admin_token
 
-    async def neighbours(self, namespace: str, *, of: Key | None = None) -> Neighbours:
-        """All tenants of a namespace. Their changes trigger passes over service `of` from now on."""
+    async def roster(self, namespace: str, *, of: Key | None = None) -> Roster:
+        """The tenants of a namespace. Their changes trigger passes over service `of` from now on. Raises `ClusterError` if a
+        Secret that they name cannot be read; the roster has the rest."""
         if of is not None:
             self._store.use_tenants(of, namespace)
-        tenants = read_tenants(await self.all_of(TENANT, namespace))
-        secrets = {
-            name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
-        }
-        return Neighbours(tenants, secrets)
+        table, roster = self._store.named(TENANT, namespace), self._store.roster(namespace)
+        if not table.is_listed:
+            await self._list(TENANT, namespace)
+        for name in table.take_changed():
+            raw = table.get(name)
+            if raw is None:
+                roster.remove(name)
+            else:
+                roster.put(raw)
+        failure = None
+        try:
+            await self._read_secrets(namespace, roster)
+        except ClusterError as error:
+            failure = error
+        for name in roster.settle():
+            self.wake(Key(TENANT, namespace, name))
+        if failure is not None:
+            raise failure
+        return roster
+
+    async def _read_secrets(self, namespace: str, roster: Roster) -> None:
+        """Read the Secrets that tenants name and that changed. One that cannot be read costs no other one."""
+        failure = None
+        for name in self._store.take_touched(namespace):
+            if roster.named_by(name):
+                roster.unread.add(name)
+        unread = sorted(roster.unread)
+        new = frozenset(name for name in unread if self._store.hashes(namespace, name) is None)
+        if len(new) > MANY_SECRETS:
+            await self._read_labelled(namespace, new)
+        for name in unread:
+            try:
+                roster.learn(name, await self.secret(namespace, name))
+            except ClusterError as error:
+                roster.learn(name, UNREAD)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _read_labelled(self, namespace: str, names: frozenset[str]) -> None:
+        """Read many Secrets with few requests, a page at a time: those that owners allowed by label."""
+        asked = {name: self._store.expect_secret(namespace, name) for name in names}
+        pages = self._client.pages("Secret", namespace, selector=f"{USE_LABEL}=true", limit=SECRETS)
+        async for page in pages:
+            for item in page:
+                name = str(item["metadata"]["name"])
+                if name in asked:
+                    self._store.remember_secret(namespace, name, item, asked=asked[name])
 
     async def list_again(self, *, only: Collection[str] | None = None) -> None:
         """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
@@ -377,15 +426,25 @@ class Observer:
                     if kind not in OPTIONAL_KINDS:
                         raise
                     forbidden.add(kind)
+            self._store.take_stale(key)
             table.finish(found)
             self._forbidden[key] = frozenset(forbidden)
+        for ref in self._store.take_stale(key):
+            item = await self._client.get(ref.kind, key.namespace, ref.name)
+            if item is None:
+                table.drop(ref)
+            else:
+                table.put(item)
         return table.items, self._forbidden.get(key, frozenset())
 
     async def secret(self, namespace: str, name: str) -> NamedSecret | None:
         """A Secret that a resource names; None if it is missing. Its changes trigger passes from now on."""
-        if self._store.hashes(namespace, name) is None:
-            await self._read_secret(namespace, name)
+        for _ in range(READS):  # an event during a read asks for another one
+            if self._store.hashes(namespace, name) is None:
+                await self._read_secret(namespace, name)
         known = self._store.hashes(namespace, name)
+        if known is None:
+            raise Unreachable(f"Secret {name} in {namespace} changes faster than it can be read")
         found = None if known is None else known.secret
         return replace(found, labelled=True) if found and self._any_secret else found
 
@@ -420,12 +479,6 @@ def _serving(key: Key, children: Mapping[Ref, Object], behind: Behind | None) ->
     """The gateway whose routers serve the service now: until one is ready, its own routers do, if it has any."""
     has_own = Ref("Deployment", router_name(key.name)) in children
     return None if behind is None or (has_own and not behind.ready) else behind
-
-
-def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:
-    secret = children.get(Ref("Secret", router_name(key.base)))
-    data = entries_of(secret).get(ROUTER_CONFIG_KEY)
-    return None if data is None else parse_router_config(data)[0]
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:

@@ -18,6 +18,7 @@ from evenkeel_operator.core.records import (
     Credentials,
     Defaults,
 )
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.manifests.context import BuildContext, manifest, service_account
 from evenkeel_operator.manifests.monitoring import gateway_monitor
 from evenkeel_operator.manifests.router import (
@@ -31,6 +32,7 @@ from evenkeel_operator.manifests.router import (
     router_role_binding,
     router_secret,
     router_service,
+    tenant_secrets,
 )
 
 
@@ -38,7 +40,7 @@ def gateway_context(
     gateway: FairInferenceGateway,
     *,
     uid: str,
-    router_config: bytes,
+    layout: Layout,
     defaults: Defaults,
     apis: frozenset[str],
 ) -> BuildContext:
@@ -61,7 +63,7 @@ def gateway_context(
         uid=uid,
         engine_image="",
         engine_key_id="",
-        router_config=router_config,
+        layout=layout,
         defaults=defaults,
         apis=apis,
         gateway=metadata.name,
@@ -78,6 +80,7 @@ def build_gateway(
         service_account(context, ROUTER_COMPONENT),
         router_role(context),
         router_role_binding(context),
+        *tenant_secrets(context),
         router_secret(context),
         router_policy(context),
         router_budget(context),

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import cache
+from time import monotonic
 
 import zmq
 from evenkeel_contract.heldpages import HeldPages
@@ -45,7 +46,7 @@ class ReportServer:
         """
         self._answers = Answers(
             book=book,
-            refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, lambda: book.take(news())),
+            refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, lambda: book.take(news()), clock=monotonic),
             prompts=cache(prompts),
             pages=pages,
         )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -33,7 +34,9 @@ from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
+from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.tenant_change import STEP, TenantChange
 
 
 class Paid(NamedTuple):
@@ -135,18 +138,56 @@ class Directory:
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
-        self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
-        self._by_key: Mapping[bytes, Client] = {
-            bytes.fromhex(key.sha256): self._client(tenant, key.client)
-            for tenant in tenancy.tenants
-            for key in tenant.api_keys
-        }
-        self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
-        """The client of all requests without an identity; None if they are refused."""
+        self._shares = tenancy.anonymous is Anonymous.SHARE
         self._proxies = Proxies(tenancy.trusted_proxies)
+        self._tenants: Buckets[tuple[str, str], TenantConfig] = Buckets()
+        self._by_key: Buckets[bytes, tuple[TenantConfig, str]] = Buckets()
+        """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
+        self._clients: OrderedDict[bytes, Client] = OrderedDict()
         self._by_name: OrderedDict[str, Client] = OrderedDict()
         self._by_authorization: dict[bytes, Client] = {}
         """SHA-256 of a whole `Authorization` header with a valid key → its client: most headers need not be read again."""
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+        self.anonymous = self._shared() if self._shares else None
+        """The client of all requests without an identity; None if they are refused."""
+
+    def changed(self, change: TenantChange) -> Generator[None, None, Directory]:
+        """This directory with changed tenants, in steps. The other settings are the same."""
+        found = copy(self)
+        found._tenants, found._by_key = self._tenants.fork(), self._by_key.fork()
+        found._clients, found._by_name = self._clients.copy(), self._by_name.copy()
+        found._by_authorization = {}  # a header with a revoked key may be in it
+        yield
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        gone = {tenant_identity(one) for one in (*change.before, *change.after)}
+        yield
+        for number, (named, client) in enumerate(list(found._by_name.items())):
+            if client.tenant_identity in gone:
+                del found._by_name[named]
+            if not number % STEP:
+                yield
+        found.anonymous = found._shared() if self._shares else None
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        self._tenants.put((tenant.namespace, tenant.name), tenant)
+        for key in tenant.api_keys:
+            self._by_key.put(bytes.fromhex(key.sha256), (tenant, key.client))
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        self._tenants.drop((tenant.namespace, tenant.name))
+        for key in tenant.api_keys:
+            digest = bytes.fromhex(key.sha256)
+            known = self._by_key.get(digest)
+            if known is not None and known[0] is tenant:
+                self._by_key.drop(digest)
+                self._clients.pop(digest, None)
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
@@ -199,10 +240,16 @@ class Directory:
         key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
         if claims.keys and any(other != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        client = self._by_key.get(_digest(key.strip()))
+        digest = _digest(key.strip())
+        client = self._clients.get(digest)
         if client is None:
-            message = "The API key is unknown to this service."
-            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+            entry = self._by_key.get(digest)
+            if entry is None:
+                message = "The API key is unknown to this service."
+                raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+            client = self._clients[digest] = self._client(*entry)
+            if len(self._clients) > _MAX_REMEMBERED:
+                self._clients.popitem(last=False)
         if claims.authorization:
             if len(self._by_authorization) >= _MAX_REMEMBERED:
                 self._by_authorization.clear()

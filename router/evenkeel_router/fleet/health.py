@@ -31,9 +31,10 @@ from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
 from evenkeel_router.fleet.discovered import TERMINATING, DiscoveredReplica
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.probe import Prober, ProbeVerdict, wait_for
 from evenkeel_router.fleet.replicas import Discovery, Replicas
-from evenkeel_router.fleet.selection import Member, Ticket
+from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.fleet.suspicion import Evidence, FirstTokenTimes, Standing, most_suspects
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings

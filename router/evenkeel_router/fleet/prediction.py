@@ -7,6 +7,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from evenkeel_fairshare.fleet.contract import ReplicaSet
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.matching import Depths
 
 
 class Basis(StrEnum):
@@ -39,3 +43,28 @@ class Prediction(msgspec.Struct, frozen=True, gc=False):
 
     basis: Basis
     cached_tokens: int
+
+
+class HeldPrompt(msgspec.Struct, frozen=True):
+    """A prompt, and how much of it replicas hold."""
+
+    index: PrefixIndex | ExactIndex
+    blocks: Sequence[int]
+    pages: Pages | None
+    depths: Depths | None
+    """How much of it each replica holds, for a long prompt; None: the index is asked."""
+    input_tokens: int
+    block_bytes: int
+    text_bytes: int
+
+    def tokens(self, depth: int) -> int:
+        """Tokens in so many of its blocks."""
+        if self.pages is not None:
+            return self.pages.cached(depth)
+        return self.input_tokens * depth * self.block_bytes // self.text_bytes if depth else 0
+
+    def matched_at(self, slot: int) -> int:
+        """Tokens that a replica holds."""
+        if self.depths is not None:
+            return self.tokens(self.depths.at(slot))
+        return self.tokens(self.index.match(self.blocks, ReplicaSet(1 << slot)).blocks)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -20,7 +19,6 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.adapters import AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex, namespace_seed, text_blocks
-from evenkeel_fairshare.prefix.matching import Depths
 
 from evenkeel_router.fleet.discovered import TERMINATING
 from evenkeel_router.fleet.long_prompts import (
@@ -31,8 +29,8 @@ from evenkeel_router.fleet.long_prompts import (
     at_once,
     keep,
 )
-from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
-from evenkeel_router.fleet.suspicion import Standing
+from evenkeel_router.fleet.member import Member
+from evenkeel_router.fleet.prediction import Basis, HeldPrompt, Pages, Prediction
 
 ALL: Final = ""
 """Key of `Fleet.avoided` for every client."""
@@ -41,41 +39,6 @@ SPARE_SLOTS: Final = 8
 
 
 _TEXT: Final = Basis.TEXT  # Python 3.11 takes 0.3 µs to find a member in its class
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One known replica."""
-
-    name: str
-    slot: int | None = None  # of the replica's process; None: the process is not there
-    routable: bool = False
-    unschedulable: str = ""
-    """Why the replica may get no new requests, whatever its probes show; empty: it may."""
-    lives: int = 0  # times that the replica joined
-    loads: bool = False  # its process answers, and has not been ready yet
-    context_tokens: int = 0
-    """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
-    standing: Standing = field(default_factory=Standing)
-    """What the outcomes of requests show of the replica's process; `health` replaces it."""
-
-    @property
-    def joined(self) -> bool:
-        """Whether the replica's process is there."""
-        return self.slot is not None
-
-    @property
-    def suspect(self) -> bool:
-        """Whether the replica gets probes only."""
-        return self.standing.allowed == 0
-
-
-def _why_not(member: Member) -> str:
-    """Why a replica takes no request, in a word."""
-    if not member.joined:
-        return "loading" if member.loads else "unreachable"
-    held = "suspect" if member.suspect else "not ready"
-    return "unschedulable" if member.unschedulable else held
 
 
 class MatchedRequest(msgspec.Struct, frozen=True):
@@ -92,31 +55,6 @@ class MatchedRequest(msgspec.Struct, frozen=True):
         dispatch = self.dispatch
         cached = min(dispatch.matched_tokens, dispatch.input_tokens)
         return Usage(dispatch.input_tokens, cached, output_tokens)
-
-
-class _Prompt(msgspec.Struct, frozen=True):
-    """A prompt, and how much of it replicas hold."""
-
-    index: PrefixIndex | ExactIndex
-    blocks: Sequence[int]
-    pages: Pages | None
-    depths: Depths | None
-    """How much of it each replica holds, for a long prompt; None: the index is asked."""
-    input_tokens: int
-    block_bytes: int
-    text_bytes: int
-
-    def tokens(self, depth: int) -> int:
-        """Tokens in so many of its blocks."""
-        if self.pages is not None:
-            return self.pages.cached(depth)
-        return self.input_tokens * depth * self.block_bytes // self.text_bytes if depth else 0
-
-    def matched_at(self, slot: int) -> int:
-        """Tokens that a replica holds."""
-        if self.depths is not None:
-            return self.tokens(self.depths.at(slot))
-        return self.tokens(self.index.match(self.blocks, ReplicaSet(1 << slot)).blocks)
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -185,7 +123,7 @@ class Fleet:
         """Why no replica can take a request, for people."""
         if not (members := self._members.values()):
             return "the service has no replicas"
-        found = Counter(map(_why_not, members))
+        found = Counter(map(Member.why_not, members))
         kinds = ("unreachable", "loading", "unschedulable", "suspect", "not ready")
         words = ", ".join(f"{found[what]} {what}" for what in kinds if found[what])
         return f"0 of {len(members)} replicas can take requests: {words}"
@@ -350,7 +288,7 @@ class Fleet:
         else:
             seed = namespace_seed(cache_salt)
             blocks = text_blocks(text, block_bytes=block_bytes, seed=seed)
-        prompt = _Prompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
+        prompt = HeldPrompt(self.index, blocks, pages, depths, input_tokens, block_bytes, length)
         depth, holders = depths.longest if depths else self.index.match(blocks, self.routable)
         matched_tokens, adapter_tokens = prompt.tokens(depth), 0
         if adapter is not None:

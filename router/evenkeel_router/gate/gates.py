@@ -26,8 +26,9 @@ from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.openai import EventScan
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import Member, Ticket
+from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.engine_load import EngineLoad
 from evenkeel_router.gate.gate import NOTHING_HELD, Gate
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing

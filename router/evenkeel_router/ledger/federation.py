@@ -1,4 +1,4 @@
-"""The other cells of the service (R21): what this one tells them, what it hears, and the weights that its tenants get here.
+"""The other cells of the service (R21): the figures that this one sends and receives, and the weights of its tenants.
 
 Each router asks each other cell once per interval. The routers of a cell have the same ledger, so any of them may answer for it, and each
 computes the same weights but for the moment. They take the place of the configured ones: in client keys, and so at the engines,
@@ -43,7 +43,7 @@ TOLERANCE: Final = 0.02
 
 @dataclass(slots=True)
 class CellContact:
-    """What another cell told last."""
+    """The last answer of another cell."""
 
     figures: CellFigures | None = None
     answered_s: float = 0.0
@@ -72,7 +72,7 @@ class Federation:
         self._before: tuple[float, Mapping[str, float]] | None = None
         """Time of the last figures, and what each tenant had been served by then."""
         self.own = nothing_yet(config)
-        """What this cell tells the others; nothing before its first interval has passed."""
+        """The figures of this cell for the others; none before its first interval has passed."""
         self.contacts: dict[CellConfig, CellContact] = {}
         self.weights: Mapping[str, float] = {}
         """Tenant → its weight in this cell, where it is not the configured one."""
@@ -151,7 +151,7 @@ class Federation:
         except (aiohttp.ClientError, TimeoutError, OSError, CellMessageError) as error:
             trouble = str(error) or type(error).__name__
             if not contact.error:
-                _log.warning("cell %s does not tell its figures: %s", cell.name, trouble)
+                _log.warning("cell %s does not send its figures: %s", cell.name, trouble)
             contact.error = trouble
         else:
             if contact.error:

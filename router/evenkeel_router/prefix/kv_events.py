@@ -34,9 +34,10 @@ from evenkeel_fairshare.prefix.index import unsigned
 from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.reports import reports_socket
-from evenkeel_router.fleet.selection import Fleet, Member
+from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.prefix.kv_follower import Follower, Prefixes, SyncState
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.settings import Settings, Timing

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from copy import copy
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -12,6 +14,7 @@ from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory
@@ -56,6 +59,7 @@ class Intake:
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
+        self.directory = _directory(config)
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -65,17 +69,22 @@ class Intake:
             raise own_answers.shutting_down()
 
     def apply(self, config: RouterConfig) -> None:
-        """Use a configuration."""
-        # All routers of a service have the same admin token, so they derive the same salts.
-        self.directory = Directory(
-            config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
-        )
+        """Use a configuration, except for the directory (`directories`)."""
         self.limits = limits_of(config)
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""
         self.admission.limits = config.limits
         self.heartbeat_s = config.limits.heartbeat_s
         """Interval of signs of life; None: there are none."""
+
+    def directories(
+        self, config: RouterConfig, before: RouterConfig, change: TenantChange
+    ) -> Generator[None, None, Directory]:
+        """The directory of a changed configuration, in steps."""
+        if _identifies(config) == _identifies(before):
+            return (yield from self.directory.changed(change))
+        empty = _directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
+        return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
 
     def of_pool(self, config: RouterConfig) -> Intake:
         """The intake of one of several services: its requests have limits of their own, and all else is that of this one."""
@@ -102,3 +111,15 @@ def limits_of(config: RouterConfig) -> Limits:
         frozenset(config.allow_fields),
         config.prefix.volatile_lines is VolatileLines.KEEP,
     )
+
+
+def _directory(config: RouterConfig) -> Directory:
+    # All routers of a service have the same admin token, so they derive the same salts.
+    salt_key = config.admin_token_sha256 or ""
+    return Directory(config.tenancy, namespace=config.namespace, salt_key=salt_key)
+
+
+def _identifies(config: RouterConfig) -> tuple[object, ...]:
+    """What decides on clients, beside the tenants."""
+    tenancy = replace(config.tenancy, tenants=())
+    return config.namespace, config.admin_token_sha256, tenancy

@@ -47,11 +47,12 @@ from evenkeel_contract.recording import (
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.request.tenant_console import Asked
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
 from evenkeel_router.telemetry.served import AllServed, Served
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 SERVED = web.AppKey("served", AllServed)

@@ -26,7 +26,7 @@ from evenkeel_fairshare.verdict import Judgement
 from evenkeel_fairshare.window import WindowShares
 
 from evenkeel_router.api.identity import names_of, tenant_identity
-from evenkeel_router.fleet.selection import Member
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.telemetry.rooms import Rooms

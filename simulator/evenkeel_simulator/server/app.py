@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -163,7 +164,9 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                 app[REPORTS] = ReportServer(
                     Answers(
                         book=replica.book,
-                        refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, replica.refresh_reports),
+                        refresh=AtMostEvery(
+                            SNAPSHOT_INTERVAL_S, replica.refresh_reports, clock=time.monotonic
+                        ),
                         prompts=lambda: facts,
                         pages=pages,
                     ),

@@ -15,7 +15,7 @@ from evenkeel_contract.reports import (
     decode_report,
     encode,
 )
-from evenkeel_contract.reportsport import Answers, decode_question
+from evenkeel_contract.reportsport import Answers, AtMostEvery, decode_question
 
 REPORT = ReportRequest(REPORT_VERSION, "i", 3)
 FACTS = facts_of({"tokenizer.json": b"{}"}, page_tokens=16)
@@ -61,3 +61,12 @@ def test_each_kind_is_answered_in_kind() -> None:
 def test_what_is_no_question_is_refused(data: bytes) -> None:
     with pytest.raises(ReportError):
         decode_question(data)
+
+
+def test_however_many_ask_the_engine_is_looked_at_once_in_an_interval() -> None:
+    looked: list[float] = []
+    now_s = [10.0]
+    refresh = AtMostEvery(0.5, lambda: looked.append(now_s[0]), clock=lambda: now_s[0])
+    for now_s[0] in (10.0, 10.1, 10.4, 10.5, 10.9, 12.0):
+        refresh()
+    assert looked == [10.0, 10.5, 12.0]

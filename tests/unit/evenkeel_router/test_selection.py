@@ -11,8 +11,9 @@ from evenkeel_fairshare.prefix.adapters import LOAD_TOKENS, AdapterPlaces
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.fleet import selection as candidates
+from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.prediction import Basis, Pages, Prediction
-from evenkeel_router.fleet.selection import Fleet, MatchedRequest, Member
+from evenkeel_router.fleet.selection import Fleet, MatchedRequest
 from msgspec.structs import replace
 
 from tests.support.router_rooms import admitted, client, held, joins, reports, rooms_of
