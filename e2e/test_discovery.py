@@ -21,7 +21,7 @@ from evenkeel_kube.client import KubeClient, connected, in_pod
 from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
-from evenkeel_router.services import background
+from evenkeel_router.transport.background import background
 from kubernetes.aio.client import Configuration
 
 from e2e.kubectl import Kubectl

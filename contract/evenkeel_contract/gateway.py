@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from evenkeel_contract.render import KeyHashes, selects, serves, tenancy_of
+from evenkeel_contract.render import CredentialSecrets, KeyHashes, selects, serves, tenancy_of
 from evenkeel_contract.routerconfig import (
     LimitsConfig,
     ListenConfig,
@@ -25,6 +25,7 @@ from evenkeel_contract.validate import (
     salvage_by,
     values_do_not_fit,
 )
+from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, show
 
 
@@ -101,13 +102,14 @@ def members_of(gateway: FairInferenceGateway, services: Iterable[FairInferenceSe
     return Members(tuple(found.values()), tuple(missing), tuple(clashing))
 
 
-def gateway_config(
+def gateway_config(  # noqa: PLR0913 - each is one source of the configuration
     gateway: FairInferenceGateway,
     members: Sequence[Member],
     *,
     configs: Mapping[str, RouterConfig],
     tenants: Iterable[InferenceTenant],
     key_hashes: KeyHashes | None,
+    credentials: CredentialSecrets,
     listen: ListenConfig,
     admin_token_sha256: str | None = None,
     state: StateConfig | None = None,
@@ -132,9 +134,9 @@ def gateway_config(
             max_concurrent_per_client=limits.max_concurrent_per_client,
         ),
         tenancy=(
-            tenancy_of(spec.tenancy, (), {})
+            tenancy_of(spec.tenancy, (), {}, credentials)
             if key_hashes is None
-            else tenancy_of(spec.tenancy, selected, key_hashes)
+            else tenancy_of(spec.tenancy, selected, key_hashes, credentials)
         ),
         state=state or StateConfig(),
         cors_origins=() if cors is None else cors.allow_origins,
@@ -242,4 +244,5 @@ GATEWAY_RULES: Final[Sequence[Callable[[FairInferenceGateway], Iterable[Fault]]]
     exposure_takes_what_is_ours,
     exposure_annotations_are_code,
     selector_values_do_not_fit,
+    *TENANCY_RULES,
 )

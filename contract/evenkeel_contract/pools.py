@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Final
 
-from evenkeel_contract.routerconfig import PoolConfig, RecordingConfig, RouterConfig, StateConfig
+from evenkeel_contract.routerconfig import (
+    ClusterConfig,
+    PoolConfig,
+    RecordingConfig,
+    RouterConfig,
+    StateConfig,
+)
 from evenkeel_contract.values import Fault, did_you_mean, show
 
 _SHARED_FIELDS: Final = tuple(
@@ -29,6 +35,12 @@ def config_of_pool(config: RouterConfig, pool: PoolConfig) -> RouterConfig:
 def configs_of(config: RouterConfig) -> tuple[RouterConfig, ...]:
     """The configuration of every service: of the only one, or of each pool."""
     return tuple(config_of_pool(config, pool) for pool in config.pools) or (config,)
+
+
+def clusters_of(config: RouterConfig) -> tuple[ClusterConfig, ...]:
+    """Where the fleets of a router on a cluster are discovered."""
+    found = (config.cluster, *(pool.cluster for pool in config.pools))
+    return tuple(one for one in found if one is not None)
 
 
 def offered_names(pool: PoolConfig) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.names import ROUTER_FIELDS
-from evenkeel_contract.pools import check_pools
+from evenkeel_contract.pools import check_pools, clusters_of
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     ListenConfig,
@@ -21,7 +22,9 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
+    TenancyConfig,
 )
+from evenkeel_contract.tokenissuers import issuer_faults
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 THE_ROUTERS: Final = "names a field that routers set themselves; remove it"
@@ -57,6 +60,10 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _of_service(config, "")
     for index, pool in enumerate(config.pools):
         yield from _of_service(pool, f"pools[{index}].")
+    yield from _identity_headers(config.tenancy)
+    yield from _revocations(config)
+    for index, name, message in issuer_faults(config.tenancy.jwt or ()):
+        yield Fault(f"tenancy.jwt[{index}].{name}", message)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"
@@ -84,6 +91,24 @@ def _of_service(given: RouterConfig | PoolConfig, path: str) -> Iterator[Fault]:
             yield Fault(f"{path}allowFields[{index}]", THE_ROUTERS)
     yield from _events(given.replicas, path)
     yield from _tokenizer(given.prefix, path)
+
+
+def _identity_headers(tenancy: TenancyConfig) -> Iterator[Fault]:
+    path = "tenancy.identityHeaders"
+    if tenancy.identity_headers and not tenancy.trusted_proxies:
+        yield Fault(path, NO_PROXY, about=("tenancy.trustedProxies",))
+    for index, entry in enumerate(tenancy.identity_headers or ()):
+        if names_no_tenant(entry):
+            yield Fault(f"{path}[{index}]", NAMES_NO_TENANT)
+
+
+def _revocations(config: RouterConfig) -> Iterator[Fault]:
+    if config.tenancy.signed_keys and not clusters_of(config) and config.state.revocations is None:
+        yield Fault(
+            "state.revocations",
+            "is required with tenancy.signedKeys, so that revoked keys stay revoked after a restart; set the path of a file",
+            about=("tenancy.signedKeys", "cluster"),
+        )
 
 
 def _ports(listen: ListenConfig) -> Iterator[Fault]:

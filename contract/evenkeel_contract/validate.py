@@ -23,6 +23,7 @@ from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
+from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
@@ -425,6 +426,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
+    *TENANCY_RULES,
 )
 
 

@@ -14,9 +14,15 @@ from evenkeel_contract.names import (
     accepted_name,
     credentials_name,
     engine_name,
+    revocations_name,
     router_peers_name,
 )
-from evenkeel_contract.render import router_config, serves, tenants_namespace
+from evenkeel_contract.render import (
+    CredentialSecrets,
+    router_config,
+    serves,
+    tenants_namespace,
+)
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
     EngineKeyConfig,
@@ -24,10 +30,11 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
+    TenancyConfig,
 )
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Slo
-from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.gateways import Behind
@@ -59,8 +66,10 @@ from evenkeel_operator.manifests.engine import (
 from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
     LEDGER_FILE,
+    has_signed_keys,
     http_route,
     ingress,
+    revocations_config_map,
     router_budget,
     router_deployment,
     router_peers_service,
@@ -96,6 +105,8 @@ class Inputs:
     """A note: why the Secret with it cannot be used."""
     external_key: str | Note | None
     """The bearer key of engines that another owner made; a note: why its Secret cannot be used."""
+    credential_secrets: tuple[CredentialSecrets, tuple[Note, ...]]
+    """What the Secrets of `tenancy` contain; why some of them cannot be used."""
     apis: frozenset[str]
     """Optional kinds that the cluster has and the operator may use."""
     forbidden: frozenset[str]
@@ -224,11 +235,49 @@ def router_config_of(given: Inputs) -> RouterConfig:
             api_keys=tuple(
                 EngineKeyConfig(id=key.id, key=key.key) for key in given.credentials.engine_keys
             ),
+            revocations=revocations_name(name) if has_signed_keys(given.service) else None,
         ),
         admin_token_sha256=given.credentials.admin_token_sha256,
         state=_state(given),
+        credentials=given.credential_secrets[0],
     )
-    return replace(config, drain_timeout_s=drain_s(given.service.spec))
+    return replace(
+        config,
+        tenancy=keep_credentials(
+            config.tenancy,
+            given.service.spec.tenancy,
+            before=given.live.core,
+            notes=given.credential_secrets[1],
+        ),
+        drain_timeout_s=drain_s(given.service.spec),
+    )
+
+
+def keep_credentials(
+    tenancy: TenancyConfig,
+    wanted: Tenancy,
+    *,
+    before: RouterConfig | None,
+    notes: tuple[Note, ...],
+) -> TenancyConfig:
+    """Signing keys and issuers that routers have stay while their Secret cannot be used; a note reports it."""
+    if before is None or not notes:
+        return tenancy
+    signed = tenancy.signed_keys
+    if signed is None and wanted.signed_keys is not None:
+        signed = before.tenancy.signed_keys
+    present = {(issuer.issuer, issuer.audience): issuer for issuer in tenancy.jwt or ()}
+    known = {(issuer.issuer, issuer.audience): issuer for issuer in before.tenancy.jwt or ()}
+    named = [(issuer.issuer, issuer.audience) for issuer in wanted.jwt]
+    kept = tuple(found for one in named if (found := present.get(one) or known.get(one)))
+    return replace(tenancy, signed_keys=signed, jwt=kept or None)
+
+
+def credential_notes(notes: tuple[Note, ...]) -> Iterator[Note]:
+    """Reports Secrets of `tenancy` that cannot be used."""
+    for note in notes:
+        message = f"{note.message} Routers keep the keys that they have; without any, they refuse these credentials."
+        yield Note(note.reason, message)
 
 
 def _redis_url(given: Inputs) -> str | None:
@@ -289,6 +338,7 @@ def _notes(given: Inputs) -> Iterator[Note]:
             f"spec.router.state.redis.urlSecretRef: {given.redis_url.message} Routers {instead}."
         )
         yield Note(given.redis_url.reason, message)
+    yield from credential_notes(given.credential_secrets[1])
     if isinstance(given.external_key, Note):
         message = (
             f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
@@ -326,6 +376,7 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         router_role_binding(context) if routers else None,
         *tenant_secrets(context),
         router_secret(context),  # a gateway reads it, too
+        revocations_config_map(context) if has_signed_keys(context.service) else None,
         cache_claim(context),
         state_claim(context) if routers else None,
         # … network policies and disruption budgets, …

@@ -18,8 +18,8 @@ from evenkeel_contract.gateway import (
     parse_gateway,
     unknown_fallbacks,
 )
-from evenkeel_contract.names import credentials_name, router_peers_name
-from evenkeel_contract.render import tenants_namespace
+from evenkeel_contract.names import credentials_name, revocations_name, router_peers_name
+from evenkeel_contract.render import CredentialSecrets, tenants_namespace
 from evenkeel_contract.routerconfig import ListenConfig, PoolConfig, RouterConfig, StateConfig
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.validate import parse_service
@@ -48,7 +48,7 @@ from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.sharding import Layout, LiveConfig, Planner
 from evenkeel_operator.core.status import events_for
 from evenkeel_operator.core.workload import TIME_FORMAT
-from evenkeel_operator.desired import granted, room_notes
+from evenkeel_operator.desired import credential_notes, granted, keep_credentials, room_notes
 from evenkeel_operator.manifests.context import DEFAULT_DRAIN_S
 from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
 from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S, Dependencies, tenants_of
@@ -134,9 +134,10 @@ class GatewayPass:
             return _Built(lacking=lacking)
         credentials = await self._credentials(found)
         roster, refusal = await tenants_of(given.observer, seen, tenants_namespace(gateway))
+        secrets = await given.observer.credentials(gateway)
         planner = self._planners.setdefault(seen.key, Planner())
         layout = planner.lay_out(
-            self._config(found, gateway, served, credentials, roster=roster),
+            self._config(found, gateway, served, credentials, roster=roster, secrets=secrets),
             granted(gateway, roster, seen.live),
             seen.live,
             base=seen.key.base,
@@ -149,7 +150,12 @@ class GatewayPass:
             or (one["metadata"]["namespace"], one["metadata"]["name"]) not in own
         ]
         clash = host_taken(seen.raw, others, default_class=given.observer.default_class)
-        notes = [*refusal, *room_notes(layout), *([] if clash is None else [clash])]
+        notes = [
+            *refusal,
+            *room_notes(layout),
+            *credential_notes(secrets[1]),
+            *([] if clash is None else [clash]),
+        ]
         notes += [
             Note(
                 reasons.FALLBACK_UNKNOWN,
@@ -180,11 +186,18 @@ class GatewayPass:
         credentials: Credentials,
         *,
         roster: Roster,
+        secrets: tuple[CredentialSecrets, tuple[Note, ...]],
     ) -> RouterConfig:
         seen = found.seen
         peers = router_peers_name(seen.key.base)
+        signed = gateway.spec.tenancy.signed_keys
+        revocations = None if signed is None else revocations_name(seen.key.base)
         configs = {
-            name: replace(config, cluster=config.cluster and replace(config.cluster, peers=peers))
+            name: replace(
+                config,
+                cluster=config.cluster
+                and replace(config.cluster, peers=peers, revocations=revocations),
+            )
             for name, config in found.configs.items()
         }
         config = gateway_config(
@@ -193,6 +206,7 @@ class GatewayPass:
             configs=configs,
             tenants=[one.resource for one in roster.tenants.values() if one.resource is not None],
             key_hashes=None,
+            credentials=secrets[0],
             listen=ListenConfig(host="0.0.0.0"),
             admin_token_sha256=credentials.admin_token_sha256,
             state=StateConfig(peer_token=credentials.admin_token),
@@ -200,6 +214,9 @@ class GatewayPass:
         drain_s = max((one.drain_timeout_s for one in found.configs.values()), default=0.0)
         return replace(
             config,
+            tenancy=keep_credentials(
+                config.tenancy, gateway.spec.tenancy, before=seen.live.core, notes=secrets[1]
+            ),
             pools=_with_invalid(config.pools, seen.live, roster),
             drain_timeout_s=max(drain_s, DEFAULT_DRAIN_S),
         )

@@ -217,6 +217,7 @@ class ServicePass:
                 host_taken=self._host_taken(seen, service),
                 redis_url=await self._deps.observer.redis_url(service),
                 external_key=await self._deps.observer.external_key(service),
+                credential_secrets=await self._deps.observer.credentials(service),
                 apis=self._deps.observer.apis - seen.forbidden,
                 forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
@@ -19,25 +19,26 @@ from evenkeel_contract.listening import addresses
 from evenkeel_contract.pools import configs_of
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
-from evenkeel_router.api.identity import network_of
+from evenkeel_router.api.proxies import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.request.connection_holders import of_new, report
+from evenkeel_router.request.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.front import Front
 from evenkeel_router.request.gateway import Gateway
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.tenant_console import TenantConsole
-from evenkeel_router.services import Process, Services, background
+from evenkeel_router.services import Process, Services
 from evenkeel_router.settings import Timing
-from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.metrics import all_metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
+from evenkeel_router.transport.background import background
 from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.peer_watch import watch_peer
@@ -82,9 +83,9 @@ class Router:
         """The last configuration that was applied, without the weights of this cell."""
         return self.services.configured
 
-    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
-        """Use a changed configuration, with the weights of this cell (R21), in steps."""
-        yield from self.services.apply(config)
+    async def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration, with the weights of this cell (R21)."""
+        await self.services.apply(config)
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -118,6 +119,15 @@ async def running(
         log, tracing = RequestLog(log_output), Tracing(config)
         stack.push_async_callback(tracing.close)
         limits = _limit_exchange(rooms, lambda: services.peers(), session)
+        revocations = revocation_exchange(
+            rooms.settings,
+            rooms.intake,
+            lambda: services.peers(),
+            session,
+            router=rooms.service_ledger.ledger.router,
+            api=api,
+        )
+        key_sets = key_set_reader(rooms.settings, rooms.intake, session)
         process = Process(
             shared=rooms,
             upstream=upstream or connections,
@@ -128,9 +138,11 @@ async def running(
             log=log,
             tracing=tracing,
             top_up=limits.top_up,
+            key_sets=key_sets,
         )
         services = Services(process)
-        works = [log.run(), limits.run(), services.run()]
+        parts = (log, limits, services, revocations, key_sets)
+        works = [part.run() for part in parts]
         if source is not None:
             works.append(_watch_config(rooms, services, source, tracing=tracing))
 
@@ -140,13 +152,15 @@ async def running(
         for work in works:
             await stack.enter_async_context(background(work))
         await _wait_for_parts(config, limits)
+        await revocations.open()
 
         # 3. The ports.
         served = services.served
         router = Router(rooms, services, large_bodies)
         probes = probe_app(served, lambda: all_metrics(served, log.dropped, tracing.dropped.total))
         front = _gateway(process, services) if served.several else services.only.pipeline
-        await _open_ports(stack, router, front, probes=probes, admin=admin_app(served))
+        admin = admin_app(served, revocations)
+        await _open_ports(stack, router, front, probes=probes, admin=admin)
         yield router
 
 
@@ -164,7 +178,9 @@ def _gateway(process: Process, services: Services) -> Gateway:
             rooms.totals,
             files=services.served.files,
             answer=services.served.answer,
+            key_sets=process.key_sets,
         ),
+        key_sets=process.key_sets,
         tracer=process.tracing,
         sink=process.log.add,
     )
@@ -277,7 +293,7 @@ async def _watch_config(
             )
             _log.error("%s", settings.faults[0])
             return
-        await in_slices(services.apply(config))
+        await services.apply(config)
         tracing.apply(config)
 
     def complain(faults: tuple[str, ...]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,16 +39,19 @@ from evenkeel_router.request.admission import TopUp
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import RequestSink
 from evenkeel_router.request.gateway import Pools
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.tenant_console import TenantConsole
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.served import AllServed, Served
 from evenkeel_router.telemetry.tracing import Tracing
+from evenkeel_router.transport.background import background
 from evenkeel_router.transport.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -72,6 +75,9 @@ class Process:
     log: RequestLog
     tracing: Tracing
     top_up: TopUp
+    key_sets: KeySetReader
+    applying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a changed configuration, or changed weights, come into force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,12 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
     sinks: list[RequestSink] = [line]
     recorder = Recorder(rooms, sinks)
     peers = Peers(settings, rooms.service_ledger, session, several=rooms.shared is not None)
-    federation = Federation(config, rooms.service_ledger, session, apply=rooms.apply_at_once)
+
+    async def reweigh() -> None:
+        async with process.applying:
+            await in_slices(rooms.apply(federation.in_force()))
+
+    federation = Federation(config, rooms.service_ledger, session, reweighed=reweigh)
     parts = (recorder, discovery, peers, tokenising, console, federation)
     works = [part.run() for part in parts]
     works += health.run(discovery), *_followers(rooms, health, tokenising, session)
@@ -185,8 +196,12 @@ class Services:
         configs = configs_of(shared.settings.config)
         await asyncio.gather(*(self._add(shared.of_pool(config)) for config in configs))
 
-    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
-        """Use a changed configuration, in steps. Services that are new or gone follow in `run`."""
+    async def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration. Services that are new or gone follow in `run`."""
+        async with self._process.applying:
+            await in_slices(self._applied(config))
+
+    def _applied(self, config: RouterConfig) -> Generator[None, None, None]:
         if not self.served.several:
             yield from self.only.apply(config)
             return
@@ -314,8 +329,13 @@ def _pipeline(
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=TenantConsole(
-            rooms.intake, rooms.totals, files=console.files, answer=console.answer
+            rooms.intake,
+            rooms.totals,
+            files=console.files,
+            answer=console.answer,
+            key_sets=process.key_sets,
         ),
+        key_sets=process.key_sets,
         federation=federation,
         large_bodies=process.large_bodies,
         tracer=process.tracing,
@@ -365,20 +385,3 @@ def _discovery(
 def _place(config: RouterConfig) -> tuple[object, ...]:
     """Where the ledger is kept."""
     return config.state.store, config.state.file, config.state.redis_url
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A task for the time of the context. One that fails is a fault of this program, and is logged."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(_report_failure)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("a background task failed", exc_info=task.exception())

@@ -104,6 +104,30 @@ SERVICE: Final[Document] = {
             "anonymous": "Reject",
             "trustedProxies": ["10.0.0.0/8"],
             "cacheSharing": "Tenant",
+            "identityHeaders": [
+                {
+                    "preset": "LiteLLM",
+                    "tenant": "x-team",
+                    "client": "x-user",
+                    "defaultTenant": "ads",
+                }
+            ],
+            "undeclaredTenants": "Accept",
+            "undeclaredTenantWeight": 2,
+            "signedKeys": {"secretRef": {"name": "signing"}, "maxLifetime": "2160h"},
+            "jwt": [
+                {
+                    "issuer": "https://login.example.com",
+                    "audience": "llm",
+                    "jwksURL": "https://login.example.com/keys",
+                    "tenantClaim": "team",
+                    "clientClaim": "email",
+                    "groupsClaim": "roles",
+                    "tenantOf": [{"group": "ml", "tenant": "ads"}],
+                    "allowedTenants": ["ads"],
+                    "leeway": "30s",
+                }
+            ],
         },
     },
 }
@@ -219,9 +243,11 @@ POOLED: Final = changed(
         "spec.engine.external": {"inferencePool": "pool"},
         "spec.autoscaling": GONE,
         "spec.tenancy.namespace": "tenants",
+        "spec.tenancy.jwt.0.jwksURL": GONE,
+        "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""The same, by the name of an InferencePool, for tenants of another namespace."""
+"""The same, by the name of an InferencePool, for tenants of another namespace, and with an issuer whose keys are in a Secret."""
 
 
 GATEWAY: Final[Document] = {

@@ -241,6 +241,7 @@ class LocalFleet:
                 replicas=self._replicas_of(one.service.metadata.name),
                 listen=self.listen,
                 state=state,
+                credentials=one.credentials,
             )
             for one in manifest.each()
         }
@@ -254,6 +255,7 @@ class LocalFleet:
             key_hashes=manifest.key_hashes,
             listen=self.listen,
             state=state,
+            credentials=manifest.credentials,
         )
 
     def _replicas_of(self, service: str) -> tuple[ReplicaConfig, ...]:

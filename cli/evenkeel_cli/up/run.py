@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from evenkeel_contract.consolestate import PAGE_PATH
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig, TracingConfig
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.tracingconfig import TracingConfig
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table

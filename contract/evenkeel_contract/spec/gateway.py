@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from evenkeel_contract.routerconfig import Name, TracingConfig
+from evenkeel_contract.routerconfig import Name
 from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.parts import (
     ApiVersion,
@@ -26,6 +26,7 @@ from evenkeel_contract.spec.resources import (
     RouterStatus,
     Tenancy,
 )
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import Duration, Length, Pattern, Quantity, UniqueBy
 
 

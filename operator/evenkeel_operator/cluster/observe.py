@@ -20,9 +20,13 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_contract.render import CredentialSecrets
 from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.signedkeys import salvage_signing_keys
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
 from evenkeel_operator.cluster.live_config import LiveConfigs
@@ -338,6 +342,50 @@ class Observer:
         if external is None or external.api_key_secret_ref is None:
             return None
         return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
+
+    async def credentials(
+        self, service: FairInferenceService | FairInferenceGateway
+    ) -> tuple[CredentialSecrets, tuple[Note, ...]]:
+        """What the Secrets of `spec.tenancy` contain, and why some of them cannot be used."""
+        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
+        notes: list[Note] = []
+        signing: Mapping[str, str] = {}
+        if tenancy.signed_keys is not None:
+            path = "spec.tenancy.signedKeys.secretRef"
+            found = await self._signing_keys(namespace, tenancy.signed_keys.secret_ref.name)
+            if isinstance(found, Note):
+                notes.append(Note(found.reason, f"{path}: {found.message}"))
+            else:
+                signing = found
+        key_sets: dict[tuple[str, str], str] = {}
+        for index, issuer in enumerate(tenancy.jwt):
+            if (ref := issuer.secret_ref) is not None:
+                entry = await self.entry(namespace, ref)
+                if isinstance(entry, str) and not is_key_set(entry):
+                    text = f"Entry {ref.key} of Secret {ref.name} {NO_KEY_SET}."
+                    entry = Note(reasons.SECRET_MISSING, text)
+                if isinstance(entry, Note):
+                    path = f"spec.tenancy.jwt[{index}].secretRef"
+                    notes.append(Note(entry.reason, f"{path}: {entry.message}"))
+                else:
+                    key_sets[ref.name, ref.key] = entry
+        return CredentialSecrets(signing, key_sets), tuple(notes)
+
+    async def _signing_keys(self, namespace: str, name: str) -> Mapping[str, str] | Note:
+        """Id → signing key; a note if the Secret must not be used, or has an entry that is no signing key."""
+        named = await self.secret(namespace, name)
+        if named is not None and not named.labelled:
+            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(name))
+        entries = entries_of(await self._client.get("Secret", namespace, name))
+        keys: dict[str, str] = {}
+        for id_, value in entries.items():
+            with suppress(UnicodeDecodeError):
+                keys[id_] = value.decode().strip()
+        found, faults = salvage_signing_keys(keys)
+        if faults or not found:
+            message = f"Secret {name} has no usable signing key: {faults[0] if faults else 'it is empty'}."
+            return Note(reasons.SECRET_MISSING, message)
+        return found
 
     async def external_engines(self, key: Key) -> Workload:
         """The engines that another owner made."""

@@ -22,8 +22,10 @@ from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.manifests.context import BuildContext, manifest, service_account
 from evenkeel_operator.manifests.monitoring import gateway_monitor
 from evenkeel_operator.manifests.router import (
+    has_signed_keys,
     http_route,
     ingress,
+    revocations_config_map,
     router_budget,
     router_deployment,
     router_peers_service,
@@ -82,6 +84,7 @@ def build_gateway(
         router_role_binding(context),
         *tenant_secrets(context),
         router_secret(context),
+        revocations_config_map(context) if has_signed_keys(context.service) else None,
         router_policy(context),
         router_budget(context),
         router_peers_service(context),

@@ -14,12 +14,15 @@ from typing import Final, TypeAlias
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.identity import Client, claims_of
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.api.token_keys import KeysWanted
 from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
+from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     RequestIds,
@@ -30,7 +33,6 @@ from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
-    CompleteReply,
     Request,
 )
 from evenkeel_router.transport.request_head import HttpSyntaxError
@@ -54,6 +56,7 @@ class Front(ABC):
         totals: RequestTotals,
         *,
         console: TenantConsole,
+        key_sets: KeySetReader,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
@@ -61,6 +64,7 @@ class Front(ABC):
         self._intake = intake
         self._totals = totals
         self._console = console
+        self._key_sets = key_sets
         self._tracer = tracer
         self._sinks = sinks
         self._now = asyncio.get_running_loop().time
@@ -114,16 +118,39 @@ class Front(ABC):
                 return await self.infer(request_state, request, endpoint)
             return self._answered_here(request_state, request, path)
         except Refusal as refusal:
-            return self._refused(
-                request_state, request, refusal, close=refusal.code == INVALID_BODY
-            )
+            return await self._after_refusal(request_state, request, endpoint, path, refusal)
         except asyncio.CancelledError:
             request_state.client_left()
             raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
-            return self._fault(request_state, request, fault)
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
         finally:
             self.finish(request_state)
+
+    async def _after_refusal(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        request_state: RequestState,
+        request: Request,
+        endpoint: Endpoint | None,
+        path: str,
+        refusal: Refusal,
+    ) -> Answer:
+        """Answer a refused request. A token that needs a key of its issuer gets another try once that was read: nothing of the body was."""
+        try:
+            if isinstance(refusal, KeysWanted) and await self._key_sets.read(refusal.url):
+                if endpoint is not None and request.method in endpoint.api.methods:
+                    return await self.infer(request_state, request, endpoint)
+                return self._answered_here(request_state, request, path)
+        except Refusal as again:
+            refusal = again
+        except asyncio.CancelledError:
+            request_state.client_left()
+            raise
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
+        return refused(
+            self._intake, request_state, request, refusal, close=refusal.code == INVALID_BODY
+        )
 
     def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """The answer to a request that no replica gets; raises `Refusal`."""
@@ -151,10 +178,12 @@ class Front(ABC):
         """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
         if isinstance(error, HttpSyntaxError):
-            answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
+            answer = refused(
+                self._intake, request_state, request, own_answers.not_http(error), close=True
+            )
             _log.debug("not HTTP", exc_info=error)
         else:
-            answer = self._fault(request_state, request, error)
+            answer = failed(self._totals, request_state, request, error)
         self.finish(request_state)
         return answer
 
@@ -162,40 +191,12 @@ class Front(ABC):
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request.headers, request.connection.peer)
-        if claims.named and self._intake.directory.spoofed(claims):
+        directory = self._intake.directory
+        claims = directory.claims_of(request.headers, request.connection.peer)
+        if claims.named and directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        client = identified(self._intake.directory, request, claims)
+        client = identified(directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
         return client, totals
-
-    def _refused(
-        self,
-        request_state: RequestState,
-        request: Request,
-        refusal: Refusal,
-        *,
-        close: bool = False,
-    ) -> Answer:
-        if request_state.heartbeat is not None:
-            begun = request_state.heartbeat.end(refusal)
-            if begun is not None:
-                request_state.status, request_state.outcome = 200, refusal.outcome
-                return begun
-        close = close or self._intake.draining
-        return own_answers.refused(request_state, request, refusal, close=close)
-
-    def _fault(
-        self, request_state: RequestState, request: Request, fault: BaseException
-    ) -> CompleteReply:
-        """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
-        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
-        self._totals.faults += 1
-        heartbeat = request_state.heartbeat
-        if (request_state.stream and request_state.first_byte_s is not None) or (
-            heartbeat is not None and heartbeat.stream.started
-        ):
-            request.connection.abort()
-        return own_answers.failed_here(request_state, request)

@@ -19,7 +19,7 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Refusal, invalid
-from evenkeel_router.api.identity import Client, claims_of
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.models import ModelTable, Offer
 from evenkeel_router.api.named import Named, NotNamed, read_named
 from evenkeel_router.ledger.totals import RequestTotals
@@ -27,6 +27,7 @@ from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies, is_large
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState, RequestTracer, Step
@@ -88,7 +89,7 @@ def _is_unanswered(request_state: RequestState, refusal: Refusal) -> bool:
 class Gateway(Front):
     """Answers every request of the traffic port of a router with several services."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
         settings: Settings,
         intake: Intake,
@@ -97,10 +98,13 @@ class Gateway(Front):
         *,
         large_bodies: LargeBodies,
         console: TenantConsole,
+        key_sets: KeySetReader,
         tracer: RequestTracer,
         sink: RequestSink,
     ) -> None:
-        super().__init__(intake, totals, console=console, tracer=tracer, sinks=(sink,))
+        super().__init__(
+            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=(sink,)
+        )
         self._settings = settings
         self._pools = pools
         self._large_bodies = large_bodies
@@ -109,8 +113,9 @@ class Gateway(Front):
         self, request_state: RequestState, request: Request, endpoint: Endpoint
     ) -> Answer:
         # 1. The sender: unknown ones cannot make the router hold a body.
-        claims = claims_of(request.headers, request.connection.peer)
-        client = request_state.client = identified(self._intake.directory, request, claims)
+        directory = self._intake.directory
+        claims = directory.claims_of(request.headers, request.connection.peer)
+        client = request_state.client = identified(directory, request, claims)
         # 2. The body, and the model that it names.
         if request_state.trace is not None:
             request_state.trace.step(Step.PARSE)

@@ -41,6 +41,7 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     AdmittedRequest,
@@ -80,12 +81,15 @@ class Pipeline(Front):
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        super().__init__(intake, totals, console=console, tracer=tracer, sinks=sinks)
+        super().__init__(
+            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=sinks
+        )
         self._settings = settings
         self._replicas = replicas
         self._service_ledger = service_ledger

@@ -6,7 +6,7 @@ Only telemetry, which reads all of them, takes them together.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from evenkeel_contract.routerconfig import RouterConfig
@@ -110,6 +110,10 @@ class Rooms:
         if self.shared is None:
             self.intake.directory = directory
             self.intake.apply(config)
+            self.intake.audit.configured(
+                replace(before.tenancy, tenants=tuple(change.before)),
+                replace(config.tenancy, tenants=tuple(change.after)),
+            )
         else:
             self.intake.follow(self.shared.intake, config)
         if change != TenantChange():
@@ -120,11 +124,6 @@ class Rooms:
             self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.replicas.apply(config, before)
         self.gates.apply(config, before)
-
-    def apply_at_once(self, config: RouterConfig) -> None:
-        """Use a changed configuration in one piece: few of its tenants differ."""
-        for _ in self.apply(config):
-            pass
 
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""
