@@ -13,6 +13,7 @@ import yaml
 from evenkeel_contract.gateway import parse_gateway
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.core.records import Credentials, EngineKey
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.desired import build_all
 from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
 
@@ -37,7 +38,7 @@ def test_the_objects_of_a_gateway_are_as_they_were() -> None:
     context = gateway_context(
         gateway,
         uid=plain["metadata"]["uid"],
-        router_config=b'{"model":"models"}\n',
+        layout=Layout("sha256:0"),
         defaults=DEFAULTS,
         apis=OPTIONAL_KINDS,
     )

@@ -146,7 +146,7 @@ def _given(route: RouteFile) -> Sequence[str | None]:
 
 
 def _keys(route: RouteFile) -> Sequence[tuple[str, ...]]:
-    """What tells the models of a file apart while it is edited: the only one, or the engines of each."""
+    """What distinguishes the models of a file while it is edited: the only one, or the engines of each."""
     return [tuple(one.url for one in model.replicas) for model in route.models] or [()]
 
 

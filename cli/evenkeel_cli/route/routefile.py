@@ -133,11 +133,11 @@ class RouteModel:
     fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
     """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
     scheduling: RouteScheduling | None = None
-    """If not set, that of the file."""
+    """That of the file if it is not set."""
     prefix: PrefixConfig | None = None
-    """If not set, that of the file."""
+    """That of the file if it is not set."""
     qoe: QoeConfig | None = None
-    """If not set, that of the file."""
+    """That of the file if it is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class GatewayRouter:
     """Traces of requests, sent to an OpenTelemetry collector. If not set, there are none."""
 
     def as_router(self) -> Router:
-        """These routers in the terms of a service."""
+        """The routers in the terms of a service."""
         limits = RouterLimits(
             max_body_size=self.limits.max_body_size,
             keep_alive_timeout=self.limits.keep_alive_timeout,
