@@ -486,14 +486,14 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
     "a gateway that takes bodies beyond a gibibyte": Pair(
         path="spec.router.limits.maxBodySize",
-        message="must be at most 1Gi",
+        message="maxBodySize must be at most 1Gi",
         base=GATEWAY,
         good={"spec.router.limits.maxBodySize": "1Gi"},
         bad={"spec.router.limits.maxBodySize": "1025Mi"},
     ),
     "a gateway that keeps connections for longer than a week": Pair(
         path="spec.router.limits.keepAliveTimeout",
-        message="must be at most 168h",
+        message="keepAliveTimeout must be at most 168h",
         base=GATEWAY,
         good={"spec.router.limits.keepAliveTimeout": "168h"},
         bad={"spec.router.limits.keepAliveTimeout": "169h"},

@@ -133,11 +133,11 @@ class RouteModel:
     fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
     """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
     scheduling: RouteScheduling | None = None
-    """That of the file if it is not set."""
+    """Replaces that of the file."""
     prefix: PrefixConfig | None = None
-    """That of the file if it is not set."""
+    """Replaces that of the file."""
     qoe: QoeConfig | None = None
-    """That of the file if it is not set."""
+    """Replaces that of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
