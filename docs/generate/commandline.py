@@ -18,13 +18,13 @@ from docs.generate.pages import code, entry, page
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of each page."""
     intro = (
-        "After this page you know every option of `evenkeel`. [Commands](commands.md) describes what they do. "
+        "Every option of the commands of `evenkeel`. [Commands](commands.md) describes what they do. "
         "The exit status is 0 on success, 1 on failure, 2 for invalid input, and 130 after an interrupt."
     )
     entries = [_command(name) for name in verbs()]
     yield "reference/command-line.md", page("Options of evenkeel", intro, *entries)
     intro = (
-        "After this page you know the options of the processes that the operator and `evenkeel up` start. "
+        "The options of the processes that the operator and `evenkeel up` start. "
         "You need them only if you start these processes yourself."
     )
     parsers = (

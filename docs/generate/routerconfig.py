@@ -16,17 +16,17 @@ from docs.generate.pages import bounds, code, codes, entry, page
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the pages."""
     intro = (
-        "After this page you can read the configuration of a router. It is a JSON document, which the operator and "
+        "The configuration of a router is a JSON document, which the operator and "
         "`evenkeel up` write. Durations are seconds, and sizes are bytes. The router reloads the document after a change."
     )
     fields = list(_fields(RouterConfig, ""))
     tenancy = [field for field in fields if field.startswith("## `tenancy.")]
     fleet = [field for field in fields if field.startswith(("## `replicas", "## `cluster"))]
     rest = [field for field in fields if field not in (*tenancy, *fleet)]
-    yield "reference/router-config.md", page("RouterConfig", intro, *rest)
-    intro = "After this page you can read the replicas in the [configuration of a router](router-config.md)."
+    yield "reference/router-config.md", page("RouterConfig: the configuration of a router", intro, *rest)
+    intro = "A router knows its replicas from these fields of its [configuration](router-config.md)."
     yield "reference/router-config-fleet.md", page("RouterConfig: replicas", intro, *fleet)
-    intro = "After this page you can read the tenants in the [configuration of a router](router-config.md)."
+    intro = "A router knows its tenants and their keys from these fields of its [configuration](router-config.md)."
     yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
 
 
