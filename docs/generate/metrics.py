@@ -95,7 +95,9 @@ def pages() -> Iterator[tuple[str, str]]:
     router, prefix = families(), "evenkeel_router_"
     yield (
         f"{_FOLDER}/router.md",
-        page("Metrics of routers: queues, waits, service", intro, *_sections(router, prefix, ROUTER)),
+        page(
+            "Metrics of routers: queues, waits, service", intro, *_sections(router, prefix, ROUTER)
+        ),
     )
     intro = (
         "The Prometheus metrics of the operator and of the plug-in in an engine. An engine exports "

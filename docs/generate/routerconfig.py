@@ -23,8 +23,13 @@ def pages() -> Iterator[tuple[str, str]]:
     tenancy = [field for field in fields if field.startswith("## `tenancy.")]
     fleet = [field for field in fields if field.startswith(("## `replicas", "## `cluster"))]
     rest = [field for field in fields if field not in (*tenancy, *fleet)]
-    yield "reference/router-config.md", page("RouterConfig: the configuration of a router", intro, *rest)
-    intro = "A router knows its replicas from these fields of its [configuration](router-config.md)."
+    yield (
+        "reference/router-config.md",
+        page("RouterConfig: the configuration of a router", intro, *rest),
+    )
+    intro = (
+        "A router knows its replicas from these fields of its [configuration](router-config.md)."
+    )
     yield "reference/router-config-fleet.md", page("RouterConfig: replicas", intro, *fleet)
     intro = "A router knows its tenants and their keys from these fields of its [configuration](router-config.md)."
     yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
