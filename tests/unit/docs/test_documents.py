@@ -61,7 +61,9 @@ def test_a_page_is_short_and_so_are_the_cells_of_its_tables(page: Path) -> None:
 def first_sentence(page: Path) -> str:
     """The text after the title, up to the end of its first sentence or paragraph."""
     found = re.search(
-        r"^# [^\n]*\n\s*(.+?)(?:\n\n|\Z)", _COMMENT.sub("", page.read_text()), re.M | re.S
+        r"^# [^\n]*\n\s*(.+?)(?:\n\n|\Z)",
+        _COMMENT.sub("", page.read_text()),
+        re.MULTILINE | re.DOTALL,
     )
     assert found is not None
     return re.split(r"(?<=[.:])\s", " ".join(found[1].split()))[0]

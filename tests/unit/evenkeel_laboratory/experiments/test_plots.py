@@ -51,5 +51,5 @@ def test_scalers_with_the_same_result_are_named_in_the_legend_only() -> None:
         title="",
     )
     assert [text.get_text() for text in figure.legends[0].texts] == names
-    assert [axes.texts for axes in figure.axes] == [[], []]
+    assert [list(axes.texts) for axes in figure.axes] == [[], []]
     assert len({line.get_marker() for line in figure.axes[1].lines}) == len(names)
