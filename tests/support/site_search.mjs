@@ -1,4 +1,4 @@
-// Asks the search of a built site, with the worker that its pages run: `node run.mjs SITE` reads a JSON list of queries
+// Asks the search of a built site, with the worker that its pages run: `node site_search.mjs SITE` reads a JSON list of queries
 // from stdin and writes, for each, the paths of the pages found, the best one first.
 import { readFileSync, readdirSync } from "node:fs";
 import vm from "node:vm";
