@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.render import KeyHashes, serves
+from evenkeel_contract.render import CredentialSecrets, KeyHashes, serves
+from evenkeel_contract.signedkeys import salvage_signing_keys
 from evenkeel_contract.spec.parts import DnsName, Runtime, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
+from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
 from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 from evenkeel_simulator.server.settings import argument_faults
@@ -72,12 +74,35 @@ class Manifest:
         """The hashes of the API keys, for the router's configuration."""
         return {ref: hashlib.sha256(key.encode()).hexdigest() for ref, key in self.secrets.items()}
 
+    @property
+    def credentials(self) -> CredentialSecrets:
+        """What the Secrets that `spec.tenancy` names contain."""
+        namespace, tenancy = self.service.metadata.namespace, self.service.spec.tenancy
+        signed = tenancy.signed_keys
+        entries = {} if signed is None else self.entries_of(namespace, signed.secret_ref.name)
+        refs = [issuer.secret_ref for issuer in tenancy.jwt if issuer.secret_ref is not None]
+        return CredentialSecrets(
+            signing_keys=salvage_signing_keys(entries)[0],
+            key_sets={
+                (ref.name, ref.key): self.secrets[namespace, ref.name, ref.key] for ref in refs
+            },
+        )
+
+    def entries_of(self, namespace: str, name: str) -> dict[str, str]:
+        """The entries of one Secret."""
+        return entries_of(self.secrets, namespace, name)
+
     def api_keys(self) -> Iterator[tuple[str, str]]:
         """(`tenant/client`, API key) of every key, in the file's order."""
         for tenant in self.tenants:
             for key in tenant.spec.api_keys:
                 ref = (tenant.metadata.namespace, key.secret_ref.name, key.secret_ref.key)
                 yield f"{tenant.metadata.name}/{key.client}", self.secrets[ref]
+
+
+def entries_of(secrets: SecretEntries, namespace: str, name: str) -> dict[str, str]:
+    """The entries of one Secret."""
+    return {ref[2]: text for ref, text in secrets.items() if ref[:2] == (namespace, name)}
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -294,9 +319,28 @@ class _ManifestReader:
         if redis is not None:
             path = "spec.router.state.redis.urlSecretRef"
             yield from self._missing(path, namespace, redis.url_secret_ref)
+        yield from self._credentials(service)
         token = service.spec.model.token_secret_ref
         if token is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
             yield from self._missing("spec.model.tokenSecretRef", namespace, token)
+
+    def _credentials(self, service: FairInferenceService) -> Iterator[Fault]:
+        """The file must contain the signing keys and the keys of issuers."""
+        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
+        for index, issuer in enumerate(tenancy.jwt):
+            if issuer.secret_ref is not None:
+                path = f"spec.tenancy.jwt[{index}].secretRef"
+                yield from self._missing(path, namespace, issuer.secret_ref)
+                ref = (namespace, issuer.secret_ref.name, issuer.secret_ref.key)
+                if ref in self.secrets and not is_key_set(self.secrets[ref]):
+                    yield Fault(path, f"names an entry that {NO_KEY_SET}")
+        if tenancy.signed_keys is None or self._unknown_secret:
+            return
+        name = tenancy.signed_keys.secret_ref.name
+        good, bad = salvage_signing_keys(entries_of(self.secrets, namespace, name))
+        if (bad or not good) and (namespace, name) not in self._faulty_secrets:
+            why = bad[0] if bad else f"no Secret {namespace}/{name} with a signing key in this file"
+            yield Fault("spec.tenancy.signedKeys.secretRef", why, about=("metadata.namespace",))
 
     def _missing(self, path: str, namespace: str, ref: SecretKeyRef) -> Iterator[Fault]:
         secret = (namespace, ref.name)

@@ -113,6 +113,11 @@ def credentials_name(service: str) -> str:
     return f"{service}-credentials"
 
 
+def revocations_name(service: str) -> str:
+    """Name of the ConfigMap with the revocations of signed keys. Routers write it."""
+    return f"{service}-revocations"
+
+
 def alerts_name(service: str) -> str:
     """Name of the PrometheusRule."""
     return f"{service}-alerts"

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import (
@@ -19,7 +20,9 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
+    TenancyConfig,
 )
+from evenkeel_contract.tokenissuers import issuer_faults
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 THE_ROUTERS: Final = "names a field that routers set themselves; remove it"
@@ -56,6 +59,10 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _store(config.state)
     yield from _events(config.replicas)
     yield from _tokenizer(config.prefix)
+    yield from _identity_headers(config.tenancy)
+    yield from _revocations(config)
+    for index, name, message in issuer_faults(config.tenancy.jwt or ()):
+        yield Fault(f"tenancy.jwt[{index}].{name}", message)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"
@@ -74,6 +81,24 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
                 yield Fault(
                     f"{where}.sha256", f"is the same as in {seen}", about=(f"{seen}.sha256",)
                 )
+
+
+def _identity_headers(tenancy: TenancyConfig) -> Iterator[Fault]:
+    path = "tenancy.identityHeaders"
+    if tenancy.identity_headers and not tenancy.trusted_proxies:
+        yield Fault(path, NO_PROXY, about=("tenancy.trustedProxies",))
+    for index, entry in enumerate(tenancy.identity_headers or ()):
+        if names_no_tenant(entry):
+            yield Fault(f"{path}[{index}]", NAMES_NO_TENANT)
+
+
+def _revocations(config: RouterConfig) -> Iterator[Fault]:
+    if config.tenancy.signed_keys and config.cluster is None and config.state.revocations is None:
+        yield Fault(
+            "state.revocations",
+            "is required with tenancy.signedKeys, so that revoked keys stay revoked after a restart; set the path of a file",
+            about=("tenancy.signedKeys", "cluster"),
+        )
 
 
 def _ports(listen: ListenConfig) -> Iterator[Fault]:

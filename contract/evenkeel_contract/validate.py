@@ -22,6 +22,7 @@ from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
+from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
@@ -407,6 +408,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
+    *TENANCY_RULES,
 )
 
 

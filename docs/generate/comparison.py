@@ -15,7 +15,7 @@ OWN: Final = "Evenkeel"
 MISSING: Final = "not found"
 _BETTER: Final = (
     "**Classes of service.** For interactive requests before batch jobs, whatever the shares are, use llm-d, Dynamo or SMG. Evenkeel has weights only.",
-    "**Money.** For budgets and bills, use LiteLLM, agentgateway or Obleth. Evenkeel works [behind them](../how-to/existing-engines.md).",
+    "**Money.** For budgets and bills, use LiteLLM, agentgateway or Obleth. Evenkeel works [behind LiteLLM](../how-to/behind-litellm.md).",
     "**Very large models.** For separate prefill and decode or models over several nodes, use Dynamo, llm-d, Kthena, AIBrix or KServe.",
     "**Many vendors.** To route among models of several providers, use LiteLLM, Kthena or Obleth.",
     "**GPUs.** Evenkeel was not tested on a GPU ([limits](../how-to/sglang.md#limits)).",
@@ -43,7 +43,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield (
         "explanation/comparison.md",
         page(
-            "Comparison with LiteLLM, llm-d, Dynamo and others",
+            "Compare Evenkeel with LiteLLM, llm-d, Dynamo and others",
             intro,
             how,
             "## Where others are better",

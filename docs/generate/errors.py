@@ -62,6 +62,8 @@ CAUSES: Final[Mapping[str, str]] = {
     "no_replica": "no replica could take the request in time",
     "overloaded": "too many requests or bytes in flight",
     "queue_timeout": "the request waited too long in the router's queue",
+    "invalid_revocations": "admin port: the body is no list of revocations",
+    "not_stored": "admin port: in force here, but could not be stored",
     "recording_not_allowed": "admin port: `spec.router.recording` is not set",
     "rejected_by_engine": "the engine rejected the request; its own status, such as 404",
     "replica_failed": "invalid answers, broken connections, or 5xx",

@@ -120,11 +120,10 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(state.key)
             return None
-        config = seen.router_config
         ready, live = await self._fleet(seen, service)
         terms = Terms(
             scaling=scaling,
-            parts=parts_of(config.tenancy.tenants if config else ()),
+            parts=parts_of(grant.config for grant in seen.live.grants),
             ready=ready,
             activation=activation,
         )

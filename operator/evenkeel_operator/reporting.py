@@ -16,8 +16,9 @@ from evenkeel_kube.client import ClusterError, Refused
 
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, note_of
+from evenkeel_operator.cluster.object_table import FOREIGN
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import FOREIGN, Key, Store
+from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
@@ -129,14 +130,13 @@ class Reporter:
             wakes=state.wakes,
             inactive=state.inactive,
             scaling=state.scaling,
+            fill=0.0 if state.desired is None else state.desired.layout.fill,
         )
 
     async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:
         name_of = engine_name if component == ENGINE_COMPONENT else router_name
         # The apply step has put its answer into the store.
-        deployment = self._store.children(seen.key).items.get(
-            Ref("Deployment", name_of(seen.key.name))
-        )
+        deployment = self._store.children(seen.key).get(Ref("Deployment", name_of(seen.key.name)))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found

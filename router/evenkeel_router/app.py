@@ -20,7 +20,7 @@ from aiohttp import ClientSession, web
 from evenkeel_contract.listening import addresses
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
-from evenkeel_router.api.identity import network_of
+from evenkeel_router.api.proxies import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
@@ -38,8 +38,10 @@ from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.connection_holders import of_new, report
+from evenkeel_router.request.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
@@ -47,12 +49,14 @@ from evenkeel_router.request.request_log import RequestLog
 from evenkeel_router.request.request_state import RequestTracer
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
+from evenkeel_router.transport.background import background
 from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.peer_watch import watch_peer
@@ -83,6 +87,7 @@ class Router:
         self.discovery = discovery
         self.large_bodies = LargeBodies()
         self.federation: Federation  # once it runs
+        self._applying = asyncio.Lock()
         self.traffic: TrafficServer  # once it runs
         self.traffic_port = 0
         self.probe_port = 0
@@ -99,9 +104,15 @@ class Router:
         """The last configuration that was applied, without the weights of this cell."""
         return self.federation.configured
 
-    def apply(self, config: RouterConfig) -> None:
+    async def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration, with the weights of this cell (R21)."""
-        self.rooms.apply(self.federation.take(config))
+        async with self._applying:
+            await in_slices(self.rooms.apply(self.federation.take(config)))
+
+    async def reweigh(self) -> None:
+        """Use the weights of this cell (R21)."""
+        async with self._applying:
+            await in_slices(self.rooms.apply(self.federation.in_force()))
 
     async def drain(self) -> None:
         """Serve what is in flight, and each connection once more, for a limited time."""
@@ -146,17 +157,27 @@ async def running(
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
         limits = _limit_exchange(rooms, peers, session)
+        revocations = revocation_exchange(
+            rooms.settings,
+            rooms.intake,
+            peers.listed,
+            session,
+            router=rooms.service_ledger.ledger.router,
+            api=api,
+        )
+        key_sets = key_set_reader(rooms.settings, rooms.intake, session)
         federation = router.federation = Federation(
-            config, rooms.service_ledger, session, apply=rooms.apply
+            config, rooms.service_ledger, session, reweighed=router.reweigh
         )
         parts = (log, recorder, discovery, peers, limits, tokenising, console, federation)
-        works = [part.run() for part in parts]
+        works = [part.run() for part in (*parts, revocations, key_sets)]
         works += health.run(discovery), *_followers(rooms, health, tokenising, session)
         if source is not None:
             works.append(_watch_config(router, source, tokenising=tokenising, tracing=tracing))
         for work in (*works, *_ledger_work(rooms, peers)):
             await stack.enter_async_context(background(work))
         await _wait_for_peers(config, peers, limits)
+        await revocations.open()
 
         # 4. The ports.
         pipeline = _pipeline(
@@ -166,13 +187,14 @@ async def running(
             health,
             limit_exchange=limits,
             console=console,
+            key_sets=key_sets,
             federation=federation,
             large_bodies=router.large_bodies,
             tracer=tracing,
             sinks=sinks,
         )
         probes = probe_app(rooms, lambda: metrics(rooms, log.dropped, tracing.dropped.total))
-        admin = admin_app(rooms, console, recorder)
+        admin = admin_app(rooms, console, recorder, revocations)
         await _open_ports(stack, router, pipeline, probes=probes, admin=admin)
         yield router
 
@@ -258,6 +280,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     *,
     limit_exchange: LimitExchange,
     console: Console,
+    key_sets: KeySetReader,
     federation: Federation,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
@@ -285,8 +308,13 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
         prefixes=rooms.prefixes,
         tokenising=tokenising,
         console=TenantConsole(
-            rooms.intake, rooms.totals, files=console.files, answer=console.answer
+            rooms.intake,
+            rooms.totals,
+            files=console.files,
+            answer=console.answer,
+            key_sets=key_sets,
         ),
+        key_sets=key_sets,
         federation=federation,
         large_bodies=large_bodies,
         tracer=tracer,
@@ -416,12 +444,12 @@ async def _watch_config(
     rooms, discovery = router.rooms, router.discovery
     settings = rooms.settings
 
-    def apply(config: RouterConfig) -> None:
+    async def apply(config: RouterConfig) -> None:
         if config.listen != settings.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        router.apply(config)
+        await router.apply(config)
         tokenising.configure(config.prefix)
         tracing.apply(config)
         discovery.update(config)
@@ -430,20 +458,3 @@ async def _watch_config(
         settings.faults = faults
 
     await source.watch(apply, complain)
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A task for the time of the context. One that fails is a fault of this program, and is logged."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(_report_failure)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("a background task failed", exc_info=task.exception())

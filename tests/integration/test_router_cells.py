@@ -66,7 +66,7 @@ async def two_cells(*, joined: bool) -> AsyncIterator[list[Cell]]:
             for number, cell in enumerate(cells):
                 other = cells[1 - number]
                 federation = federation_of(names[number], {names[1 - number]: other.router.url})
-                cell.router.apply(replace(cell.router.configured, federation=federation))
+                await cell.router.apply(replace(cell.router.configured, federation=federation))
         yield cells
 
 
@@ -137,7 +137,7 @@ async def test_what_a_tenant_gets_elsewhere_lowers_its_weight_here() -> None:
         # The engine's deficits have them too: they come with each request.
         await until(lambda: part_of_law(cells[1].server) > 0.6, "more of the cell for law")
         # Who falls silent counts no more.
-        first.apply(replace(first.configured, federation=None))
+        await first.apply(replace(first.configured, federation=None))
         await until(lambda: not second.federation.weights, "the configured weights")
         await ended(loads)
 

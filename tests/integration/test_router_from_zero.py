@@ -22,6 +22,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     sha256,
@@ -154,7 +155,7 @@ async def test_a_service_that_was_scaled_to_zero_by_hand_says_so_at_once() -> No
         answer = await ask(client)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
         assert answer.json()["error"]["code"] == "scaled_to_zero"
-        router.rooms.apply(replace(router.rooms.settings.config, at_zero=AtZero.WAIT))
+        applied(router.rooms, replace(router.rooms.settings.config, at_zero=AtZero.WAIT))
         held = ask(client)
         async with first_replica(router):
             assert (await held).status_code == 200

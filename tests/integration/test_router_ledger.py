@@ -22,6 +22,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     routable,
@@ -98,8 +99,8 @@ async def test_a_crashed_incarnation_counts_the_larger_of_reported_and_received(
         await until(lambda: ledger.replica_accounts[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT)
         # The replica ends before it can say what this one cost; the router received it.
-        page = ledger.replica_accounts[incarnation]
         await ask(router, tokens=60)
+        page = ledger.replica_accounts[incarnation]
         received = sum(account.clients.cell(CHAT, SERVICE) for account in page.accounts.values())
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
         assert received > reported
@@ -148,7 +149,7 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         chat, *others = acme.clients
         heavier = replace(acme, clients=(replace(chat, weight=6), *others))
         tenancy = replace(router.rooms.settings.config.tenancy, tenants=(heavier,))
-        router.rooms.apply(replace(router.rooms.settings.config, tenancy=tenancy))
+        applied(router.rooms, replace(router.rooms.settings.config, tenancy=tenancy))
         assert ledger.served(CHAT) == before
         assert ledger.weights.client(CHAT) == 6
         await ask(router, tokens=60, prompt="another prompt altogether")

@@ -26,6 +26,7 @@ from tests.support.routers import (
     KEY,
     MODEL,
     PATIENCE_S,
+    applied,
     config_for,
     fleet,
     router_of,
@@ -170,7 +171,7 @@ async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run(
         before = router.rooms.settings.config
         tokens = replace(before, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
         for config, want in ((tokens, True), (before, False), (tokens, True)):
-            router.rooms.apply(config)
+            applied(router.rooms, config)
             router.tokenising.configure(config.prefix)
             await until(
                 lambda want=want: (router.tokenising.tokenizer is not None) is want,  # type: ignore[misc]

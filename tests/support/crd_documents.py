@@ -103,6 +103,30 @@ SERVICE: Final[Document] = {
             "anonymous": "Reject",
             "trustedProxies": ["10.0.0.0/8"],
             "cacheSharing": "Tenant",
+            "identityHeaders": [
+                {
+                    "preset": "LiteLLM",
+                    "tenant": "x-team",
+                    "client": "x-user",
+                    "defaultTenant": "ads",
+                }
+            ],
+            "undeclaredTenants": "Accept",
+            "undeclaredTenantWeight": 2,
+            "signedKeys": {"secretRef": {"name": "signing"}, "maxLifetime": "2160h"},
+            "jwt": [
+                {
+                    "issuer": "https://login.example.com",
+                    "audience": "llm",
+                    "jwksURL": "https://login.example.com/keys",
+                    "tenantClaim": "team",
+                    "clientClaim": "email",
+                    "groupsClaim": "roles",
+                    "tenantOf": [{"group": "ml", "tenant": "ads"}],
+                    "allowedTenants": ["ads"],
+                    "leeway": "30s",
+                }
+            ],
         },
     },
 }
@@ -139,6 +163,9 @@ _GATEWAY: Final = {
     "port": 443,
 }
 _SCALED: Final[Changes] = {
+    "spec.engine.gpu.claims": [
+        {"name": "gpu", "resourceClaimTemplateName": "whole", "request": "all"}
+    ],
     "spec.engine.replicas": GONE,
     "spec.autoscaling": AUTOSCALING,
     "spec.exposure": {
@@ -215,9 +242,11 @@ POOLED: Final = changed(
         "spec.engine.external": {"inferencePool": "pool"},
         "spec.autoscaling": GONE,
         "spec.tenancy.namespace": "tenants",
+        "spec.tenancy.jwt.0.jwksURL": GONE,
+        "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""The same, by the name of an InferencePool, for tenants of another namespace."""
+"""The same, by the name of an InferencePool, for tenants of another namespace, and with an issuer whose keys are in a Secret."""
 
 
 def faults_of(document: Document) -> Sequence[Fault]:

@@ -59,6 +59,9 @@ OTHER: Final[Mapping[str, Any]] = {
     "engine.replicas": 7,
     "engine.gpu.resourceName": "amd.com/gpu",
     "engine.gpu.count": 2,
+    "engine.gpu.claims[].name": "other",
+    "engine.gpu.claims[].resourceClaimTemplateName": "half",
+    "engine.gpu.claims[].request": "one",
     "engine.args": ["--mem-fraction-static=0.5"],
     "engine.onMismatch": "Refuse",
     "engine.rollout.maxSurge": "50%",
@@ -157,6 +160,26 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.anonymous": "Share",
     "tenancy.trustedProxies": ["192.168.0.0/16"],
     "tenancy.cacheSharing": "Client",
+    "tenancy.identityHeaders[].preset": "Envoy",
+    "tenancy.identityHeaders[].tenant": "x-group",
+    "tenancy.identityHeaders[].client": "x-person",
+    "tenancy.identityHeaders[].defaultTenant": "search",
+    "tenancy.undeclaredTenants": "Share",
+    "tenancy.undeclaredTenantWeight": 9,
+    "tenancy.signedKeys.secretRef.name": "other-signing",
+    "tenancy.signedKeys.maxLifetime": "24h",
+    "tenancy.jwt[].issuer": "https://other.example.com",
+    "tenancy.jwt[].audience": "other",
+    "tenancy.jwt[].jwksURL": "https://other.example.com/keys",
+    "tenancy.jwt[].secretRef.name": "other",
+    "tenancy.jwt[].secretRef.key": "more",
+    "tenancy.jwt[].tenantClaim": "org.name",
+    "tenancy.jwt[].clientClaim": "name",
+    "tenancy.jwt[].groupsClaim": "teams",
+    "tenancy.jwt[].tenantOf[].group": "web",
+    "tenancy.jwt[].tenantOf[].tenant": "search",
+    "tenancy.jwt[].allowedTenants": ["search"],
+    "tenancy.jwt[].leeway": "5s",
 }  # fmt: skip
 """Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {
@@ -225,6 +248,10 @@ def secret(name: str) -> Document:
     """One of `SECRETS`, with every entry that any case refers to."""
     entries = ("url", "chat", "far", "token", "other")
     texts = {key: f"redis://{name}/{key}".encode() for key in entries}
+    for key in ("jwks", "more"):
+        texts[key] = json.dumps({"keys": [{"kty": "oct", "k": f"{name}-{key}"}]}).encode()
+    if name.endswith("signing"):
+        texts = {"2026-11": (name * 8).encode()}
     data = {key: b64encode(text).decode() for key, text in texts.items()}
     metadata = {"name": name, "labels": {USE_LABEL: "true"}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
@@ -243,7 +270,9 @@ def pool(name: str) -> Document:
 
 LABELS: Final = {"a": "b", "c": "d"}
 """Of the tenant: what the service selects."""
-SECRETS: Final = ("redis", "keys", "far", "prometheus", "other")
+SECRETS: Final = (
+    "redis", "keys", "far", "prometheus", "other", "signing", "other-signing", "issuer"
+)  # fmt: skip
 Place = tuple[str, ...]
 """Kind/name, and the steps down to a value."""
 

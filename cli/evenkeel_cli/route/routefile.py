@@ -13,6 +13,11 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.decode import salvage
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import (
     Anonymous,
@@ -31,10 +36,12 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
     TenantLimits,
-    TracingConfig,
     Weight,
 )
 from evenkeel_contract.routerdocument import check_router_config
+from evenkeel_contract.signedkeys import SignedKeysConfig
+from evenkeel_contract.tokenissuers import MAX_ISSUERS, TokenIssuerConfig
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     FIELD_NAME,
     PRINTABLE,
@@ -119,6 +126,18 @@ class RouteFile:
     """Requests without a key: they get 401 (Reject), or all of them are one client (Share)."""
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks whose header `x-evenkeel-client` the router accepts as the client's name."""
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(0, IDENTITY_HEADERS)] = ()
+    """Headers by which these networks name the tenant and the client."""
+    undeclared_tenants: UndeclaredTenants = UndeclaredTenants.REJECT
+    """Requests whose tenant is not in `tenants`: they get 403 (Reject), are of one tenant (Share), or of a tenant each (Accept)."""
+    undeclared_tenant_weight: Weight = 1
+    """Weight of each undeclared tenant (Accept), or of all together (Share)."""
+    signed_keys: SignedKeysConfig | None = None
+    """API keys that name their client themselves (`evenkeel keys create`). `state.revocations` is required with it."""
+    jwt: Annotated[
+        tuple[TokenIssuerConfig, ...], UniqueBy(("issuer", "audience")), Length(0, MAX_ISSUERS)
+    ] = ()
+    """Issuers whose tokens identify clients."""
     scheduling: RouteScheduling = field(default_factory=RouteScheduling)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -160,8 +179,8 @@ def check_route(data: object) -> Read:
     """Decode a document and check its rules."""
     route, faults = salvage(RouteFile, data)
     config = router_config_of(route, ModelNames(route.model or "unknown"), listen=ListenConfig())
-    rules = (*_rules(route), *check_router_config(config))
-    faults += tuple(without_echoes((one for one in rules if _is_of_file(one)), faults))
+    of_file = map(_in_file, filter(_is_of_file, check_router_config(config)))
+    faults += tuple(without_echoes((*_rules(route), *of_file), faults))
     return (None if faults else route), faults
 
 
@@ -189,6 +208,11 @@ def router_config_of(
             anonymous=route.anonymous,
             trusted_proxies=route.trusted_proxies,
             tenants=tuple(_tenant(tenant) for tenant in route.tenants),
+            identity_headers=route.identity_headers or None,
+            undeclared_tenants=route.undeclared_tenants,
+            undeclared_tenant_weight=route.undeclared_tenant_weight,
+            signed_keys=route.signed_keys,
+            jwt=route.jwt or None,
         ),
         state=route.state,
         recording=route.recording,
@@ -260,7 +284,8 @@ def _rules(route: RouteFile) -> Iterator[Fault]:
         if not key.isascii() or " " in key:  # without the key, which is a secret
             yield Fault(path, "must be ASCII without spaces")
     yield from _repeated((path, key, "the same key") for path, key in keys)
-    if not keys and not route.trusted_proxies and route.anonymous is Anonymous.REJECT:
+    others = route.trusted_proxies or route.signed_keys or route.jwt
+    if not keys and not others and route.anonymous is Anonymous.REJECT:
         yield Fault(
             "tenants",
             "no tenant has a key, so every request would get 401; add a key, or set anonymous: Share",
@@ -276,6 +301,12 @@ def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
             yield Fault(path, f"has {what} as {seen}", about=(seen,))
 
 
+def _in_file(fault: Fault) -> Fault:
+    """A fault of the RouterConfig with its path in the file, which has the fields of `tenancy` at its top."""
+    path, *about = (one.removeprefix("tenancy.") for one in (fault.path, *fault.about))
+    return Fault(path, fault.message, about=tuple(about))
+
+
 def _is_of_file(fault: Fault) -> bool:
     """Whether a fault is one of the file. Repeated keys are found in the file itself, and ports are options."""
-    return not fault.path.startswith(("tenancy", "listen", "adminToken"))
+    return not fault.path.startswith(("tenancy.tenants", "listen", "adminToken"))

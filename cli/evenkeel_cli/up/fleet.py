@@ -205,6 +205,7 @@ class LocalFleet:
             replicas=[replica.config() for replica in self.replicas.values()],
             listen=self.listen,
             state=state_of(manifest, self._folder),
+            credentials=manifest.credentials,
         )
         running, wanted = list(self.routers), count_of(manifest)
         new = [self._new_router(index) for index in range(len(running), wanted)]

@@ -40,6 +40,7 @@ class LocalRouter:
         self.supervisor: ProcessSupervisor
         self._path: Path = folder.router_config(self.name)
         self._recording = folder.recording_of(self.name).absolute()
+        self._revocations = folder.revocations_of(self.name).absolute()
 
     @property
     def url(self) -> str:
@@ -70,7 +71,11 @@ class LocalRouter:
         own = replace(
             config,
             listen=self.listen,
-            state=replace(config.state, peers=peers),
+            state=replace(
+                config.state,
+                peers=peers,
+                revocations=str(self._revocations) if config.tenancy.signed_keys else None,
+            ),
             recording=config.recording and replace(config.recording, file=str(self._recording)),
         )
         if own != self.config:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.consolestate import PAGE_PATH
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig, TracingConfig
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig
+from evenkeel_contract.tracingconfig import TracingConfig
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table

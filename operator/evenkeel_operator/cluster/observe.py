@@ -13,36 +13,44 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     EXTERNAL_LABEL,
     ROUTER_COMPONENT,
-    ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
     USE_LABEL,
     credentials_name,
     engine_name,
-    router_name,
 )
-from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_contract.routerdocument import parse_router_config
+from evenkeel_contract.render import CredentialSecrets
+from evenkeel_contract.signedkeys import salvage_signing_keys
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
+from evenkeel_kube.client import ClusterError, KubeClient, Refused, Unreachable
 
+from evenkeel_operator.cluster.live_config import LiveConfigs
 from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.neighbours import default_class
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
+from evenkeel_operator.core.objects import (
+    KINDS,
+    OPTIONAL_KINDS,
+    Object,
+    Ref,
+    entries_of,
+    labels_of,
+)
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
-from evenkeel_operator.core.tenants import (
-    NamedSecret,
-    SecretHashes,
-    Tenant,
-    lacks_label,
-    read_tenants,
-    secrets_named_by,
-)
+from evenkeel_operator.core.roster import UNREAD, Roster
+from evenkeel_operator.core.sharding import LiveConfig
+from evenkeel_operator.core.tenants import NamedSecret, lacks_label
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
+READS: Final = 5
+"""Most reads of one Secret that changes meanwhile."""
+MANY_SECRETS: Final = 20
+"""Most unread Secrets of a namespace that are read one by one; of more, those with the label are read in pages."""
+SECRETS: Final = 20
+"""Secrets of a page: each may have 1 MiB."""
 INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
@@ -70,14 +78,14 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
+    live: LiveConfig
+    """The routers' present configuration."""
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
     forbidden: frozenset[str] = frozenset()
     """Optional kinds that the operator may not read in this namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
-    router_config: RouterConfig | None
-    """The routers' present configuration."""
     pods: Pods
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
@@ -110,14 +118,6 @@ class Observed:
         return self.children.get(Ref(kind, name_of(self.key.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The tenants of a namespace and the Secrets they name."""
-
-    tenants: tuple[Tenant, ...]
-    secrets: SecretHashes
-
-
 class Observer:
     """Gathers; decides nothing."""
 
@@ -127,6 +127,9 @@ class Observer:
         self._store = store
         self._any_secret = any_secret
         self._forbidden: dict[Key, frozenset[str]] = {}
+        self.live_configs = LiveConfigs(client, store)
+        self.wake: Callable[[Key], None] = lambda key: None
+        """What is called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
         self.default_class = ""
@@ -139,6 +142,7 @@ class Observer:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
+                self.live_configs.forget(key)
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
@@ -147,22 +151,66 @@ class Observer:
         return Observed(
             raw=raw,
             children=children,
+            live=await self.live_configs.read(key),
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
-            router_config=_router_config(key, children),
             pods=self.pods(key),
         )
 
-    async def neighbours(self, namespace: str, *, of: Key | None = None) -> Neighbours:
-        """All tenants of a namespace. Their changes trigger passes over service `of` from now on."""
+    async def roster(self, namespace: str, *, of: Key | None = None) -> Roster:
+        """The tenants of a namespace. Their changes trigger passes over service `of` from now on. Raises `ClusterError` if a
+        Secret that they name cannot be read; the roster has the rest."""
         if of is not None:
             self._store.use_tenants(of, namespace)
-        tenants = read_tenants(await self.all_of(TENANT, namespace))
-        secrets = {
-            name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
-        }
-        return Neighbours(tenants, secrets)
+        table, roster = self._store.named(TENANT, namespace), self._store.roster(namespace)
+        if not table.is_listed:
+            await self._list(TENANT, namespace)
+        for name in table.take_changed():
+            raw = table.get(name)
+            if raw is None:
+                roster.remove(name)
+            else:
+                roster.put(raw)
+        failure = None
+        try:
+            await self._read_secrets(namespace, roster)
+        except ClusterError as error:
+            failure = error
+        for name in roster.settle():
+            self.wake(Key(TENANT, namespace, name))
+        if failure is not None:
+            raise failure
+        return roster
+
+    async def _read_secrets(self, namespace: str, roster: Roster) -> None:
+        """Read the Secrets that tenants name and that changed. One that cannot be read costs no other one."""
+        failure = None
+        for name in self._store.take_touched(namespace):
+            if roster.named_by(name):
+                roster.unread.add(name)
+        unread = sorted(roster.unread)
+        new = frozenset(name for name in unread if self._store.hashes(namespace, name) is None)
+        if len(new) > MANY_SECRETS:
+            await self._read_labelled(namespace, new)
+        for name in unread:
+            try:
+                roster.learn(name, await self.secret(namespace, name))
+            except ClusterError as error:
+                roster.learn(name, UNREAD)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _read_labelled(self, namespace: str, names: frozenset[str]) -> None:
+        """Read many Secrets with few requests, a page at a time: those that owners allowed by label."""
+        asked = {name: self._store.expect_secret(namespace, name) for name in names}
+        pages = self._client.pages("Secret", namespace, selector=f"{USE_LABEL}=true", limit=SECRETS)
+        async for page in pages:
+            for item in page:
+                name = str(item["metadata"]["name"])
+                if name in asked:
+                    self._store.remember_secret(namespace, name, item, asked=asked[name])
 
     async def list_again(self, *, only: Collection[str] | None = None) -> None:
         """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
@@ -198,6 +246,50 @@ class Observer:
         if external is None or external.api_key_secret_ref is None:
             return None
         return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
+
+    async def credentials(
+        self, service: FairInferenceService
+    ) -> tuple[CredentialSecrets, tuple[Note, ...]]:
+        """What the Secrets of `spec.tenancy` contain, and why some of them cannot be used."""
+        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
+        notes: list[Note] = []
+        signing: Mapping[str, str] = {}
+        if tenancy.signed_keys is not None:
+            path = "spec.tenancy.signedKeys.secretRef"
+            found = await self._signing_keys(namespace, tenancy.signed_keys.secret_ref.name)
+            if isinstance(found, Note):
+                notes.append(Note(found.reason, f"{path}: {found.message}"))
+            else:
+                signing = found
+        key_sets: dict[tuple[str, str], str] = {}
+        for index, issuer in enumerate(tenancy.jwt):
+            if (ref := issuer.secret_ref) is not None:
+                entry = await self.entry(namespace, ref)
+                if isinstance(entry, str) and not is_key_set(entry):
+                    text = f"Entry {ref.key} of Secret {ref.name} {NO_KEY_SET}."
+                    entry = Note(reasons.SECRET_MISSING, text)
+                if isinstance(entry, Note):
+                    path = f"spec.tenancy.jwt[{index}].secretRef"
+                    notes.append(Note(entry.reason, f"{path}: {entry.message}"))
+                else:
+                    key_sets[ref.name, ref.key] = entry
+        return CredentialSecrets(signing, key_sets), tuple(notes)
+
+    async def _signing_keys(self, namespace: str, name: str) -> Mapping[str, str] | Note:
+        """Id → signing key; a note if the Secret must not be used, or has an entry that is no signing key."""
+        named = await self.secret(namespace, name)
+        if named is not None and not named.labelled:
+            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(name))
+        entries = entries_of(await self._client.get("Secret", namespace, name))
+        keys: dict[str, str] = {}
+        for id_, value in entries.items():
+            with suppress(UnicodeDecodeError):
+                keys[id_] = value.decode().strip()
+        found, faults = salvage_signing_keys(keys)
+        if faults or not found:
+            message = f"Secret {name} has no usable signing key: {faults[0] if faults else 'it is empty'}."
+            return Note(reasons.SECRET_MISSING, message)
+        return found
 
     async def external_engines(self, key: Key) -> Workload:
         """The engines that another owner made."""
@@ -284,15 +376,25 @@ class Observer:
                     if kind not in OPTIONAL_KINDS:
                         raise
                     forbidden.add(kind)
+            self._store.take_stale(key)
             table.finish(found)
             self._forbidden[key] = frozenset(forbidden)
+        for ref in self._store.take_stale(key):
+            item = await self._client.get(ref.kind, key.namespace, ref.name)
+            if item is None:
+                table.drop(ref)
+            else:
+                table.put(item)
         return table.items, self._forbidden.get(key, frozenset())
 
     async def secret(self, namespace: str, name: str) -> NamedSecret | None:
         """A Secret that a resource names; None if it is missing. Its changes trigger passes from now on."""
-        if self._store.hashes(namespace, name) is None:
-            await self._read_secret(namespace, name)
+        for _ in range(READS):  # an event during a read asks for another one
+            if self._store.hashes(namespace, name) is None:
+                await self._read_secret(namespace, name)
         known = self._store.hashes(namespace, name)
+        if known is None:
+            raise Unreachable(f"Secret {name} in {namespace} changes faster than it can be read")
         found = None if known is None else known.secret
         return replace(found, labelled=True) if found and self._any_secret else found
 
@@ -321,12 +423,6 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except ClusterError as error:
         _log.warning("cannot list %s: %s", what, error)
-
-
-def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:
-    secret = children.get(Ref("Secret", router_name(key.name)))
-    data = entries_of(secret).get(ROUTER_CONFIG_KEY)
-    return None if data is None else parse_router_config(data)[0]
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:

@@ -6,93 +6,18 @@ at intervals. A plan can be executed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from evenkeel_contract.names import SERVICE_LABEL
 
+from evenkeel_operator.cluster.object_table import ObjectTable, version_of
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
-from evenkeel_operator.core.ownership import foreign_fields
+from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
-from evenkeel_operator.manifests.context import MANAGER
-
-_Id = TypeVar("_Id", bound=Hashable)
-
-
-class ObjectTable(Generic[_Id]):
-    """Objects by id."""
-
-    def __init__(self, id_of: Callable[[Object], _Id]) -> None:
-        self._id_of = id_of
-        self._items: dict[_Id, Object] = {}
-        self._meanwhile: list[tuple[bool, Object]] | None = None
-        self.is_listed = False
-
-    @property
-    def items(self) -> Mapping[_Id, Object]:
-        """The known objects; complete once `is_listed`."""
-        return dict(self._items)
-
-    def begin(self) -> None:
-        """A list was requested."""
-        self._meanwhile = []
-
-    def finish(self, listed: Iterable[Object]) -> None:
-        """The list has arrived."""
-        self._items = {self._id_of(item): slim(item) for item in listed}
-        for gone, item in self._meanwhile or ():
-            self._put(item, gone=gone)
-        self._meanwhile = None
-        self.is_listed = True
-
-    def put(self, item: Object) -> None:
-        """An object that the API server returned for a read or a write."""
-        self.see(item, gone=False)
-
-    def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
-        """Apply an event. Returns whether it is newer than the known object, and the object known before."""
-        if self._meanwhile is not None:
-            self._meanwhile.append((gone, item))
-        known = self._items.get(self._id_of(item))
-        return self._put(item, gone=gone), known
-
-    def drop(self, id_: _Id) -> None:
-        """The operator deleted the object."""
-        self._items.pop(id_, None)
-
-    def _put(self, item: Object, *, gone: bool) -> bool:
-        id_ = self._id_of(item)
-        known = self._items.get(id_)
-        if gone:
-            # A newer object of the same name stays.
-            if known is not None and version_of(known) <= version_of(item):
-                del self._items[id_]
-            return True
-        if known is not None and version_of(known) >= version_of(item):
-            return False  # the event of an own write, or an old event
-        self._items[id_] = slim(item)
-        return True
-
-
-def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it. What they say of others stays, in `FOREIGN`."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    found = foreign_fields(item, MANAGER) if item.get("kind") in KINDS else ()
-    return {**item, "metadata": metadata | ({FOREIGN: found} if found else {})}
-
-
-FOREIGN: Final = "foreignFields"
-"""Entry of an object's metadata in the store: fields that others added."""
-
-
-def version_of(item: Object) -> int:
-    """Resource versions are decimal and grow (Kubernetes 1.35 says so; with etcd they always did)."""
-    text = str(item["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
-
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
@@ -123,6 +48,8 @@ class Hashes:
     version: int
     secret: NamedSecret | None
     """The Secret as it was read; None: there is no such Secret."""
+    stale: bool = False
+    """Whether the Secret changed since: an event has only its metadata."""
 
 
 class Store:
@@ -133,6 +60,11 @@ class Store:
         self._children: dict[Key, ObjectTable[Ref]] = {}
         self._endpoints: dict[Key, ObjectTable[str]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
+        self._rosters: dict[str, Roster] = {}
+        self._touched: dict[str, set[str]] = {}
+        """Namespace → Secrets that were read or changed since the roster learnt them."""
+        self._stale: dict[Key, set[Ref]] = {}
+        """Service → its Secrets of which an event had only the metadata."""
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
@@ -151,15 +83,37 @@ class Store:
 
     def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
-        return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
+        found = self._tables.get((kind, namespace))
+        if found is None:
+            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=kind == TENANT)
+        return found
 
     def children(self, key: Key) -> ObjectTable[Ref]:
         """The generated objects of a service."""
-        return self._children.setdefault(key, ObjectTable(ref_of))
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = ObjectTable(ref_of, packed=True)
+        return found
 
     def endpoints(self, key: Key) -> ObjectTable[str]:
         """The EndpointSlices of a service's external engines, by name."""
         return self._endpoints.setdefault(key, ObjectTable(_name_of))
+
+    def roster(self, namespace: str) -> Roster:
+        """The tenants of a namespace, as of the last `Observer.roster`."""
+        return self._rosters.setdefault(namespace, Roster())
+
+    def take_touched(self, namespace: str) -> frozenset[str]:
+        """Named Secrets of a namespace that were read or changed since the last call."""
+        return frozenset(self._touched.pop(namespace, ()))
+
+    def _touch(self, where: tuple[str, str], hashes: Hashes) -> None:
+        self._hashes[where] = hashes
+        self._touched.setdefault(where[0], set()).add(where[1])
+
+    def take_stale(self, key: Key) -> frozenset[Ref]:
+        """The Secrets of a service that changed, and have to be read."""
+        return frozenset(self._stale.pop(key, ()))
 
     def forget_endpoints(self, key: Key) -> None:
         """Forget the listed EndpointSlices of a service: they are to be listed again."""
@@ -167,7 +121,7 @@ class Store:
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
-        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
+        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).ids)
 
     def keys_anywhere(self, *kinds: str) -> frozenset[Key]:
         """The resources of these kinds in all namespaces."""
@@ -204,14 +158,15 @@ class Store:
         self._children.pop(key, None)
         self._endpoints.pop(key, None)
         self._pods.pop(key, None)
+        self._stale.pop(key, None)
         self._tenants_of.pop(key, None)
 
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Hashes of the entries of a Secret; None before `expect_secret`."""
+        """Hashes of the entries of a Secret; None if it was not read since its last change."""
         found = self._hashes.get((namespace, name))
-        return None if found is None or found.version < 0 else found
+        return None if found is None or found.version < 0 or found.stale else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
         """Call before the Secret is read: its events count from now on. Pass the result to `remember_secret`."""
@@ -220,11 +175,12 @@ class Store:
     def remember_secret(
         self, namespace: str, name: str, item: Object | None, *, asked: int
     ) -> None:
-        """Store the result of a read, unless an event arrived in the meantime."""
-        if self._hashes[namespace, name].version == asked:
+        """Store the result of a read, unless an event of a newer version arrived in the meantime."""
+        known = self._hashes[namespace, name]
+        if known.version == asked or (item is not None and version_of(item) >= known.version):
             secret = None if item is None else read_secret(item)
             version = max(asked, 0) if item is None else version_of(item)
-            self._hashes[namespace, name] = Hashes(version, secret)
+            self._touch((namespace, name), Hashes(version, secret))
 
     def secrets(self) -> frozenset[tuple[str, str]]:
         """Namespace and name of every Secret that a resource names."""
@@ -268,10 +224,8 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        found = self._see_child(namespace, {**item, "kind": kind}, gone=gone)
-        if kind == "Secret":
-            found |= self._see_secret(namespace, item, gone=gone)
-        return frozenset(found)
+        see_made = self._see_secret if kind == "Secret" else self._see_child
+        return frozenset(see_made(namespace, {**item, "kind": kind}, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
@@ -298,6 +252,8 @@ class Store:
             self.forget(key)
         self._tables = {where: table for where, table in self._tables.items() if where[1] != name}
         self._hashes = {where: one for where, one in self._hashes.items() if where[0] != name}
+        self._rosters.pop(name, None)
+        self._touched.pop(name, None)
         self._held = {key: hosts for key, hosts in self._held.items() if key.namespace != name}
         return lost | users
 
@@ -344,15 +300,22 @@ class Store:
             freed = bool(held) and held != hosts_held(item)
             if known is not None and _intent(known) == _intent(item) and not freed:
                 return frozenset({own})
-        versions = [one for one in (known, item) if one is not None]
-        # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
-        # key, the change of one may resolve the conflict.
         if kind == TENANT:
-            return frozenset({own, *self.users(namespace), *self.keys(TENANT, namespace)})
+            # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
+            return frozenset({own}) | (
+                self.users(namespace) if self._has_listed(kind, namespace) else frozenset()
+            )
+        versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
+        same = known is not None and not gone and _chooses(known) == _chooses(item)
+        listed = self._has_listed(kind, namespace)
         places = {namespace, *map(_tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
-        return frozenset({own, *rivals, *tenants})
+        return frozenset({own, *rivals, *(() if same or not listed else tenants)})
+
+    def _has_listed(self, kind: str, namespace: str) -> bool:
+        """Whether a pass has used the list of a kind. Before, an event concerns no other resource."""
+        return self.named(kind, namespace).is_listed
 
     def _rivals(self, versions: Iterable[Object], held: frozenset[str]) -> frozenset[Key]:
         """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
@@ -372,17 +335,32 @@ class Store:
         return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
-        """Events of all Secrets arrive here; only those that a resource names are kept."""
+        """Events of all Secrets arrive here, with their metadata; only those that a resource names or has are kept."""
+        found = self._see_named(namespace, item, gone=gone)
+        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+        for key in (Key(SERVICE, namespace, str(name)) for name in named):
+            table, ref = self.children(key), ref_of(item)
+            known = table.get(ref)
+            if gone:
+                if table.see(item, gone=True)[0]:
+                    found.add(key)
+            elif table.is_listed and (known is None or version_of(known) < version_of(item)):
+                self._stale.setdefault(key, set()).add(ref)
+                found.add(key)
+        return found
+
+    def _see_named(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         where = (namespace, _name_of(item))
         known = self._hashes.get(where)
         old = known is not None and known.version + (not gone) > version_of(item)
         if known is None or old:
             return set()
-        secret = None if gone else read_secret(item)
-        self._hashes[where] = Hashes(version_of(item), secret)
-        if known.secret == secret:
+        stale = not gone
+        self._touch(where, Hashes(version_of(item), None if gone else known.secret, stale))
+        if gone and known.secret is None and not known.stale:
             return set()
-        return {*self.users(namespace), *self.keys(TENANT, namespace)}
+        tenants = self.roster(namespace).named_by(where[1])
+        return {*self.users(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
 
 
 def _name_of(item: Object) -> str:
@@ -399,6 +377,12 @@ def _owner_of(item: Object) -> str | None:
     owners = item["metadata"].get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
     return next(names, None)
+
+
+def _chooses(service: Object) -> Any:
+    """Which tenants a service takes."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return tenancy.get("selector"), tenancy.get("namespace")
 
 
 def _intent(item: Object) -> tuple[Any, ...]:

@@ -47,7 +47,8 @@ FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
 HOST_TAKEN: Final = "HostTaken"  # the host, or its path, belongs to another service
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
-CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # the configuration does not fit into one Secret
+CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # some tenants do not fit into the configuration
+CONFIG_NEARLY_FULL: Final = "ConfigNearlyFull"  # tenants use 80 % of a limit of the configuration
 SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not exist
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label evenkeel.dev/use=true
 TARGET_NOT_LABELLED: Final = (

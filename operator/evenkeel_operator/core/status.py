@@ -62,6 +62,8 @@ class Findings:
     """Whether the next request starts an engine when there are none."""
     inactive: tuple[str, ...] = ()
     """Why engines run without the policy of their plug-in."""
+    fill: float = 0.0
+    """The largest part of a limit of the routers' configuration that tenants use."""
 
     @property
     def workloads(self) -> tuple[tuple[str, Workload], ...]:

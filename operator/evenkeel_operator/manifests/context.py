@@ -21,6 +21,7 @@ from evenkeel_contract.values import Quantity
 
 from evenkeel_operator.core.objects import KINDS, Manifest, list_key
 from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.core.sharding import Layout
 
 # How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set. Nearly every chat
 # answer takes less than five minutes.
@@ -36,8 +37,8 @@ class BuildContext:
     engine_image: str
     engine_key_id: str
     """Id of the key that engines ask for, never the key. A label of the engines' pods: a new key is a rollout."""
-    router_config: bytes
-    """The RouterConfig in JSON."""
+    layout: Layout
+    """The RouterConfig and the Secrets with tenants."""
     defaults: Defaults
     apis: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as `PodMonitor`."""

@@ -154,7 +154,14 @@ def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
 
 
 def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
+    spec = context.spec.engine
+    claims = () if spec.runtime is Runtime.SIMULATOR else spec.gpu.claims
+    named = [
+        {"name": one.name, "resourceClaimTemplateName": one.resource_claim_template_name}
+        for one in claims
+    ]
     return {
+        **({"resourceClaims": named} if named else {}),
         "serviceAccountName": engine_name(context.name),
         "automountServiceAccountToken": False,  # an engine does not use the API server
         "enableServiceLinks": False,  # otherwise variables of other Services could become settings
@@ -240,6 +247,12 @@ def _resources(context: BuildContext) -> Manifest:
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return {"requests": {"cpu": "50m", "memory": "128Mi"}}
     gpu = context.spec.engine.gpu
+    if gpu.claims:
+        claims = [
+            {"name": one.name, **({"request": one.request} if one.request else {})}
+            for one in gpu.claims
+        ]
+        return {"requests": {"cpu": "1", "memory": "8Gi"}, "claims": claims}
     return {
         "requests": {"cpu": "1", "memory": "8Gi", gpu.resource_name: str(gpu.count)},
         "limits": {gpu.resource_name: str(gpu.count)},

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
+from evenkeel_contract.revocations import Revocation, RevocationList
 from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 
 from evenkeel_router.api.cors import Cors
-from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.identity import Directory, Verifier
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.tenant_change import TenantChange
+from evenkeel_router.api.token_keys import KeySets
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import Admission, BodyMemory
 from evenkeel_router.request.attempt import Attempt
+from evenkeel_router.request.audit import Audit
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Request
 
@@ -37,6 +43,10 @@ class Intake:
         self.refuses_from_s = inf
         """Requests of connections that were opened later are refused, seconds of the loop's clock."""
         self.started_unix = time.time()
+        self.revocations = RevocationList()
+        self.key_sets = KeySets()
+        self.audit = Audit(time.monotonic)
+        self.directory = self._directory(config)
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -45,12 +55,23 @@ class Intake:
         if request.connection.opened_s >= self.refuses_from_s:
             raise own_answers.shutting_down()
 
+    def revoked(self, added: Sequence[Revocation], by: str) -> None:
+        """Revocations are new here: credentials that were verified before are verified again."""
+        self.directory.forget()
+        self.audit.revoked(added, by)
+
+    def _tokens(self, config: RouterConfig) -> Verifier | None:
+        """What verifies tokens; None if no issuer is configured: then the cryptography is not loaded."""
+        if not config.tenancy.jwt:
+            return None
+        from evenkeel_router.api.tokens import Tokens
+
+        return Tokens(
+            config.tenancy.jwt, self.key_sets, self.revocations, namespace=config.namespace
+        ).verified
+
     def apply(self, config: RouterConfig) -> None:
-        """Use a configuration."""
-        # All routers of a service have the same admin token, so they derive the same salts.
-        self.directory = Directory(
-            config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
-        )
+        """Use a configuration, except for the directory (`directories`)."""
         self.limits = Limits(
             config.model,
             config.limits.max_output_tokens,
@@ -64,3 +85,29 @@ class Intake:
         self.admission.limits = config.limits
         self.heartbeat_s = config.limits.heartbeat_s
         """Interval of signs of life; None: there are none."""
+
+    def _directory(self, config: RouterConfig) -> Directory:
+        # All routers of a service have the same admin token, so they derive the same salts.
+        return Directory(
+            config.tenancy,
+            namespace=config.namespace,
+            salt_key=config.admin_token_sha256 or "",
+            revocations=self.revocations,
+            tokens=self._tokens(config),
+            clock=time.time,
+        )
+
+    def directories(
+        self, config: RouterConfig, before: RouterConfig, change: TenantChange
+    ) -> Generator[None, None, Directory]:
+        """The directory of a changed configuration, in steps."""
+        if _identifies(config) == _identifies(before):
+            return (yield from self.directory.changed(change))
+        empty = self._directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
+        return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
+
+
+def _identifies(config: RouterConfig) -> tuple[object, ...]:
+    """What decides on clients, beside the tenants."""
+    tenancy = replace(config.tenancy, tenants=())
+    return config.namespace, config.admin_token_sha256, tenancy

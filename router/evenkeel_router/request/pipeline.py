@@ -23,9 +23,10 @@ from multidict import istr
 
 from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
 from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.identity import Client, claims_of
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.responses import not_stored
+from evenkeel_router.api.token_keys import KeysWanted
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
@@ -43,7 +44,9 @@ from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
+from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
     AdmittedRequest,
@@ -57,7 +60,6 @@ from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
-    CompleteReply,
     Request,
     Stream,
     read_body,
@@ -68,7 +70,6 @@ from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
-
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
@@ -95,6 +96,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
@@ -111,6 +113,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._key_sets = key_sets
         self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
@@ -150,16 +153,39 @@ class Pipeline:
                 return await self.infer(request_state, request, endpoint)
             return self._answered_here(request_state, request, path)
         except Refusal as refusal:
-            return self._refused(
-                request_state, request, refusal, close=refusal.code == INVALID_BODY
-            )
+            return await self._after_refusal(request_state, request, endpoint, path, refusal)
         except asyncio.CancelledError:
             request_state.client_left()
             raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
-            return self._fault(request_state, request, fault)
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
         finally:
             self._finish(request_state)
+
+    async def _after_refusal(  # noqa: PLR0917 - the state of one request, called once
+        self,
+        request_state: RequestState,
+        request: Request,
+        endpoint: Endpoint | None,
+        path: str,
+        refusal: Refusal,
+    ) -> Answer:
+        """Answer a refused request. A token that needs a key of its issuer gets another try once that was read: nothing of the body was."""
+        try:
+            if isinstance(refusal, KeysWanted) and await self._key_sets.read(refusal.url):
+                if endpoint is not None and request.method in endpoint.api.methods:
+                    return await self.infer(request_state, request, endpoint)
+                return self._answered_here(request_state, request, path)
+        except Refusal as again:
+            refusal = again
+        except asyncio.CancelledError:
+            request_state.client_left()
+            raise
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
+            return failed(self._totals, request_state, request, fault)
+        return refused(
+            self._intake, request_state, request, refusal, close=refusal.code == INVALID_BODY
+        )
 
     def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """The answer to a request that no replica gets; raises `Refusal`."""
@@ -191,10 +217,12 @@ class Pipeline:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
         if isinstance(error, HttpSyntaxError):
-            answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
+            answer = refused(
+                self._intake, request_state, request, own_answers.not_http(error), close=True
+            )
             _log.debug("not HTTP", exc_info=error)
         else:
-            answer = self._fault(request_state, request, error)
+            answer = failed(self._totals, request_state, request, error)
         self._finish(request_state)
         return answer
 
@@ -202,10 +230,11 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request.headers, request.connection.peer)
-        if claims.named and self._intake.directory.spoofed(claims):
+        directory = self._intake.directory
+        claims = directory.claims_of(request.headers, request.connection.peer)
+        if claims.named and directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
-        client = identified(self._intake.directory, request, claims)
+        client = identified(directory, request, claims)
         request_state.client = client
         request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
@@ -394,35 +423,6 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first.tokens:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
-
-    def _refused(
-        self,
-        request_state: RequestState,
-        request: Request,
-        refusal: Refusal,
-        *,
-        close: bool = False,
-    ) -> Answer:
-        if request_state.heartbeat is not None:
-            begun = request_state.heartbeat.end(refusal)
-            if begun is not None:
-                request_state.status, request_state.outcome = 200, refusal.outcome
-                return begun
-        close = close or self._intake.draining
-        return own_answers.refused(request_state, request, refusal, close=close)
-
-    def _fault(
-        self, request_state: RequestState, request: Request, fault: BaseException
-    ) -> CompleteReply:
-        """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
-        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
-        self._totals.faults += 1
-        heartbeat = request_state.heartbeat
-        if (request_state.stream and request_state.first_byte_s is not None) or (
-            heartbeat is not None and heartbeat.stream.started
-        ):
-            request.connection.abort()
-        return own_answers.failed_here(request_state, request)
 
     def _finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""

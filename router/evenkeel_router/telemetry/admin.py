@@ -42,17 +42,23 @@ from evenkeel_contract.recording import (
     RecordingError,
     decode_start,
 )
+from evenkeel_contract.revocations import REVOCATIONS_PATH, RevocationsError
+from evenkeel_contract.revocations import decode as decode_revocations
+from evenkeel_contract.revocations import encode as encode_revocations
+from evenkeel_contract.signedkeys import YEAR_S
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
+from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.request.tenant_console import Asked
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)
@@ -62,6 +68,7 @@ BODY_TIMEOUT_S: Final = 60.0
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
 CONSOLE = web.AppKey("console", Console)
+REVOCATIONS = web.AppKey("revocations", RevocationExchange)
 RENDERING = web.AppKey("rendering", asyncio.Lock)
 """One answer is built at a time: several would each take a slice in every pass of the loop."""
 JSON: Final = "application/json"
@@ -81,15 +88,19 @@ def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     return app
 
 
-def admin_app(rooms: Rooms, console: Console, recorder: Recorder) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/recording` and the console, behind
-    the admin token.
+def admin_app(
+    rooms: Rooms, console: Console, recorder: Recorder, revocations: RevocationExchange
+) -> web.Application:
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/revocations`, `/v1/recording` and the
+    console, behind the admin token.
 
     The files of the console's page contain no data and need no token.
     """
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[ROOMS], app[RENDERING], app[CONSOLE] = rooms, asyncio.Lock(), console
-    app[RECORDER] = recorder
+    app[RECORDER], app[REVOCATIONS] = recorder, revocations
+    app.router.add_put(REVOCATIONS_PATH, _revoke)
+    app.router.add_get(REVOCATIONS_PATH, _revocations)
     # Not POST: another site's page must not start a recording in the browser of a user who may reach this port.
     app.router.add_put(RECORDING_PATH, _start_recording)
     app.router.add_delete(RECORDING_PATH, _stop_recording)
@@ -147,6 +158,31 @@ async def _replicas(request: web.Request) -> web.Response:
     async with request.app[RENDERING]:
         body, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
     return web.Response(body=body, content_type=JSON)
+
+
+async def _revocations(request: web.Request) -> web.Response:
+    """All revocations; 204 for a router that has them."""
+    message = request.app[REVOCATIONS].message()
+    known = request.query.get("router", ""), request.query.get("version", "")
+    if known == (message.router, str(message.version)):
+        return web.Response(status=204)
+    return web.Response(body=encode_revocations(message), content_type=JSON)
+
+
+async def _revoke(request: web.Request) -> web.Response:
+    try:
+        asked = decode_revocations(await request.read())
+        signed = request.app[ROOMS].settings.config.tenancy.signed_keys
+        given = asked.lasting(YEAR_S if signed is None else signed.max_lifetime_s)
+        await request.app[REVOCATIONS].revoke(given, "an administrator")
+    except RevocationsError as error:
+        refusal = invalid(f"{error}.", code="invalid_revocations")
+    except OSError as error:
+        message = f"The keys are revoked at this router, but could not be stored: {error}. Send the request again."
+        refusal = Refusal(Outcome.UNAVAILABLE, message, code="not_stored", retry_after_s=1)
+    else:
+        return web.Response(status=204)
+    return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
 
 
 async def _console(request: web.Request) -> web.StreamResponse:

@@ -174,6 +174,14 @@ def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lin
     stripped = [(labels(field=field, model_name=model), n) for field, n in totals.stripped.items()]
     help_text = "Fields, headers and volatile lines of agents that were removed from requests."
     yield from counter("stripped", help_text, stripped)
+    refused = [
+        (labels(model_name=model, reason=reason), n)
+        for reason, n in rooms.intake.audit.refused_by_reason.items()
+    ]
+    help_text = (
+        "Keys and tokens that were refused, by reason. The log names identities and addresses."
+    )
+    yield from counter("credentials_refused", help_text, refused)
     by_tenant: Counter[tuple[str, str]] = Counter()
     for (party, why), n in rooms.connections.closed.items():
         tenant = names_of(other_clients(party))[0] if "/" in party else ""

@@ -5,12 +5,13 @@ Only telemetry, which reads all of them, takes them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from typing import Self
 
 from evenkeel_contract.routerconfig import RouterConfig
 
+from evenkeel_router.api.tenant_change import TenantChange, changes
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.limit_parts import LimitParts
@@ -58,10 +59,28 @@ class Rooms:
             settings, service_ledger, replicas, gates, Prefixes(), totals, intake, connections
         )
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""
-        before, self.settings.config = self.settings.config, config
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, in steps. It touches no request in flight; discovery applies the replicas.
+
+        The directory and the weights of many tenants take many steps, and come into force together, as a whole.
+        """
+        before = self.settings.config
+        change = yield from changes(before.tenancy.tenants, config.tenancy.tenants)
+        directory = yield from self.intake.directories(config, before, change)
+        weights = yield from self.service_ledger.weights.changed(change)
+        if self.settings.config is not before:  # another change was faster
+            yield from self.apply(config)
+            return
+        # From here on in one step.
+        self.settings.config = config
+        self.intake.directory = directory
         self.intake.apply(config)
+        self.intake.audit.configured(
+            replace(before.tenancy, tenants=tuple(change.before)),
+            replace(config.tenancy, tenants=tuple(change.after)),
+        )
+        if change != TenantChange():
+            self.service_ledger.weights = self.service_ledger.ledger.weights = weights
         self.service_ledger.apply(config, before)
         self.totals.cost = self.service_ledger.accounting.cost
         if config.ttft_threshold_s != before.ttft_threshold_s:

@@ -31,7 +31,7 @@ def test_reserved_fields_exist_and_others_may_use_their_defaults() -> None:
         field = f"?spec.?{path.replace('.', '.?')}.orValue({value})"
         assert one["expression"] == f"object.{field} == (oldObject == null ? {value} : oldObject.{field})"  # fmt: skip
         assert json.loads(value) == default_of(path)
-    assert len(policy["spec"]["validations"]) == 6
+    assert len(policy["spec"]["validations"]) == 8
     binding = only(objects, "ValidatingAdmissionPolicyBinding")
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
 

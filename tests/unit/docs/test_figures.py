@@ -23,6 +23,7 @@ from evenkeel_router.ledger.totals import MAX_TENANTS
 from evenkeel_router.prefix import tokenisation
 from evenkeel_router.request import attempt, forward, pacing, relay
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import SLICE_S
 from evenkeel_router.telemetry import slices, spans, tracing
 from evenkeel_sglang import engine as sglang
 
@@ -47,7 +48,7 @@ FIGURES: Final = (
     (EXPLANATION, "failures", f"after {ACTIVATION_POLL_S:g} s in any case"),
     (EXPLANATION, "figures", f"The first {MAX_CLIENTS} clients"),
     (EXPLANATION, "figures", f"The first {MAX_TENANTS} tenants"),
-    (EXPLANATION, "figures", f"in slices of {1e3 * slices.SLICE_S:g} ms"),
+    (EXPLANATION, "figures", f"in slices of {1e3 * SLICE_S:g} ms"),
     (EXPLANATION, "figures", f"At most {slices.MAX_SENDING} answers"),
     (EXPLANATION, "figures", f"not done after {slices.SEND_TIMEOUT_S:g} s"),
     (EXPLANATION, "ledger", f"waits up to {health.REPORT_PATIENCE_S:g} s"),

@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import decode, queueorder, validate, values
+from evenkeel_contract import decode, queueorder, validate, validatetenancy, values
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
@@ -38,7 +38,7 @@ from tests.support.crd_documents import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, values, decode, records)
+MODULES: Final = (validate, validatetenancy, values, decode, records)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -28,7 +28,7 @@ from evenkeel_router.telemetry.metrics import metrics
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
-from tests.support.routers import QUICK, config_for, routable, until
+from tests.support.routers import QUICK, applying, config_for, routable, until
 
 PODS = Selection(Pod, "/api/v1/namespaces/ns/pods", {"labelSelector": "a=b"})
 CLUSTER = ClusterConfig(engines="engines", peers="peers", api_key="sk")
@@ -261,7 +261,7 @@ async def test_a_configuration_in_a_secret_is_followed_and_the_last_good_one_kep
         await until(lambda: "has no entry router.json" in caplog.text, "the next complaint")
         server.secrets.put(secret(dump_router_config(good)))
         assert await first == good
-        watching: Coroutine[Any, Any, None] = source.watch(applied.append, faults.append)
+        watching: Coroutine[Any, Any, None] = source.watch(applying(applied), faults.append)
         await stack.enter_async_context(background(watching))
         server.secrets.put(secret(b"{"))
         await until(lambda: len(faults) == 1 and "is not JSON" in faults[0][0], "the fault")
@@ -281,7 +281,7 @@ async def test_a_secret_that_changes_in_its_labels_only_is_no_change(server: Kub
     applied: list[RouterConfig] = []
     async with background(source.run()):
         await source.first()
-        async with background(source.watch(applied.append, lambda _: None)):
+        async with background(source.watch(applying(applied), lambda _: None)):
             await until(lambda: bool(server.secrets.watches), "the watch")
             server.secrets.put({**one, "metadata": {"name": "conf", "labels": {"a": "b"}}})
             server.secrets.put(secret(dump_router_config(config_for(model="m2"))))
