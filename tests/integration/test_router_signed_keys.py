@@ -24,7 +24,7 @@ from evenkeel_contract.routerconfig import PeerConfig, RouterConfig, StateConfig
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
 from evenkeel_router.app import Router, running
 
-from tests.support.routers import PATIENCE_S, QUICK, config_for, sha256, tenancy, until
+from tests.support.routers import PATIENCE_S, QUICK, applied, config_for, sha256, tenancy, until
 
 SECRET = "s" * 32
 SIGNED = SignedKeysConfig(keys=(SigningKeyConfig(id="a", secret=SECRET),))
@@ -61,7 +61,7 @@ async def routers(folder: Path, count: int = 3) -> AsyncIterator[list[Router]]:
                 for i, other in enumerate(found)
                 if other is not one
             )
-            one.rooms.apply_at_once(config(folder / f"{number}.json", *peers))
+            applied(one.rooms, config(folder / f"{number}.json", *peers))
         yield found
 
 
@@ -134,12 +134,10 @@ async def test_a_change_of_signing_keys_needs_no_restart(tmp_path: Path) -> None
         assert await status(one, key()) == 200
         other = SignedKeysConfig(keys=(SigningKeyConfig(id="b", secret="o" * 32),))
         allowed = tenancy(signed_keys=other)
-        one.rooms.apply_at_once(config(tmp_path / "f.json", allowed=allowed))
+        applied(one.rooms, config(tmp_path / "f.json", allowed=allowed))
         assert await status(one, key()) == 401
         both = replace(other, keys=(*SIGNED.keys, *other.keys))
-        one.rooms.apply_at_once(
-            config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both))
-        )
+        applied(one.rooms, config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both)))
         assert await status(one, key()) == 200
 
 
