@@ -296,8 +296,9 @@ $(DOCS)/.installed: docs/requirements.txt | $(UV)
 	@touch $@
 
 .PHONY: docs
-docs: $(DOCS)/.installed  ## Build the documentation site into site/ (strict; the pages make no request to third parties)
+docs: $(DOCS)/.installed  ## Build the documentation site into site/ (strict; no request to third parties), and ask its search thirty questions
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	$(DOCS)/bin/python -m tests.support.site_search site
 	@echo "built: site/index.html; with search: $(PYTHON) -m http.server --directory site"
 
 .PHONY: lock

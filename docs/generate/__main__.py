@@ -8,6 +8,7 @@ from typing import Final
 from docs.generate import (
     alerts,
     commandline,
+    comparison,
     conditions,
     errors,
     exampletrace,
@@ -34,6 +35,7 @@ _SOURCES: Final = (
     failuremodes,
     fields,
     exampletrace,
+    comparison,
 )
 
 

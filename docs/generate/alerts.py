@@ -25,7 +25,7 @@ _NAMES: Final[Mapping[str, str]] = {
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the page."""
     intro = (
-        "After this page you know when each alert fires, how serious it is, and which runbook it leads to. "
+        "Each alert: when it fires, how serious it is, and its runbook. "
         "[Read an alert](../how-to/read-an-alert.md) has the first steps, and "
         "[Metrics, dashboards and alerts](../how-to/monitoring.md) installs them. `…` is a value of that moment."
     )

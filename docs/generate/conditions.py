@@ -38,7 +38,7 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the page."""
     intro = (
-        "After this page you can read the conditions of a resource, its events, and `status.scaling`. "
+        "The conditions of a resource, its events, and `status.scaling`. "
         "`kubectl describe fis NAME` shows them with a message. [Objects of a service](operator.md) has the background."
     )
     yield (

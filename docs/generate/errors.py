@@ -113,7 +113,7 @@ def pages() -> Iterator[tuple[str, str]]:
         for name in sorted(found.get(one, ()))
     ]
     intro = (
-        "After this page you can find the cause of each error that the router answers. An outcome is the label "
+        "Each error that a router answers, with its HTTP status and its cause. An outcome is the label "
         "`error_code` of `evenkeel_router_request_error_total` and the `outcome` of the request log. "
         "[Failures](../explanation/failures.md) has the behaviour behind each of them."
     )
@@ -129,7 +129,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield (
         "reference/errors.md",
         page(
-            "Errors",
+            "Errors: 401, 429, 503 and their causes",
             intro,
             formats,
             "## Outcomes",

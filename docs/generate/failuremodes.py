@@ -22,7 +22,7 @@ def pages() -> Iterator[tuple[str, str]]:
     planned = [row for row in rows if row["planned"]]
     faults = [row for row in rows if not row["planned"]]
     intro = (
-        "After this page you know, for each fault of a cluster, what users see, what Evenkeel does, what a person has to do, "
+        "For each fault of a cluster: what users see, what Evenkeel does, what a person has to do, "
         "and what was lost in a rehearsal. [How a request fails](failures.md) has the rules behind it."
     )
     measured = (

@@ -13,7 +13,7 @@ from docs.generate.pages import bullets, code, page
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the page."""
     intro = (
-        "After this page you know which fields of a body reach an engine, and which the router removes. "
+        "The fields of a request's body that reach an engine, and those that the router removes. "
         "[Why there is a list](../design/fields.md) has the reasons, and [the router](router.md#what-is-not-passed-on) the rest that is removed."
     )
     alike: defaultdict[frozenset[str], list[str]] = defaultdict(list)

@@ -92,16 +92,18 @@ ENGINE: Final[tuple[tuple[str, Labels], ...]] = (
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of each page."""
     intro = (
-        "After this page you know every metric of a router, its labels, and how many series it has. "
+        "Every Prometheus metric of a router, its labels, and how many series it has. "
         "[How to read the figures](../../explanation/figures.md) explains what they count."
     )
     router, prefix = families(), "evenkeel_router_"
     yield (
         f"{_FOLDER}/router.md",
-        page("Metrics of routers", intro, *_sections(router, prefix, ROUTER)),
+        page(
+            "Metrics of routers: queues, waits, service", intro, *_sections(router, prefix, ROUTER)
+        ),
     )
     intro = (
-        "After this page you know the metrics of the operator and of the plug-in in an engine. An engine exports "
+        "The Prometheus metrics of the operator and of the plug-in in an engine. An engine exports "
         "its own metrics too: `sglang:…` for SGLang."
     )
     yield (

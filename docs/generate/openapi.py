@@ -107,7 +107,7 @@ def text() -> str:
 def pages() -> Iterator[tuple[str, str]]:
     """The page that lists the paths, and the document itself."""
     intro = (
-        "After this page you know every path that a router serves. [openapi.yaml](openapi.yaml) is the same as an "
+        "Every path of the HTTP API that a router serves. [openapi.yaml](openapi.yaml) is the same as an "
         "OpenAPI document. [The APIs](apis.md) has the rules, and [Errors](errors.md) the answers that are no success."
     )
     rows = [

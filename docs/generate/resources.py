@@ -22,7 +22,7 @@ def pages() -> Iterator[tuple[str, str]]:
         spec, status = (schema["properties"][part] for part in ("spec", "status"))
         if kind == "InferenceTenant":
             parts = [*_fields(spec, "spec"), *_fields(status, "status")]
-            intro = f"After this page you know every field of an {kind}. {schema['description']}"
+            intro = f"{schema['description']} This page has every field of an {kind}."
             yield f"{_FOLDER}/inferencetenant.md", page(kind, intro, _names(definition), *parts)
             continue
         if kind == "FairInferenceGateway":
@@ -31,7 +31,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"{_FOLDER}/fairinferenceservice.md", _service(definition, spec)
         for name, part in (*spec["properties"].items(), ("status", status)):
             where = "status" if name == "status" else f"spec.{name}"
-            intro = f"After this page you know every field of `{where}` of a {kind}. {part['description']}"
+            intro = f"`{where}` of a {kind}, with all its fields. {part['description']}"
             own = [*_messages(part), *_fields(part, where)]
             yield f"{_FOLDER}/{name}.md", page(where, intro, *own)
 
@@ -46,7 +46,7 @@ def _service(definition: _Schema, spec: _Schema) -> str:
     ]
     return page(
         "FairInferenceService",
-        f"After this page you know the parts of a FairInferenceService. {schema['description']}",
+        f"{schema['description']} Each part of its spec has a page.",
         _names(definition),
         table(("field", "required"), [*rows, ("[`status`](status.md)", "")]),
         *_messages(spec),
@@ -64,7 +64,7 @@ def _gateway(definition: _Schema) -> str:
     )
     return page(
         "FairInferenceGateway",
-        f"After this page you know every field of a FairInferenceGateway. {schema['description']}",
+        f"{schema['description']} This page has every field of a FairInferenceGateway.",
         _names(definition),
         shared,
         *_messages(spec),

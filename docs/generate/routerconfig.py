@@ -16,7 +16,7 @@ from docs.generate.pages import bounds, code, codes, entry, page
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of the pages."""
     intro = (
-        "After this page you can read the configuration of a router. It is a JSON document, which the operator and "
+        "The configuration of a router is a JSON document, which the operator and "
         "`evenkeel up` write. Durations are seconds, and sizes are bytes. The router reloads the document after a change."
     )
     fields = list(_fields(RouterConfig, ""))
@@ -24,13 +24,18 @@ def pages() -> Iterator[tuple[str, str]]:
     fleet = [field for field in fields if field.startswith(("## `replicas", "## `cluster"))]
     pools = [field for field in fields if field.startswith("## `pools")]
     rest = [field for field in fields if field not in (*tenancy, *fleet, *pools)]
-    yield "reference/router-config.md", page("RouterConfig", intro, *rest)
-    intro = "After this page you can read the replicas in the [configuration of a router](router-config.md)."
+    yield (
+        "reference/router-config.md",
+        page("RouterConfig: the configuration of a router", intro, *rest),
+    )
+    intro = (
+        "A router knows its replicas from these fields of its [configuration](router-config.md)."
+    )
     yield "reference/router-config-fleet.md", page("RouterConfig: replicas", intro, *fleet)
-    intro = "After this page you can read the tenants in the [configuration of a router](router-config.md)."
+    intro = "A router knows its tenants and their keys from these fields of its [configuration](router-config.md)."
     yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
     intro = (
-        "After this page you can read the services in the [configuration of a router](router-config.md) of several. Fields below "
+        "A router of several services knows them as pools, from these fields of its [configuration](router-config.md). Fields below "
         "those of a pool are those of the same field of the whole configuration."
     )
     yield "reference/router-config-pools.md", page("RouterConfig: pools", intro, *pools)

@@ -28,7 +28,7 @@ from evenkeel_laboratory.commands.scalers import (
     QueueScaler,
     StaticScaler,
 )
-from evenkeel_laboratory.experiments.plots import plot_scaling
+from evenkeel_laboratory.experiments.plots import DPI, scaling_figure
 from evenkeel_laboratory.experiments.scaling import Scaler, ScalingFigures, run_scaled
 from evenkeel_laboratory.experiments.setup import Setup
 
@@ -139,7 +139,7 @@ def write(
         write_json(found, out / FIGURES)
         if title is not None:
             points = {one.scaler: (one.gpu_s, one.attainment or 0.0) for one in found}
-            plot_scaling(over_time, points, out / PLOT, title=title)
+            scaling_figure(over_time, points, title=title).savefig(out / PLOT, dpi=DPI)
     except OSError as error:
         raise UsageError(f"--out {out}: {error}") from error
 

@@ -33,7 +33,7 @@ from evenkeel_laboratory.commands.planning import (
     today,
 )
 from evenkeel_laboratory.experiments.engine_fit import FitError
-from evenkeel_laboratory.experiments.plots import plot_pairs
+from evenkeel_laboratory.experiments.plots import DPI, pairs_figure
 from evenkeel_laboratory.experiments.recording import Recording, read_recording
 from evenkeel_laboratory.experiments.setup import SetupError, find_profile
 from evenkeel_laboratory.experiments.whatif import ClientFigures
@@ -97,7 +97,7 @@ def _plot(found: Plan, out: Path) -> None:
     }
     try:
         make_output_folder(out)
-        plot_pairs(
+        pairs_figure(
             {
                 title: {
                     name: (of(found.today.clients[name]), of(found.changed.clients[name]))
@@ -106,8 +106,8 @@ def _plot(found: Plan, out: Path) -> None:
                 }
                 for title, of in pairs.items()
             },
-            out / PLOT,
-        )
+            logarithmic=[title for title in pairs if title.endswith("(s)")],
+        ).savefig(out / PLOT, dpi=DPI)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from error
 

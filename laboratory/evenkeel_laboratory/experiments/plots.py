@@ -6,7 +6,7 @@ Without pyplot: figures are plain objects, so no global state changes and no dis
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evenkeel_simulator.traffic.axes import COLOURS, tidy
@@ -15,11 +15,17 @@ from evenkeel_simulator.traffic.summary import ClientSummary, Summary
 from evenkeel_simulator.traffic.timeline import Span, served
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 REST = "#c9ccd1"
+DPI = 144
 PLOTS = ("service.png", "latency.png")
 POINTS = 200
+SHORTEST_S = 1e-3
+"""Shorter times are drawn as this one, since a logarithmic axis has no 0."""
+MARKERS = "os^Dv*Px"
+MARKED = 8
+"""Markers on a line, by which it is found without colours."""
 MAX_CLIENTS = 20
 """Clients in a plot: those with the highest demand."""
 
@@ -36,8 +42,8 @@ def plot_run(
     colours = client_colours(summary)
     if len(colours) < len(summary.clients):
         title += f" ({len(colours)} of {len(summary.clients):,} clients)"
-    _service_figure(records, summary, colours, title).savefig(paths[0], dpi=144)
-    _latency_figure(summary, colours, title).savefig(paths[1], dpi=144)
+    _service_figure(records, summary, colours, title).savefig(paths[0], dpi=DPI)
+    _latency_figure(summary, colours, title).savefig(paths[1], dpi=DPI)
     return paths
 
 
@@ -135,23 +141,35 @@ def _ranges(
 ) -> None:
     """One line per client from the median to the 99th percentile."""
     for place, (name, client) in enumerate(clients.items()):
-        low, high = (max(1e-3, getattr(client, f"{what}_{p}_s")) for p in ("p50", "p99"))
+        low, high = (max(SHORTEST_S, getattr(client, f"{what}_{p}_s")) for p in ("p50", "p99"))
         axes.plot([low, high], [place, place], color=colours[name], linewidth=3, alpha=0.55)
         axes.plot([low], [place], "o", color=colours[name], markersize=6)
         axes.plot([high], [place], "|", color=colours[name], markersize=11, markeredgewidth=2.5)
+    _logarithmic(axes)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Seconds on x: two figures of a plot may differ by a factor of 1000. The range has at least one number."""
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    axes.set_xlim(low / 1.6, high * 1.6)
 
 
-def plot_pairs(panels: Mapping[str, Mapping[str, tuple[float, float]]], path: Path) -> None:
-    """A panel per title: for each client its value before and after a change."""
+def pairs_figure(
+    panels: Mapping[str, Mapping[str, tuple[float, float]]], *, logarithmic: Collection[str] = ()
+) -> Figure:
+    """A panel per title: for each client its value before and after a change, from 0 or on a logarithmic axis."""
     names = list(next(iter(panels.values())))[:MAX_CLIENTS]
     figure = Figure(figsize=(3.6 * len(panels), 1.4 + 0.34 * len(names)), layout="constrained")
     for axes, (title, pairs) in zip(
         figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
     ):
+        lowest = SHORTEST_S if title in logarithmic else 0.0
         for place, name in enumerate(names):
-            before, after = pairs[name]
+            before, after = (max(lowest, value) for value in pairs[name])
             axes.annotate(
                 "",
                 (after, place),
@@ -160,35 +178,41 @@ def plot_pairs(panels: Mapping[str, Mapping[str, tuple[float, float]]], path: Pa
             )
             axes.plot([before], [place], "o", color=REST, markersize=7)
             axes.plot([after], [place], "o", color=COLOURS[0], markersize=7)
-        tidy(axes, title=title, x="grey: today, blue: after the change", y="")
-        axes.set_xlim(left=0)
+        x = "grey: today, blue: after the change"
+        if title in logarithmic:
+            x += "; log scale"
+            _logarithmic(axes)
+        else:
+            axes.set_xlim(left=0)
+        tidy(axes, title=title, x=x, y="")
         axes.set_yticks(range(len(names)), names)
     figure.axes[0].invert_yaxis()
-    figure.savefig(path, dpi=144)
+    return figure
 
 
-def plot_scaling(
+def scaling_figure(
     over_time: Mapping[str, Sequence[tuple[float, int]]],
     points: Mapping[str, tuple[float, float]],
-    path: Path,
     *,
     title: str,
-) -> None:
+) -> Figure:
     """Replicas over time for each scaler, and attainment (0 to 1) over GPU seconds."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     for number, (name, changes) in enumerate(over_time.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
         times, counts = zip(*changes, strict=True)
-        left.step(times, counts, where="post", label=name, color=colour, linewidth=1.6)
+        every = max(1, len(times) // MARKED)
+        left.step(times, counts, where="post", label=name, linewidth=1.4, markevery=every, **style)
         gpu_s, part = points[name]
-        right.plot([gpu_s / 3600], [100 * part], "o", color=colour, markersize=7)
-        right.annotate(
-            name, (gpu_s / 3600, 100 * part), fontsize=8, xytext=(5, 4), textcoords="offset points"
+        right.plot(
+            [gpu_s / 3600], [100 * part], markersize=9, fillstyle="none", markeredgewidth=2, **style
         )
     tidy(left, title="Replicas, starting and draining ones included", x="time (s)", y="")
     tidy(right, title="Requests in time", x="GPU hours", y="%")
     left.set_ylim(bottom=0)
-    left.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=144)
+    right.margins(x=0.15)
+    right.set_ylim(100 * min(part for _, part in points.values()) - 5, 102)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure

@@ -46,7 +46,7 @@ def pages(tables: Mapping[str, Table], *, seed: int) -> dict[str, str]:
 
 def _about(paper: str, *, seed: int) -> list[str]:
     return [
-        "After this page you know which published results come out here, and which do not.",
+        "Which published results of the paper come out here, and which do not.",
         "",
         f"    evenkeel papers --only {paper} --seed {seed}",
         "",

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.support.documents import anchors, cells, documents, links, user_pages, words
+from tests.support.numbered_lists import outside_their_item
 from tests.support.plain_words import ROOT
 
 MAX_WORDS: Final = 1500
 MAX_WORDS_OF_A_CELL: Final = 12
+MAX_SAME_OPENINGS: Final = 3
+_COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
+_CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def _terms(text: str) -> set[str]:
+    """The longer words of a text, in lower case; a name in CamelCase is several."""
+    return {word.lower() for word in re.findall(r"[A-Za-z]{3,}", _CAMEL.sub(" ", text))} - {
+        "evenkeel",
+        "the",
+        "and",
+        "for",
+    }
 
 
 def of(path: Path) -> str:
@@ -43,14 +58,47 @@ def test_a_page_is_short_and_so_are_the_cells_of_its_tables(page: Path) -> None:
     assert long == []
 
 
-def test_a_page_says_first_what_it_is_for() -> None:
-    """Runbooks have a form of their own: Meaning, Check, Do."""
-    pages = [
-        p
-        for p in user_pages()
-        if p.name not in ("README.md", "index.md") and p.parent.name != "runbooks"
-    ]
-    assert [of(p) for p in pages if "\nAfter this page " not in p.read_text()] == []
+def first_sentence(page: Path) -> str:
+    """The text after the title, up to the end of its first sentence or paragraph."""
+    found = re.search(
+        r"^# [^\n]*\n\s*(.+?)(?:\n\n|\Z)",
+        _COMMENT.sub("", page.read_text()),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert found is not None
+    return re.split(r"(?<=[.:])\s", " ".join(found[1].split()))[0]
+
+
+OPENED: Final = [p for p in user_pages() if p.name not in ("README.md", "index.md")]
+"""Pages that open with a sentence; a first page opens with links."""
+
+
+@pytest.mark.parametrize("page", OPENED, ids=of)
+def test_a_page_opens_with_words_of_its_title(page: Path) -> None:
+    title = re.search(r"^# (.*)$", page.read_text(), re.MULTILINE)
+    assert title is not None
+    named = {word[:5] for word in _terms(title[1]) if word not in ("with", "what", "which")}
+    assert named & {word[:5] for word in _terms(first_sentence(page))}
+
+
+def test_few_pages_open_with_the_same_three_words() -> None:
+    """A reader of search results sees the openings: they have to differ."""
+    openings = Counter(
+        " ".join(first_sentence(page).lower().split()[:3]) for page in documents() if page in OPENED
+    )
+    assert {words: n for words, n in openings.items() if n > MAX_SAME_OPENINGS} == {}
+
+
+@pytest.mark.parametrize("page", documents(), ids=of)
+def test_what_belongs_to_a_numbered_item_is_indented_by_four(page: Path) -> None:
+    """With three spaces the site ends the list there, and counts from 1 again."""
+    assert list(outside_their_item(page.read_text())) == []
+
+
+def test_a_block_that_ends_a_numbered_list_is_found() -> None:
+    right = "1. First:\n\n    ```sh\n  x\n    ```\n\n    More.\n\n2. Second\n   goes on.\n\nText.\n"
+    assert list(outside_their_item(right)) == []
+    assert list(outside_their_item(right.replace("\n    ", "\n   "))) == [3, 7]
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:

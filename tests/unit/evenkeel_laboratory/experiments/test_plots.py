@@ -1,6 +1,13 @@
 from pathlib import Path
 
-from evenkeel_laboratory.experiments.plots import REST, client_colours, plot_run
+from evenkeel_laboratory.experiments.plots import (
+    REST,
+    SHORTEST_S,
+    client_colours,
+    pairs_figure,
+    plot_run,
+    scaling_figure,
+)
 from evenkeel_simulator.traffic.summary import summarise
 
 from tests.unit.evenkeel_simulator.traffic.test_summary import ended, record
@@ -24,3 +31,25 @@ def test_only_the_clients_that_asked_for_most_have_colours_of_their_own() -> Non
 def test_plots_show_the_twenty_clients_that_asked_for_most() -> None:
     records = [record(f"r{n}", client=str(n), input_tokens=100 + n) for n in range(1000)]
     assert list(client_colours(summarise(records, 10.0))) == [str(n) for n in range(980, 1000)]
+
+
+def test_seconds_of_a_plan_are_on_a_logarithmic_axis_with_numbers() -> None:
+    panels = {"share": {"a": (0.5, 0.6)}, "wait (s)": {"a": (0.0, 0.61), "b": (0.62, 40.0)}}
+    share, wait = pairs_figure(panels, logarithmic=["wait (s)"]).axes
+    assert (share.get_xscale(), wait.get_xscale()) == ("linear", "log")
+    assert min(min(line.get_xdata()) for line in wait.lines) == SHORTEST_S
+    narrow = pairs_figure({"wait (s)": {"a": (0.61, 0.62)}}, logarithmic=["wait (s)"]).axes[0]
+    low, high = narrow.get_xlim()
+    assert any(low <= tick <= high for tick in narrow.get_xticks())
+
+
+def test_scalers_with_the_same_result_are_named_in_the_legend_only() -> None:
+    names = ["evenkeel", "hpa", "static 6"]
+    figure = scaling_figure(
+        {name: [(0.0, 1), (9.0, 2)] for name in names},
+        dict.fromkeys(names, (3600.0, 1.0)),
+        title="",
+    )
+    assert [text.get_text() for text in figure.legends[0].texts] == names
+    assert [list(axes.texts) for axes in figure.axes] == [[], []]
+    assert len({line.get_marker() for line in figure.axes[1].lines}) == len(names)
