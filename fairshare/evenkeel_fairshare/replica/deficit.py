@@ -167,7 +167,7 @@ class Account:
                 level.moved[self] = None
         # + 1: a deficit of exactly 0 is not positive.
         self.positive_from = positive = now + int(-balance // self.quantum) + 1
-        if positive > level.last_debt:
+        if positive > level.last_debt:  # noqa: PLR1730 max() is dearer
             level.last_debt = positive
 
     def pay_back(self, cost: float) -> None:

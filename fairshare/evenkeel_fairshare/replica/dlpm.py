@@ -298,12 +298,12 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
-        if moved := self.tenants.moved:
-            for account in moved:
-                self._moved(account)
-            moved.clear()
         if len(self._queue) == 1:
             return self._only()
+        moved = self.tenants.moved
+        for account in moved:
+            self._moved(account)
+        moved.clear()
         return map(itemgetter(2), iter(self.tenant_queues.following, None))
 
     def _moved(self, account: Account) -> None:
@@ -338,10 +338,11 @@ class Dlpm(ReplicaPolicy):
             requests = client.waiting - client.refused
         queue.refuse(others=all_of_client)
         self._refused[client] = queue
-        for node, rounds in zip(client.path, (self.tenant_queues, queue.tenant), strict=True):
+        for node in client.path:
             node.refused += requests
             node.held += requests if is_held else 0
-            rounds.refuse(node, held=is_held)
+        queue.tenant.refuse(client, held=is_held)
+        self.tenant_queues.refuse(client.path[0], held=is_held)
 
     def _forget_refused(self) -> None:
         """A pass begins: what the last one refused is proposed again."""
@@ -372,7 +373,7 @@ class Dlpm(ReplicaPolicy):
         queues = queue.tenant
         del queues[queue.account]
         if not queues:
-            queues.sort()  # without members: its heaps need not live as long as the entries that they refer to
+            queues.clear()
             del self.tenant_queues[queues.account]
 
     @property
@@ -432,7 +433,7 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         queue = self._queue.pop(request)
-        may_be_better = queue.take_out(request, admitted=True)
+        queue.take_out(request, admitted=True)
         if not queue:
             self._drop(queue)
         self._running[request] = client = queue.account
@@ -447,8 +448,6 @@ class Dlpm(ReplicaPolicy):
             node.running += 1
             node.charge(cost)
         self.tenants.moved.clear()  # only these two, which the rounds look at next
-        if may_be_better and queue:
-            queue.tenant.changed(queue)
 
     def _input_cost(self, request: Request) -> float:
         if not request.charge_input:

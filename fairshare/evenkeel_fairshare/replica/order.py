@@ -92,8 +92,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         insort(line, entry)
         return line[0] is entry or (before is not None and before is self.item)
 
-    def take_out(self, request: Request, *, admitted: bool) -> bool:
-        """`request` goes to the batch, or was aborted. Returns whether the next entry may be better than that of `request`."""
+    def take_out(self, request: Request, *, admitted: bool) -> None:
+        """`request` goes to the batch, or was aborted."""
         if request is next(iter(self)):
             self.overtaken = 0
             if self.order.grows_with_queue:
@@ -105,9 +105,9 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self.item = self.tenant.item = None
         if line[0] is entry:  # as mostly
             del line[0]
-            return False
-        del line[bisect_left(line, entry)]
-        return True
+        else:
+            del line[bisect_left(line, entry)]
+            self.tenant.ask(self)
 
     def refuse(self, *, others: bool) -> None:
         """The entry that it offered was refused in this pass; `others`: and with it all the others."""

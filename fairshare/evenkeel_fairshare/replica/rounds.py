@@ -87,14 +87,24 @@ class Rounds(dict[Account, Q]):
 
     def sort(self) -> None:
         """Place all members anew."""
-        self._light, self._heavy, self._unasked = [], [], []
-        self._later.clear()
+        self.clear()
+        self._unasked = []
         self._numbers.clear()
         self._items = len(self)
         for queue in self.values():
             if not self._depth:
                 queue.item = None  # refills of its clients may be due
             self._place(queue)
+
+    def ask(self, queue: Q) -> None:
+        """The next entry of an eligible member may be better than the one that was answered."""
+        queue.item = UNASKED
+        self._unasked.append(queue)
+        self._items += 1
+
+    def clear(self) -> None:
+        """No member is left. The heaps need not live as long as the entries in them, which refer to this object."""
+        self._light, self._heavy, self._later = [], [], {}
 
     def begin(self) -> None:
         """A pass begins: nothing is refused. What the last one refused comes to `changed` too."""
@@ -106,7 +116,7 @@ class Rounds(dict[Account, Q]):
         self._refused[account] = None
         self._heavy_yield |= account.is_light and not held
 
-    def following(self) -> Entry | None:
+    def following(self) -> Entry | None:  # noqa: C901, PLR0912 a call for each part would cost more than the part
         """The next entry of the level in this pass: of light members first, the best first. If no member is eligible there is a refill.
 
         Otherwise light members would wait until heavy ones with longer matches have used up their refill, and the next one
@@ -124,7 +134,7 @@ class Rounds(dict[Account, Q]):
                 item = queue.item
                 if item is None:
                     # A charge that ends a credit needs more refills than there were. Without one a member is as light as before.
-                    if queue.account.positive_from <= refills and queue:
+                    if queue and queue.account.positive_from <= refills:
                         entry = queue.item = queue.following()
                         if entry is not None:
                             heapreplace(line, entry)
@@ -132,9 +142,12 @@ class Rounds(dict[Account, Q]):
                                 continue
                             return entry if not self._heavy_yield or line is self._light else None
                     heappop(line)
-                    self._place(queue)
-                    if self._unasked:
-                        self._ask()
+                    if queue:
+                        self._place(queue)
+                        if self._unasked:
+                            self._ask()
+                    else:
+                        self._items -= 1
                 elif item is not entry:
                     heappop(line)
                     self._items -= 1
@@ -176,7 +189,7 @@ class Rounds(dict[Account, Q]):
     def _ask(self) -> None:
         """Ask the eligible members that are not asked yet."""
         unasked, self._unasked = self._unasked, []
-        horizon = self._level.horizon
+        horizon, refills = self._level.horizon, self._level.refills
         for queue in unasked:
             account = queue.account
             if queue.item is not UNASKED or not queue:
@@ -188,7 +201,8 @@ class Rounds(dict[Account, Q]):
                 if best is None:
                     self._items -= 1
                 else:
-                    heappush(self._light if account.is_light else self._heavy, best)
+                    is_light = account.was_light or account.positive_from < refills
+                    heappush(self._light if is_light else self._heavy, best)
 
     def _refill(self) -> bool:
         """No member is eligible: a refill up to the next round, which is ready then. Returns whether there was one.
