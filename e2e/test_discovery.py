@@ -18,9 +18,10 @@ from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import KubeClient, connected, in_pod
-from evenkeel_router.app import Router, background, running
+from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
+from evenkeel_router.transport.background import background
 from kubernetes.aio.client import Configuration
 
 from e2e.kubectl import Kubectl

@@ -216,6 +216,10 @@ class KubeClient:
         path = f"{self._path_of(manifest)}/status"
         return await self._write("PATCH", path, query, manifest, content_type=_APPLY)
 
+    async def merge(self, path: str, patch: Object) -> dict[str, Any]:
+        """Change some fields of an object (RFC 7386: a null removes a field); returns the whole object. Raises `ClusterError`."""
+        return await self._write("PATCH", path, {}, patch, content_type=_MERGE)
+
     async def create(self, manifest: Object) -> Object:
         """Create; raises `Overloaded` with status 409 if the object exists."""
         path = self._path(manifest["kind"], manifest["metadata"]["namespace"])

@@ -20,6 +20,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_router.app import Router, running
 from evenkeel_router.settings import Timing
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.upstream import Upstream
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import RunningServer, running_server
@@ -66,6 +67,12 @@ def config_for(*replicas: ReplicaConfig, **changes: Any) -> RouterConfig:
         "replicas": replicas,
     }
     return RouterConfig(**(given | changes))
+
+
+def applied(rooms: Rooms, config: RouterConfig) -> None:
+    """Use a changed configuration at once."""
+    for _ in rooms.apply(config):
+        pass
 
 
 def simulated(**changes: Any) -> Settings:

@@ -14,9 +14,9 @@ from evenkeel_contract.routerconfig import (
     PrefixMode,
     RecordingStart,
     StateStore,
-    TracingConfig,
     VolatileLines,
 )
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,

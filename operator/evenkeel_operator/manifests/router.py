@@ -20,11 +20,13 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     TRAFFIC_PORT,
+    revocations_name,
     router_name,
     router_peers_name,
 )
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import FileState
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.tenantshards import (
     INDEX_ENTRY,
     SHARD_ENTRY,
@@ -186,6 +188,16 @@ def router_budget(context: BuildContext) -> Manifest:
     return disruption_budget(context, ROUTER_COMPONENT, max_unavailable=1)
 
 
+def has_signed_keys(service: FairInferenceService) -> bool:
+    """Whether clients may have signed keys, which may be revoked."""
+    return service.spec.tenancy.signed_keys is not None
+
+
+def revocations_config_map(context: BuildContext) -> Manifest:
+    """Revocations of signed keys. Routers own its entries."""
+    return manifest(context, "ConfigMap", ROUTER_COMPONENT, name=revocations_name(context.name))
+
+
 def router_role(context: BuildContext) -> Manifest:
     """What routers need to watch their configuration, the engines, and their peers."""
     found = manifest(context, "Role", ROUTER_COMPONENT)
@@ -203,6 +215,15 @@ def router_role(context: BuildContext) -> Manifest:
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
+    if has_signed_keys(context.service):
+        found["rules"].append(
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": [revocations_name(context.name)],
+                "verbs": ["get", "patch"],
+            }
+        )
     return found
 
 
