@@ -235,12 +235,12 @@ def figures(only: str) -> dict[str, float]:
     return found
 
 
-def figures_of(tree: Path, only: str, *, program: str = __file__) -> dict[str, float]:
+def figures_of(tree: Path, *options: str, program: str = __file__) -> dict[str, float]:
     """The figures of another tree's packages, by this program or another one in a new process."""
     packages = [str(path.parent) for path in tree.glob("*/evenkeel_*") if path.is_dir()]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*packages, str(ROOT)])}
-    command = [sys.executable, program, "--figures", "--only", only]
-    done = subprocess.run(command, env=env, capture_output=True, check=True, text=True)
+    command = [sys.executable, program, "--figures", *options]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -267,8 +267,8 @@ def main() -> None:
     before: dict[str, float] = {}
     if args.before:
         with TemporaryDirectory() as folder:
-            before = figures_of(at_commit(args.before, Path(folder)), args.only)
-    for name, now in figures_of(ROOT, args.only).items():
+            before = figures_of(at_commit(args.before, Path(folder)), "--only", args.only)
+    for name, now in figures_of(ROOT, "--only", args.only).items():
         old = before.get(name)
         beside = f"{old:12.4f} {old / now:10.1f} x" if old is not None else ""
         print(f"{name:<60} {now:12.4f} {beside}")

@@ -1,7 +1,7 @@
 """The order of the shipped DLPM: its merge against a search of the whole queue, and against what Algorithm 1 allows.
 
 Tenants, clients, weights, seeds, credit left from before, requests refused for now (`LATER`, `HELD`) or for want of
-room, passes ended early: after every answer of the engine both must propose the same and hold the same deficits.
+room, passes ended early, other quanta: after every answer of the engine both must propose the same and hold the same deficits.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
         for client in clients[number * share : (number + 1) * share]:
             both(lambda twin, chance, client=client: twin.arrive(client, chance))
         both(lambda twin, chance: twin.match(chance))
+        if rng.random() < 0.3:  # another quantum may make a light member a heavy one
+            both(lambda twin, chance: twin.policy.change_quantum(quantum * chance.choice([0.3, 3])))
         both(lambda twin, chance: twin.begin())
         while twins[0].proposed is not None and rng.random() > refusing / 4:
             refused = rng.choice(

@@ -278,10 +278,10 @@ class SearchedDlpm(Dlpm):
         self._overtaken: Counter[Request] = Counter()
 
     def _oldest(self, client: Account) -> Request:
-        return next(r for r, queue in self._queue.items() if queue.client is client)
+        return next(r for r, queue in self._queue.items() if queue.account is client)
 
     def _admit(self, request: Request) -> None:
-        oldest = self._oldest(self._queue[request].client)
+        oldest = self._oldest(self._queue[request].account)
         self._overtaken[oldest] += oldest is not request
         super()._admit(request)
 
@@ -294,7 +294,7 @@ class SearchedDlpm(Dlpm):
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         order = sorted(self._queue, key=self._key)
-        accounts = {r: queue.client for r, queue in self._queue.items()}
+        accounts = {r: queue.account for r, queue in self._queue.items()}
         kept_waiting: set[DeficitLevel] = set()
         for account in {node for client in accounts.values() for node in client.path}:
             account.held = 0

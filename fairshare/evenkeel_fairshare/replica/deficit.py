@@ -149,9 +149,14 @@ class Account:
         # An inlined `_set(deficit - cost)`: this runs for every token.
         level = self.level
         now = level.refills
-        balance = (self._balance if self._balance_at == now else self.deficit) - cost
-        self._balance = balance
-        self._balance_at = now
+        balance = self._balance
+        if self._balance_at != now:
+            last = self.positive_from
+            got = (last if last < now else now) - self._balance_at  # noqa: FURB136 min() is dearer
+            if got > 0:
+                balance += got * self.quantum
+            self._balance_at = now
+        self._balance = balance = balance - cost
         if balance > 0:
             return  # `positive_from` stays the refill that made it positive
         # This charge ends a credit. The member is light if a refill came during it that it did not need.
@@ -162,7 +167,8 @@ class Account:
                 level.moved[self] = None
         # + 1: a deficit of exactly 0 is not positive.
         self.positive_from = positive = now + int(-balance // self.quantum) + 1
-        level.last_debt = max(level.last_debt, positive)
+        if positive > level.last_debt:  # noqa: PLR1730 max() is dearer
+            level.last_debt = positive
 
     def pay_back(self, cost: float) -> None:
         """Take back a part of what was charged; `cost` is not negative."""

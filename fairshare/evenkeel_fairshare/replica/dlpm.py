@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import count as serials
 from itertools import islice
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -32,7 +33,7 @@ from evenkeel_fairshare.replica.order import (
     Order,
     TenantQueue,
 )
-from evenkeel_fairshare.replica.rounds import Answer, Rounds
+from evenkeel_fairshare.replica.rounds import UNASKED, Rounds
 
 ADMITTED: Final = AdmissionResult.ADMITTED
 """A pass compares each answer with it, and an attribute of an enum takes ten times as long as a name."""
@@ -79,15 +80,11 @@ class Dlpm(ReplicaPolicy):
         self._key = order.key
         self._order = order
         self._queue: dict[Request, ClientQueue] = {}
-        self.tenant_queues: dict[Account, TenantQueue] = {}
-        """Tenant → queues of its clients with a waiting request."""
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
-        self._refused: list[Account] = []
-        """Accounts of which the current pass refused a request."""
-        self._without_slot: list[ClientQueue] = []
-        """Queues of which the current pass proposed a request whose adapter has no slot."""
+        self._refused: dict[Account, ClientQueue] = {}
+        """Clients of which the current pass refused a request."""
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
@@ -95,8 +92,8 @@ class Dlpm(ReplicaPolicy):
         self._changed: dict[Account, None] | None = None
         """Clients and tenants that changed since the last `news`, apart from charges to running requests and refills; None before the
         first `news`."""
-        self._rounds = Rounds(self.tenants, self.tenant_queues)
-        self._passes = 0
+        self.tenant_queues: Rounds[TenantQueue] = Rounds(self.tenants)
+        """Tenant → queues of its clients with a waiting request."""
         self._measured = MeasuredQuantum() if rules.quantum is None else None
         self._service = 0.0
         """Weighted tokens charged so far."""
@@ -134,9 +131,8 @@ class Dlpm(ReplicaPolicy):
         if queue is not None:
             before, serial, *_ = queue[request]
             key = self._key(request)
-            if key != before:
-                queue.put(key, serial, request)
-                self._moved(queue.client)
+            if key != before and queue.put(key, serial, request):
+                self._moved(queue.account)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
@@ -146,12 +142,8 @@ class Dlpm(ReplicaPolicy):
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
         # Cleared here and not after the pass: the engine may end a pass at any request.
-        for account in self._refused:
-            account.refused = account.held = 0
-        self._refused.clear()
-        for queue in self._without_slot:
-            queue.without_slot = None
-        self._without_slot.clear()
+        if self._refused:
+            self._forget_refused()
         for request in self._eligible():
             outcome = yield request
             if outcome is ADMITTED:
@@ -233,11 +225,11 @@ class Dlpm(ReplicaPolicy):
             queue.take_out(request, admitted=False)
             if not queue:
                 self._drop(queue)
-            for node in queue.client.path:
+            for node in queue.account.path:
                 node.waiting -= 1
                 node.level.leave_if_idle(node)
-            self._note(queue.client)
-            self._moved(queue.client)
+            self._note(queue.account)
+            self._moved(queue.account)
         else:
             client = self._running.pop(request)
             self._note(client)
@@ -306,52 +298,63 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
-        return self._only() if len(self._queue) == 1 else self._merged()
-
-    def _merged(self) -> Iterator[Request]:
-        self._passes = number = self._passes + 1
-        rounds, moved = self._rounds, self.tenants.moved
+        if len(self._queue) == 1:
+            return self._only()
+        moved = self.tenants.moved
         for account in moved:
             self._moved(account)
         moved.clear()
-        entry = rounds.offer(number)
-        while entry is not None:
-            _, _, request, client = entry
-            held = client.held
-            yield request
-            moved.clear()  # they are of the answered request: the rounds look at them next
-            entry = rounds.after(number, Answer(request in self._queue, client.held > held))
+        return map(itemgetter(2), iter(self.tenant_queues.following, None))
 
     def _moved(self, account: Account) -> None:
         """What a tenant or client offers, or the refill that makes it eligible, may be another one."""
-        tenant = account.path[0]
-        queues = self.tenant_queues.get(tenant)
-        if queues is not None and account is not tenant:
-            queues.rounds.changed(account)
-        self._rounds.changed(tenant)
+        queues = self.tenant_queues.get(account.path[0])
+        if queues is None:
+            return
+        queue = queues.get(account)
+        if queue is not None:
+            queues.changed(queue)
+        if queue is None or queues.item is not UNASKED:
+            self.tenant_queues.changed(queues)
 
     def _only(self) -> Iterator[Request]:
         """A single request needs no order."""
         for queue in self._queue.values():
-            for node in queue.client.path:
+            for node in queue.account.path:
                 if node.positive_from > node.level.horizon:
                     node.level.refill_to(node.positive_from)
+                    self._sort()
         return iter(list(self._queue))
 
     def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
         """Record a request, or all the others of its client too, as refused in this pass."""
         queue = self._queue[request]
-        client, requests = queue.client, 1
+        client, requests = queue.account, 1
+        all_of_client = outcome in {AdmissionResult.CLIENT_LATER, AdmissionResult.CLIENT_HELD}
+        is_held = outcome in {AdmissionResult.HELD, AdmissionResult.CLIENT_HELD}
         if outcome is AdmissionResult.NO_SLOT:
             queue.without_slot = request
-            self._without_slot.append(queue)
-        elif outcome in {AdmissionResult.CLIENT_LATER, AdmissionResult.CLIENT_HELD}:
+        elif all_of_client:
             requests = client.waiting - client.refused
-        is_held = outcome in {AdmissionResult.HELD, AdmissionResult.CLIENT_HELD}
-        self._refused += client.path
+        queue.refuse(others=all_of_client)
+        self._refused[client] = queue
         for node in client.path:
             node.refused += requests
             node.held += requests if is_held else 0
+        queue.tenant.refuse(client, held=is_held)
+        self.tenant_queues.refuse(client.path[0], held=is_held)
+
+    def _forget_refused(self) -> None:
+        """A pass begins: what the last one refused is proposed again."""
+        refused, self._refused = self._refused, {}
+        self.tenant_queues.begin()
+        for queue in refused.values():
+            queue.begin()
+            queue.tenant.begin()
+            for node in queue.account.path:
+                node.refused = node.held = 0
+        for client in refused:
+            self._moved(client)
 
     def _put(self, request: Request, client: Account, serial: int) -> ClientQueue:
         tenant = client.path[0]
@@ -360,19 +363,18 @@ class Dlpm(ReplicaPolicy):
             queues = self.tenant_queues[tenant] = TenantQueue(tenant, self._order)
         self._queue[request] = queue = queues.of(client)
         if queue.put(self._key(request), serial, request):
-            queues.rounds.changed(client)
-            self._rounds.ask_again(tenant)
+            queues.changed(queue)
+            if queues.item is not UNASKED:
+                self.tenant_queues.changed(queues)
         return queue
 
     def _drop(self, queue: ClientQueue) -> None:
         """Remove the queue of a client without waiting requests."""
-        client, tenant = queue.client, queue.client.path[0]
-        queues = self.tenant_queues[tenant]
-        del queues[client]
-        queues.rounds.left(client)
+        queues = queue.tenant
+        del queues[queue.account]
         if not queues:
-            del self.tenant_queues[tenant]
-            self._rounds.left(tenant)
+            queues.clear()
+            del self.tenant_queues[queues.account]
 
     @property
     def quantum(self) -> float:
@@ -395,10 +397,18 @@ class Dlpm(ReplicaPolicy):
         if now_s >= self._warm_at_s:
             for level in self._levels():
                 level.end_warmup()
+            self._sort()
             return
         self.tenants.begin_pass()
         for tenant in self.tenant_queues:
             tenant.children.begin_pass()
+        self._sort()
+
+    def _sort(self) -> None:
+        """Members may have ceased to be eligible although no charge ended a credit."""
+        for queues in self.tenant_queues.values():
+            queues.sort()
+        self.tenant_queues.sort()
 
     def _levels(self) -> list[DeficitLevel]:
         return [self.tenants, *(tenant.children for tenant in self.tenants.known())]
@@ -426,14 +436,18 @@ class Dlpm(ReplicaPolicy):
         queue.take_out(request, admitted=True)
         if not queue:
             self._drop(queue)
-        self._running[request] = client = queue.client
-        self._note(client)
-        cost = self._input_cost(request)
+        self._running[request] = client = queue.account
+        if self._changed is not None:
+            self._changed[client] = None
+        cost = 0.0
+        if request.charge_input:
+            cost = self._cost.input_cost(request.extend_tokens + request.load_tokens)
         self._service += cost
         for node in client.path:
             node.waiting -= 1
             node.running += 1
             node.charge(cost)
+        self.tenants.moved.clear()  # only these two, which the rounds look at next
 
     def _input_cost(self, request: Request) -> float:
         if not request.charge_input:

@@ -15,7 +15,7 @@ from typing import Final
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.deficit import Account
-from evenkeel_fairshare.replica.rounds import Answer, Entry, Rounds
+from evenkeel_fairshare.replica.rounds import Entry, Rounds
 
 OCTAVE_TOKENS: Final = 1024
 """Length of the first octave; each next one is twice as long."""
@@ -66,11 +66,14 @@ ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 
-    def __init__(self, client: Account, order: Order) -> None:
+    def __init__(self, client: Account, tenant: TenantQueue, order: Order) -> None:
         super().__init__()
-        self.client = client
+        self.account = client
+        self.tenant = tenant
         self.order = order
         self.line: list[Entry] = []
+        self.item: Entry | None = None
+        """The entry that stands for the client in its round (`rounds.Queue`)."""
         self.overtaken = 0
         """Number of other requests of the client admitted since the oldest one became the oldest."""
         self.max_overtaken = order.max_overtaken
@@ -81,12 +84,13 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """The proposals that follow a refused one, in this pass."""
 
     def put(self, key: float, serial: int, request: Request) -> bool:
-        """`request` waits, or has another key. Returns whether it is the best now."""
-        if request in self:
-            del self.line[bisect_left(self.line, self[request])]
-        self[request] = entry = (key, serial, request, self.client)
-        insort(self.line, entry)
-        return self.line[0] is entry
+        """`request` waits, or has another key. Returns whether the next entry of the client may be another one now."""
+        line, before = self.line, self.get(request)
+        if before is not None:
+            del line[bisect_left(line, before)]
+        self[request] = entry = (key, serial, request, self)
+        insort(line, entry)
+        return line[0] is entry or (before is not None and before is self.item)
 
     def take_out(self, request: Request, *, admitted: bool) -> None:
         """`request` goes to the batch, or was aborted."""
@@ -98,15 +102,33 @@ class ClientQueue(OrderedDict[Request, Entry]):
         elif admitted:
             self.overtaken += 1
         line, entry = self.line, self.pop(request)
-        # An admitted request is mostly the first: no search.
-        del line[0 if line[0] is entry else bisect_left(line, entry)]
+        self.item = self.tenant.item = None
+        if line[0] is entry:  # as mostly
+            del line[0]
+        else:
+            del line[bisect_left(line, entry)]
+            self.tenant.ask(self)
 
-    def first(self) -> Entry:
-        """The first of its proposals, in a pass that has refused none of its requests."""
-        best = self.line[0]
+    def refuse(self, *, others: bool) -> None:
+        """The entry that it offered was refused in this pass; `others`: and with it all the others."""
+        if others:
+            self._rest = iter(())
+        elif self._rest is None:
+            self._rest = self.proposals()
+            next(self._rest, None)  # the refused one
+        self.item = self.tenant.item = None
+
+    def begin(self) -> None:
+        """Forget what the last pass refused."""
+        self._rest = self.without_slot = None
+
+    def following(self) -> Entry | None:
+        """The client's next entry in this pass."""
+        if self._rest is not None:
+            return next(self._rest, None)
         if self.overtaken < self.max_overtaken:
-            return best
-        return max(best, next(iter(self.values())))
+            return self.line[0]
+        return max(self.line[0], next(iter(self.values())))
 
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
@@ -130,60 +152,19 @@ class ClientQueue(OrderedDict[Request, Entry]):
             if index < len(line) and line[index] is entry:  # refused
                 index += 1
 
-    def begin(self) -> None:
-        """Forget what the last pass refused."""
-        self._rest = None
 
-    def known(self) -> Entry | None:
-        """The client's next entry if this pass has refused none of its requests."""
-        if self._rest is not None:
-            return None
-        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
-
-    def offer(self, number: int) -> Entry | None:
-        """The client's next entry in this pass."""
-        if self._rest is not None:
-            return next(self._rest, None)
-        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
-
-    def propose(self, number: int) -> None:
-        """Nothing is to be done."""
-
-    def told(self, number: int, answer: Answer) -> None:
-        """Nothing follows from an answer as long as it is not asked again."""
-
-    def after(self, number: int, answer: Answer) -> Entry | None:
-        """The client's next entry after the answer to the one that it offered."""
-        if answer.refused and self._rest is None:
-            self._rest = self.proposals()
-            next(self._rest, None)  # the refused one
-        if self._rest is not None:
-            return next(self._rest, None)
-        return self.line[0] if self.overtaken < self.max_overtaken else self.first()
-
-
-class TenantQueue(dict[Account, ClientQueue]):
+class TenantQueue(Rounds[ClientQueue]):
     """The queues of the clients of one tenant."""
 
     def __init__(self, tenant: Account, order: Order) -> None:
-        super().__init__()
+        super().__init__(tenant.children)
+        self.account = tenant
+        self.item: Entry | None = None
         self._order = order
-        self.rounds = Rounds(tenant.children, self)
-        self.offer = self.rounds.offer
-        self.after = self.rounds.after
-        self.told = self.rounds.told
-        self.propose = self.rounds.propose
 
     def of(self, client: Account) -> ClientQueue:
         """The queue of a client; a new one if it had no request waiting."""
         queue = self.get(client)
         if queue is None:
-            queue = self[client] = ClientQueue(client, self._order)
+            queue = self[client] = ClientQueue(client, self, self._order)
         return queue
-
-    def begin(self) -> None:
-        """The rounds of the tenant begin a pass themselves, when they are first asked in it."""
-
-    def known(self) -> Entry | None:
-        """No entry is known: the clients may need a refill for the next one."""
-        return None

@@ -124,7 +124,7 @@ class PrintedDlpm(Dlpm):
         while order and progressed:  # line 17, which ends by §1.13 a
             progressed, passed_over = False, []
             for request in order:
-                nodes = self._queue[request].client.path  # its tenant, then its client
+                nodes = self._queue[request].account.path  # its tenant, then its client
                 for node in nodes:
                     if not is_eligible(node):  # line 19
                         progressed |= check_refill(node.level)
