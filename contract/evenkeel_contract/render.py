@@ -34,7 +34,8 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.signedkeys import SignedKeysConfig, SigningKeyConfig
+from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKeysConfig, SigningKeyConfig
+from evenkeel_contract.spec.credentials import SelfService
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
@@ -198,6 +199,15 @@ def _signed_keys(tenancy: Tenancy, keys: Mapping[str, str]) -> SignedKeysConfig 
     return SignedKeysConfig(
         keys=tuple(SigningKeyConfig(id=id_, secret=keys[id_]) for id_ in sorted(keys)),
         max_lifetime_s=int(tenancy.signed_keys.max_lifetime.seconds),
+        self_service=_self_service(tenancy.signed_keys.self_service),
+    )
+
+
+def _self_service(spec: SelfService | None) -> SelfServiceConfig | None:
+    if spec is None:
+        return None
+    return SelfServiceConfig(
+        keys_per_client=spec.keys_per_client, lifetime_s=int(spec.lifetime.seconds)
     )
 
 

@@ -33,6 +33,7 @@ from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
+from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
@@ -43,6 +44,7 @@ from evenkeel_router.request.draining import drain
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
+from evenkeel_router.request.own_keys import KeyService
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_log import RequestLog
@@ -188,6 +190,7 @@ async def running(
             limit_exchange=limits,
             console=console,
             key_sets=key_sets,
+            revocations=revocations,
             federation=federation,
             large_bodies=router.large_bodies,
             tracer=tracing,
@@ -281,6 +284,7 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
     limit_exchange: LimitExchange,
     console: Console,
     key_sets: KeySetReader,
+    revocations: RevocationExchange,
     federation: Federation,
     large_bodies: LargeBodies,
     tracer: RequestTracer,
@@ -313,6 +317,13 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
             files=console.files,
             answer=console.answer,
             key_sets=key_sets,
+        ),
+        key_service=KeyService(
+            rooms.settings,
+            rooms.intake,
+            rooms.totals,
+            key_sets=key_sets,
+            revocations=revocations,
         ),
         key_sets=key_sets,
         federation=federation,

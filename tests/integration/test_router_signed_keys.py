@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from evenkeel_contract import revocations
 from evenkeel_contract.revocations import (
     REVOCATIONS_PATH,
     RevocationMessage,
@@ -24,7 +25,7 @@ from evenkeel_contract.routerconfig import PeerConfig, RouterConfig, StateConfig
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
 from evenkeel_router.app import Router, running
 
-from tests.support.routers import PATIENCE_S, QUICK, config_for, sha256, tenancy, until
+from tests.support.routers import PATIENCE_S, QUICK, applied, config_for, sha256, tenancy, until
 
 SECRET = "s" * 32
 SIGNED = SignedKeysConfig(keys=(SigningKeyConfig(id="a", secret=SECRET),))
@@ -61,7 +62,7 @@ async def routers(folder: Path, count: int = 3) -> AsyncIterator[list[Router]]:
                 for i, other in enumerate(found)
                 if other is not one
             )
-            one.rooms.apply_at_once(config(folder / f"{number}.json", *peers))
+            applied(one.rooms, config(folder / f"{number}.json", *peers))
         yield found
 
 
@@ -121,6 +122,17 @@ async def test_a_revocation_that_cannot_be_stored_is_in_force_and_reported(tmp_p
         await until(lambda: (folder / "f.json").exists(), "stored later")
 
 
+async def test_a_revocation_that_finds_no_room_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with routers(tmp_path, 1) as (one,):
+        assert await revoke(one, "id-ann") == 204
+        monkeypatch.setattr(revocations, "MAX_REVOCATIONS", 1)
+        assert await revoke(one, "id-bob") == 400
+        assert await revoke(one, "id-ann") == 204
+        assert await status(one, key("bob")) == 200
+
+
 async def test_a_router_does_not_start_with_a_file_that_it_cannot_read(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     file.write_text("{")
@@ -134,12 +146,10 @@ async def test_a_change_of_signing_keys_needs_no_restart(tmp_path: Path) -> None
         assert await status(one, key()) == 200
         other = SignedKeysConfig(keys=(SigningKeyConfig(id="b", secret="o" * 32),))
         allowed = tenancy(signed_keys=other)
-        one.rooms.apply_at_once(config(tmp_path / "f.json", allowed=allowed))
+        applied(one.rooms, config(tmp_path / "f.json", allowed=allowed))
         assert await status(one, key()) == 401
         both = replace(other, keys=(*SIGNED.keys, *other.keys))
-        one.rooms.apply_at_once(
-            config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both))
-        )
+        applied(one.rooms, config(tmp_path / "f.json", allowed=replace(allowed, signed_keys=both)))
         assert await status(one, key()) == 200
 
 

@@ -113,7 +113,11 @@ SERVICE: Final[Document] = {
             ],
             "undeclaredTenants": "Accept",
             "undeclaredTenantWeight": 2,
-            "signedKeys": {"secretRef": {"name": "signing"}, "maxLifetime": "2160h"},
+            "signedKeys": {
+                "secretRef": {"name": "signing"},
+                "maxLifetime": "2160h",
+                "selfService": {"keysPerClient": 2, "lifetime": "720h"},
+            },
             "jwt": [
                 {
                     "issuer": "https://login.example.com",

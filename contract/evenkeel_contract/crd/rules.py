@@ -15,8 +15,9 @@ from evenkeel_contract.crd.rule import Rule, on_field
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
 from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
+from evenkeel_contract.signedkeys import SELF_SERVICE_NEEDS_TOKENS
 from evenkeel_contract.spec.autoscaling import Autoscaling
-from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
+from evenkeel_contract.spec.credentials import JwtIssuer, SelfService, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
     Cache,
@@ -385,6 +386,23 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "(duration(self.maxLifetime) >= duration('1m') && "
             "duration(self.maxLifetime) <= duration('87840h'))",
         ),
+        Rule(
+            mirrors="own_keys_live_beyond_reason",
+            rule=f"!has(self.selfService) || !self.selfService.lifetime.matches({_SHORT_DURATION}) || "
+            f"!self.maxLifetime.matches({_SHORT_DURATION}) || "
+            "duration(self.selfService.lifetime) <= duration(self.maxLifetime)",
+            message="selfService.lifetime: must be at most maxLifetime",
+            field="selfService.lifetime",
+        ),
+    ),
+    SelfService: (
+        on_field(
+            "lifetime",
+            "must be at least 1h",
+            mirrors="own_keys_live_beyond_reason",
+            rule=f"!self.lifetime.matches({_SHORT_DURATION}) || "
+            "duration(self.lifetime) >= duration('1h')",
+        ),
     ),
     JwtIssuer: (
         on_field(
@@ -414,6 +432,13 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             mirrors="identity_headers_have_no_proxy",
             rule="!has(self.identityHeaders) || size(self.identityHeaders) == 0 || "
             "(has(self.trustedProxies) && size(self.trustedProxies) > 0)",
+        ),
+        Rule(
+            mirrors="own_keys_have_no_issuer",
+            rule="!has(self.signedKeys) || !has(self.signedKeys.selfService) || "
+            "(has(self.jwt) && size(self.jwt) > 0)",
+            message=f"signedKeys.selfService: {SELF_SERVICE_NEEDS_TOKENS}",
+            field="signedKeys.selfService",
         ),
     ),
     LabelSelectorRequirement: (

@@ -42,6 +42,7 @@ from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.claims import KEY_HEADERS, Claims, bearer, duplicate, missing_key
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
+from evenkeel_router.api.own_keys import USE_S, KeyUses, is_own
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 from evenkeel_router.api.tenant_change import STEP, TenantChange
@@ -126,10 +127,12 @@ class Directory:
         salt_key: str = "",
         revocations: RevocationList | None = None,
         tokens: Verifier | None = None,
+        uses: KeyUses | None = None,
         clock: Clock = _no_clock,
     ) -> None:
         """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from. `clock`: seconds
-        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`."""
+        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`. `uses` takes uses of
+        keys that clients created."""
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
@@ -147,6 +150,7 @@ class Directory:
         self._tokens = tokens
         self._takes_others = self._signed is not None or tokens is not None
         """Whether credentials count that are in no list."""
+        self._uses = KeyUses() if uses is None else uses
         self._clock = clock
         self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
         """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
@@ -250,6 +254,18 @@ class Directory:
             raise missing_key()
         return client
 
+    def identify_by_token(self, claims: Claims) -> Client:
+        """The client, like `identify`; refuses all identities but those of a token."""
+        client = self.identify(claims)
+        if claims.authorization or claims.keys:
+            text = bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
+            verified = self._verified.get(_digest(text.strip()))
+            # Of a trusted proxy's request the proxy names the client, whatever its token says.
+            if verified is not None and verified[0] is client and not is_signed_key(text.strip()):
+                return client
+        message = "Keys are created, listed and revoked with a token of the issuer, sent as 'Authorization: Bearer <token>'; not with a key."
+        raise Refusal(Outcome.FORBIDDEN, message, code="token_required", param="authorization")
+
     def spoofed(self, claims: Claims) -> bool:
         """Whether an untrusted peer sent an identity header."""
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
@@ -291,8 +307,12 @@ class Directory:
         return client
 
     def _of_signed_key(self, signed: SignedKeys, credential: str) -> tuple[Client, float]:
-        """(client, the time at which the key ends)."""
+        """(client, the time from which the key is verified again: its end, or sooner)."""
         key = signed.verified(credential, self._clock())
+        ends_s = float(key.expires_s)
+        if is_own(key.id):
+            self._uses.used(key.id, self._clock())
+            ends_s = min(ends_s, self._clock() + USE_S)  # verified again then, which notes the use
         named = Named(key.namespace, key.tenant, key.client, "authorization")
         client = self.client_named(named)
         ceilings = TenantLimits(
@@ -300,7 +320,7 @@ class Directory:
             tokens_per_minute=key.tokens_per_minute,
             max_concurrent=key.max_concurrent,
         )
-        return with_ceilings(client, ceilings), float(key.expires_s)
+        return with_ceilings(client, ceilings), ends_s
 
     def forget(self) -> None:
         """Verify each credential again: revocations, or keys of issuers, have changed."""

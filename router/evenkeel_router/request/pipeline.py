@@ -6,7 +6,7 @@ Each decision is a pure function; this file puts them in order. The sender is id
 that an unknown sender cannot make the router hold megabytes.
 
 Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests of other cells and to the console are neither counted nor logged.
+`/health` and of browsers (CORS) and requests of other cells, to the console and for keys are neither counted nor logged.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
+from evenkeel_router.request.own_keys import KeyService
 from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
@@ -96,6 +97,7 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        key_service: KeyService,
         key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
@@ -113,6 +115,7 @@ class Pipeline:
         self._prefixes = prefixes
         self._tokenising = tokenising
         self._console = console
+        self._key_service = key_service
         self._key_sets = key_sets
         self._federation = federation
         self._large_bodies = large_bodies
@@ -202,7 +205,7 @@ class Pipeline:
         return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health, another cell or the console; None for all other requests."""
+        """The answer to a check of the health, another cell, the console or a request for keys; None for all other requests."""
         if own_answers.asks_health(request, path):
             return own_answers.health(
                 request, draining=self._intake.draining, in_sync=self._replicas.in_sync
@@ -211,6 +214,8 @@ class Pipeline:
             return own_answers.cell(request, self._federation)
         if self._console.serves(request, path):
             return await self._console.handle(request, path)
+        if self._key_service.serves(request, path):
+            return await self._key_service.handle(request, path)
         return None
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
