@@ -17,7 +17,6 @@ from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientSession, web
-from evenkeel_contract.listening import addresses
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.proxies import network_of
@@ -61,7 +60,7 @@ from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.background import background
 from evenkeel_router.transport.connection_shares import ConnectionShares
 from evenkeel_router.transport.connections import Connections
-from evenkeel_router.transport.peer_watch import watch_peer
+from evenkeel_router.transport.ports import listen
 from evenkeel_router.transport.server import SIDE_CONNECTIONS, TrafficServer
 from evenkeel_router.transport.side_port import SidePort
 from evenkeel_router.transport.upstream import Upstream
@@ -359,14 +358,14 @@ async def _open_ports(
 ) -> None:
     """Probes first, so that they are answered while the rest opens."""
     rooms = router.rooms
-    listen = rooms.settings.config.listen
+    on = rooms.settings.config.listen
     if rooms.settings.config.admin_token_sha256 is None:
         _log.warning(
             "the admin port needs no credentials: every process on this host can read the state of all clients; "
             "set adminTokenSha256 to the SHA-256 of a token that you choose (evenkeel route: --admin-token TOKEN)"
         )
-    router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-    router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
+    router.probe_port = await _serve(stack, probes, on.host, on.probe_port)
+    router.admin_port = await _serve(stack, admin, on.host, on.admin_port)
     router.traffic, router.traffic_port = await _serve_traffic(stack, pipeline, rooms)
     ports = {
         "traffic": router.traffic_port,
@@ -381,7 +380,7 @@ async def _serve_traffic(
     stack: AsyncExitStack, pipeline: Pipeline, rooms: Rooms
 ) -> tuple[TrafficServer, int]:
     settings, intake = rooms.settings, rooms.intake
-    listen = settings.config.listen
+    on = settings.config.listen
     server = TrafficServer(
         pipeline.handle,
         pipeline.refuse,
@@ -391,15 +390,10 @@ async def _serve_traffic(
         shares=rooms.connections,
         holder_of=lambda peer: of_new(intake.directory, peer),
     )
-    sockets = await asyncio.get_running_loop().create_server(
-        server, addresses(listen.host), listen.traffic_port, backlog=BACKLOG
-    )
-    for listening in sockets.sockets:
-        watch_peer(listening.fileno())  # connections inherit it
+    sockets, port = await listen(server, on.host, on.traffic_port, backlog=BACKLOG)
     stack.push_async_callback(server.shutdown, CUT_OFF_S)
     stack.callback(server.pre_shutdown)  # idle connections end at once
     stack.callback(sockets.close)
-    port: int = sockets.sockets[0].getsockname()[1]
     return server, port
 
 
@@ -413,11 +407,8 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     assert runner.server is not None
     shares = ConnectionShares(lambda: SIDE_CONNECTIONS, report)
     bounded = SidePort(runner.server, shares, network_of=network_of)
-    sockets = await asyncio.get_running_loop().create_server(bounded, addresses(host), port)
+    sockets, chosen = await listen(bounded, host, port)
     stack.callback(sockets.close)
-    for listening in sockets.sockets:
-        watch_peer(listening.fileno())
-    chosen: int = sockets.sockets[0].getsockname()[1]
     return chosen
 
 

@@ -203,6 +203,12 @@ ALONGSIDE: Final[Mapping[str, Changes]] = {
     "router.replicas": {"spec.router.state": {"store": "Peers"}},
     "router.state.store": {"spec.router.state.file": GONE},
     "clients[].name": {"spec.apiKeys": []},
+    **{
+        f"engine.gpu.claims[].{field}": {
+            "spec.engine.gpu.claims": SCALED["spec"]["engine"]["gpu"]["claims"]
+        }
+        for field in ("name", "resourceClaimTemplateName", "request")
+    },
     # A tenth at a time: who may take all of them at once needs neither periods nor another unit.
     **{
         f"autoscaling.behavior.scaleDown.policies[].{field}": {
@@ -231,8 +237,9 @@ def fields_of(kind: str) -> list[str]:
 
 def base_for(field: str) -> Document:
     """The service that has the field."""
-    if field == "tenancy.namespace":
-        return SERVICE  # by default it is where the tenant is
+    # The namespace is by default where the tenant is. A scaled service holds whatever number it had, so claims are tried on another.
+    if field == "tenancy.namespace" or field.startswith("engine.gpu.claims"):
+        return SERVICE
     return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED) if _has(one["spec"], field))
 
 

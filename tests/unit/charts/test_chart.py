@@ -280,6 +280,6 @@ MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True
 def test_the_operators_alerts_are_about_this_release() -> None:
     rule = only(rendered(metrics=MONITORED), "PrometheusRule")
     texts = [one["expr"] for group in rule["spec"]["groups"] for one in group["rules"]]
-    assert len(texts) == 3
+    assert len(texts) == 4
     for text in texts:
         assert 'namespace="evenkeel-system",job="evenkeel-system/evenkeel"' in text
