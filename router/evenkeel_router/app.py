@@ -28,7 +28,7 @@ from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.federation import Federation
-from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
+from evenkeel_router.ledger.limit_exchange import LimitExchange, exchange_over_http
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
@@ -157,7 +157,9 @@ async def running(
         recorder = Recorder(rooms, sinks)
         stack.push_async_callback(tracing.close)
         peers = Peers(rooms.settings, rooms.service_ledger, session)
-        limits = _limit_exchange(rooms, peers, session)
+        limits = exchange_over_http(
+            rooms.settings, rooms.intake.limit_parts, session, peers=peers.listed
+        )
         revocations = revocation_exchange(
             rooms.settings,
             rooms.intake,
@@ -211,17 +213,6 @@ async def _way_to_replicas(
     probe = prober or HttpProber(session)
     health = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, probe)
     return upstream or connections, session, health
-
-
-def _limit_exchange(rooms: Rooms, peers: Peers, session: ClientSession) -> LimitExchange:
-    settings = rooms.settings
-    return LimitExchange(
-        rooms.intake.limit_parts,
-        http_transport(session, lambda: settings.config.state.peer_token),
-        peers=peers.listed,
-        interval_s=lambda: settings.config.state.exchange_interval_s,
-        now=asyncio.get_running_loop().time,
-    )
 
 
 async def _wait_for_peers(
@@ -310,19 +301,15 @@ def _pipeline(  # noqa: PLR0913 - each is one object of the router
         forwarder=forwarder,
         prefixes=rooms.prefixes,
         tokenising=tokenising,
-        console=TenantConsole(
-            rooms.intake,
-            rooms.totals,
-            files=console.files,
-            answer=console.answer,
-            key_sets=key_sets,
-        ),
-        key_service=KeyService(
-            rooms.settings,
-            rooms.intake,
-            rooms.totals,
-            key_sets=key_sets,
-            revocations=revocations,
+        asides=(
+            TenantConsole(
+                rooms.intake,
+                rooms.totals,
+                files=console.files,
+                answer=console.answer,
+                key_sets=key_sets,
+            ),
+            KeyService(rooms.settings, rooms.intake, rooms.totals, revocations, key_sets=key_sets),
         ),
         key_sets=key_sets,
         federation=federation,

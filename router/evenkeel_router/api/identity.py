@@ -39,10 +39,17 @@ from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.buckets import Buckets
-from evenkeel_router.api.claims import KEY_HEADERS, Claims, bearer, duplicate, missing_key
+from evenkeel_router.api.claims import (
+    KEY_HEADERS,
+    Claims,
+    bearer,
+    duplicate,
+    missing_key,
+    token_required,
+)
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
-from evenkeel_router.api.own_keys import USE_S, KeyUses, is_own
+from evenkeel_router.api.own_keys import KeyUses
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 from evenkeel_router.api.tenant_change import STEP, TenantChange
@@ -146,11 +153,10 @@ class Directory:
         self._signed = None
         if tenancy.signed_keys is not None:
             known = RevocationList() if revocations is None else revocations
-            self._signed = SignedKeys(tenancy.signed_keys, known)
+            self._signed = SignedKeys(tenancy.signed_keys, known, uses or KeyUses())
         self._tokens = tokens
         self._takes_others = self._signed is not None or tokens is not None
         """Whether credentials count that are in no list."""
-        self._uses = KeyUses() if uses is None else uses
         self._clock = clock
         self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
         """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
@@ -257,14 +263,12 @@ class Directory:
     def identify_by_token(self, claims: Claims) -> Client:
         """The client, like `identify`; refuses all identities but those of a token."""
         client = self.identify(claims)
-        if claims.authorization or claims.keys:
-            text = bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
-            verified = self._verified.get(_digest(text.strip()))
-            # Of a trusted proxy's request the proxy names the client, whatever its token says.
-            if verified is not None and verified[0] is client and not is_signed_key(text.strip()):
-                return client
-        message = "Keys are created, listed and revoked with a token of the issuer, sent as 'Authorization: Bearer <token>'; not with a key."
-        raise Refusal(Outcome.FORBIDDEN, message, code="token_required", param="authorization")
+        text = bearer(claims.authorization[0]) if claims.authorization else ""
+        verified = self._verified.get(_digest(text))
+        # Of a trusted proxy's request the proxy names the client, whatever its token says.
+        if verified is not None and verified[0] is client and not is_signed_key(text):
+            return client
+        raise token_required()
 
     def spoofed(self, claims: Claims) -> bool:
         """Whether an untrusted peer sent an identity header."""
@@ -308,11 +312,7 @@ class Directory:
 
     def _of_signed_key(self, signed: SignedKeys, credential: str) -> tuple[Client, float]:
         """(client, the time from which the key is verified again: its end, or sooner)."""
-        key = signed.verified(credential, self._clock())
-        ends_s = float(key.expires_s)
-        if is_own(key.id):
-            self._uses.used(key.id, self._clock())
-            ends_s = min(ends_s, self._clock() + USE_S)  # verified again then, which notes the use
+        key, ends_s = signed.verified(credential, self._clock())
         named = Named(key.namespace, key.tenant, key.client, "authorization")
         client = self.client_named(named)
         ceilings = TenantLimits(

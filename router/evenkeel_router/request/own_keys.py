@@ -42,9 +42,9 @@ class KeyService:
         settings: Settings,
         intake: Intake,
         totals: RequestTotals,
+        revocations: RevocationExchange,
         *,
         key_sets: KeySetReader,
-        revocations: RevocationExchange,
     ) -> None:
         self._settings = settings
         self._intake = intake

@@ -46,7 +46,6 @@ from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
-from evenkeel_router.request.own_keys import KeyService
 from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
@@ -56,11 +55,11 @@ from evenkeel_router.request.request_state import (
     RequestTracer,
     Step,
 )
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
+    Aside,
     Request,
     Stream,
     read_body,
@@ -96,15 +95,14 @@ class Pipeline:
         forwarder: Forwarder,
         prefixes: Prefixes,
         tokenising: Tokenisation,
-        console: TenantConsole,
-        key_service: KeyService,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`sinks` take every request that is over; more of them may be added later."""
+        """`sinks` take every request that is over; more of them may be added later. `asides` answer what no replica gets."""
         self._settings = settings
         self._intake = intake
         self._replicas = replicas
@@ -114,8 +112,7 @@ class Pipeline:
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
-        self._console = console
-        self._key_service = key_service
+        self._asides = asides
         self._key_sets = key_sets
         self._federation = federation
         self._large_bodies = large_bodies
@@ -212,11 +209,8 @@ class Pipeline:
             )
         if path == CELL_PATH and self._federation.expected is not None:
             return own_answers.cell(request, self._federation)
-        if self._console.serves(request, path):
-            return await self._console.handle(request, path)
-        if self._key_service.serves(request, path):
-            return await self._key_service.handle(request, path)
-        return None
+        aside = next((one for one in self._asides if one.serves(request, path)), None)
+        return None if aside is None else await aside.handle(request, path)
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""

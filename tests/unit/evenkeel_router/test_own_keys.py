@@ -48,7 +48,7 @@ def test_a_new_key_lasts_half_a_lifetime_to_a_whole_one(minutes: int, number: in
 
 
 @given(st.lists(st.tuples(st.integers(0, 30 * 60), st.integers(1, 2)), max_size=40))
-def test_a_client_never_has_more_keys_than_its_numbers_and_their_predecessors(
+def test_a_client_has_at_most_its_numbers_and_their_predecessors(
     asked: list[tuple[int, int]],
 ) -> None:
     given_ = [current(keys(), number, NOW_S + 60 * minutes) for minutes, number in asked]
