@@ -36,6 +36,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKeysConfig, SigningKeyConfig
 from evenkeel_contract.spec.credentials import SelfService
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
@@ -102,7 +103,7 @@ def router_config(  # noqa: PLR0913 - each is one source of the configuration
             volatile_lines=spec.router.prefix.volatile_lines,
         ),
         limits=_limits(service),
-        tenancy=_tenancy(spec.tenancy, selected, key_hashes, credentials or CredentialSecrets()),
+        tenancy=tenancy_of(spec.tenancy, selected, key_hashes, credentials or CredentialSecrets()),
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
@@ -118,8 +119,8 @@ def router_config(  # noqa: PLR0913 - each is one source of the configuration
     )
 
 
-def serves(service: FairInferenceService, tenant: InferenceTenant) -> bool:
-    """Whether `tenant` may use `service`: it is in the namespace that the service names, is shared with the service's own, and
+def serves(service: FairInferenceService | FairInferenceGateway, tenant: InferenceTenant) -> bool:
+    """Whether `tenant` may use `service`, or a gateway: it is in the namespace that the service names, is shared with the service's own, and
     matches the selector."""
     here, there = service.metadata.namespace, tenant.metadata.namespace
     shared = there == here or is_shared(tenant.metadata.annotations, SHARE_TENANT, here)
@@ -133,7 +134,7 @@ def is_shared(annotations: Mapping[str, str], annotation: str, namespace: str) -
     return not shared.isdisjoint({"*", namespace})
 
 
-def tenants_namespace(service: FairInferenceService) -> str:
+def tenants_namespace(service: FairInferenceService | FairInferenceGateway) -> str:
     """Where the tenants of the service are."""
     return service.spec.tenancy.namespace or service.metadata.namespace
 
@@ -170,12 +171,13 @@ def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
     )
 
 
-def _tenancy(
+def tenancy_of(
     tenancy: Tenancy,
     tenants: Iterable[InferenceTenant],
     key_hashes: KeyHashes,
     credentials: CredentialSecrets,
 ) -> TenancyConfig:
+    """Who may use an address: the selected tenants, with the keys that have a hash."""
     rejects = tenancy.undeclared_tenants is UndeclaredTenants.REJECT
     return TenancyConfig(
         anonymous=tenancy.anonymous,

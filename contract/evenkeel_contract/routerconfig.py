@@ -402,6 +402,39 @@ class QoeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """One of several services behind a router: its model, its fleet, its scheduling. Fields are those of a RouterConfig."""
+
+    service: Name
+    """The FairInferenceService's name."""
+    model: Name
+    """Name by which the replicas know the model."""
+    names: Annotated[tuple[Name, ...], Length(0, 128)] = ()
+    """Names that clients send; the router replaces them by `model`. Empty: clients send `model` or one of `modelAliases`."""
+    model_aliases: Annotated[tuple[Name, ...], Length(0, 128)] = ()
+    """Other names that replicas know, unless `names` is set."""
+    adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
+    adapters_per_batch: Positive = 8
+    allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
+    tenants: tuple[Name, ...] | None = None
+    """Tenants that may use the model. None: all of the router's tenants."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    """Limits of one request. What is in flight, and how large a body is, the router's own `limits` bound."""
+    replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
+    cluster: ClusterConfig | None = None
+    at_zero: AtZero = AtZero.WAIT
+    recording: RecordingConfig | None = None
+    qoe: QoeConfig | None = None
+    ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
+    max_lead_s: Annotated[float, Range(above=0)] | None = None
+    max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """The configuration of a router."""
 
@@ -449,3 +482,6 @@ class RouterConfig:
     """`spec.slo.fairness.maxLead`: the console shows whether the lead is above it. None: the console does not compare."""
     max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
     """`spec.slo.fairness.maxShareErrorPercent`: the console shows whether the share error is above it. None: it does not compare."""
+    pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
+    """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields
+    that a pool has too are not used. Empty: one service, which the fields above describe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.signedkeys import (
@@ -12,12 +12,15 @@ from evenkeel_contract.signedkeys import (
     OUTLIVES_MAXIMUM,
     SELF_SERVICE_NEEDS_TOKENS,
 )
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.tokenissuers import MAX_LEEWAY_S, NO_KEYS, NO_TENANT
 from evenkeel_contract.values import Fault
 
+_Owner: TypeAlias = FairInferenceService | FairInferenceGateway
 
-def identity_headers_have_no_proxy(service: FairInferenceService) -> Iterator[Fault]:
+
+def identity_headers_have_no_proxy(service: _Owner) -> Iterator[Fault]:
     tenancy = service.spec.tenancy
     if tenancy.identity_headers and not tenancy.trusted_proxies:
         yield Fault(
@@ -25,25 +28,25 @@ def identity_headers_have_no_proxy(service: FairInferenceService) -> Iterator[Fa
         )
 
 
-def identity_headers_name_no_tenant(service: FairInferenceService) -> Iterator[Fault]:
+def identity_headers_name_no_tenant(service: _Owner) -> Iterator[Fault]:
     for index, entry in enumerate(service.spec.tenancy.identity_headers):
         if names_no_tenant(entry):
             yield Fault(f"spec.tenancy.identityHeaders[{index}]", NAMES_NO_TENANT)
 
 
-def issuers_lack_keys(service: FairInferenceService) -> Iterator[Fault]:
+def issuers_lack_keys(service: _Owner) -> Iterator[Fault]:
     for index, issuer in enumerate(service.spec.tenancy.jwt):
         if (issuer.jwks_URL is None) == (issuer.secret_ref is None):
             yield Fault(f"spec.tenancy.jwt[{index}].jwksURL", NO_KEYS.format(other="secretRef"))
 
 
-def issuers_name_no_tenant(service: FairInferenceService) -> Iterator[Fault]:
+def issuers_name_no_tenant(service: _Owner) -> Iterator[Fault]:
     for index, issuer in enumerate(service.spec.tenancy.jwt):
         if issuer.tenant_claim is None and not issuer.tenant_of:
             yield Fault(f"spec.tenancy.jwt[{index}].tenantClaim", NO_TENANT)
 
 
-def credentials_live_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
+def credentials_live_beyond_reason(service: _Owner) -> Iterator[Fault]:
     tenancy = service.spec.tenancy
     if tenancy.signed_keys is not None and not (
         60 <= tenancy.signed_keys.max_lifetime.seconds <= MAX_LIFETIME_S
@@ -55,14 +58,14 @@ def credentials_live_beyond_reason(service: FairInferenceService) -> Iterator[Fa
             yield Fault(f"spec.tenancy.jwt[{index}].leeway", "must be at most 10m")
 
 
-def own_keys_have_no_issuer(service: FairInferenceService) -> Iterator[Fault]:
+def own_keys_have_no_issuer(service: _Owner) -> Iterator[Fault]:
     tenancy = service.spec.tenancy
     if tenancy.signed_keys is not None and tenancy.signed_keys.self_service and not tenancy.jwt:
         path = "spec.tenancy.signedKeys.selfService"
         yield Fault(path, SELF_SERVICE_NEEDS_TOKENS, about=("spec.tenancy.jwt",))
 
 
-def own_keys_live_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
+def own_keys_live_beyond_reason(service: _Owner) -> Iterator[Fault]:
     signed = service.spec.tenancy.signed_keys
     if signed is None or signed.self_service is None:
         return
@@ -76,7 +79,7 @@ def own_keys_live_beyond_reason(service: FairInferenceService) -> Iterator[Fault
         yield Fault(path, OUTLIVES_MAXIMUM.format(longest=longest), about=(maximum,))
 
 
-TENANCY_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
+TENANCY_RULES: Final[Sequence[Callable[[_Owner], Iterable[Fault]]]] = (
     identity_headers_have_no_proxy,
     identity_headers_name_no_tenant,
     credentials_live_beyond_reason,

@@ -38,6 +38,7 @@ from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import (
+    GATEWAY,
     NAMESPACE,
     NODE,
     POD,
@@ -51,6 +52,7 @@ from evenkeel_operator.cluster.store import (
 )
 from evenkeel_operator.cluster.work_queue import WorkQueue
 from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Kind, Object
+from evenkeel_operator.gateway_pass import GatewayPass
 from evenkeel_operator.manifests.context import MANAGER
 from evenkeel_operator.metrics import serving
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
@@ -214,6 +216,11 @@ class Leader:
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
         self._services, self._tenants = ServicePass(dependencies), TenantPass(dependencies)
+        self._passes: dict[str, Callable[[Key], Awaitable[float | None]]] = {
+            SERVICE: self._services,
+            TENANT: self._tenants,
+            GATEWAY: GatewayPass(dependencies),
+        }
         self.observer.wake = self.work_queue.add
         self._client = client
 
@@ -251,7 +258,7 @@ class Leader:
 
     async def make_pass(self, key: Key) -> float | None:
         """One pass over one resource, counted and timed."""
-        make = self._services if key.kind == SERVICE else self._tenants
+        make = self._passes[key.kind]
         outcome = "failed"
         try:
             with metrics.PASS_SECONDS.labels(key.kind).time():
@@ -284,7 +291,7 @@ class Leader:
             for namespace in only or ():
                 self._services.list_again(namespace)
             await self.observer.list_again(only=only)
-            for key in self.store.keys_anywhere(SERVICE, TENANT):
+            for key in self.store.keys_anywhere(SERVICE, TENANT, GATEWAY):
                 if only is None or key.namespace in only:
                     self.work_queue.add(key, after_s=self._rng.uniform(0, spread_s))
 
@@ -297,7 +304,7 @@ class Leader:
                     _log.info(
                         "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
                     )
-                    for key in self.store.keys_anywhere(SERVICE):
+                    for key in self.store.keys_anywhere(SERVICE, GATEWAY):
                         self.work_queue.add(key)
             except ClusterError as error:
                 _log.warning("cannot list API groups: %s", error)
@@ -351,7 +358,7 @@ def registry(
     kopf.on.cleanup(registry=found)(ends)
     watched = {
         kind: ALL_KINDS[kind]
-        for kind in (SERVICE, SCALER, POOL, POD, SLICE, *KINDS)
+        for kind in (SERVICE, GATEWAY, SCALER, POOL, POD, SLICE, *KINDS)
         if kind != "Secret"
     }
     if overview:

@@ -32,10 +32,12 @@ from evenkeel_contract.routerconfig import (
     StateStore,
     TenancyConfig,
 )
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Slo
-from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
@@ -111,6 +113,15 @@ class Inputs:
     """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
+    behind: Behind | None = None
+    """The gateway whose routers serve the service."""
+    has_routers: bool = False
+    """Whether the service has routers of its own at the moment."""
+
+    @property
+    def keeps_routers(self) -> bool:
+        """Whether the service has routers of its own: without a gateway, and until a router of the gateway is ready."""
+        return self.behind is None or (self.has_routers and not self.behind.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +143,10 @@ class Desired:
 def desired(given: Inputs) -> Desired:
     """All objects of one service. Equal input gives equal objects."""
     accepted = pinned(given.service, given.accepted, given.defaults)
-    layout = given.planner.lay_out(router_config_of(given), granted(given), given.live)
-    notes = [*_room(layout), *_notes(given)]
+    layout = given.planner.lay_out(
+        router_config_of(given), granted(given.service, given.roster, given.live), given.live
+    )
+    notes = [*room_notes(layout), *_notes(given)]
     external = given.service.spec.engine.pods_of_others is not None
     image = None if external else engine_image(given.service, accepted)
     context = BuildContext(
@@ -144,6 +157,8 @@ def desired(given: Inputs) -> Desired:
         layout=layout,
         defaults=given.defaults,
         apis=given.apis,
+        gateway=None if given.behind is None else given.behind.gateway,
+        has_routers=given.keeps_routers,
     )
     found = (
         spec_config_map(context, accepted),
@@ -163,26 +178,28 @@ def desired(given: Inputs) -> Desired:
     )
 
 
-def granted(given: Inputs) -> list[tuple[tuple[str, str], Grant]]:
-    """The tenants that the service takes, with their ages, by name."""
-    roster, selector = given.roster, given.service.spec.tenancy.selector
-    present = given.live.tenants(roster.special)
+def granted(
+    owner: FairInferenceService | FairInferenceGateway, roster: Roster, live: LiveConfig
+) -> list[tuple[tuple[str, str], Grant]]:
+    """The tenants that a service or a gateway takes, with their ages, by name."""
+    selector = owner.spec.tenancy.selector
+    present = live.tenants(roster.special)
     own = roster.overlay(present.get)
-    at_home = tenants_namespace(given.service) == given.service.metadata.namespace
+    at_home = tenants_namespace(owner) == owner.metadata.namespace
     takes_all = at_home and not selector.match_labels and not selector.match_expressions
     found = []
     for name in sorted(roster.grants.keys() | own.keys()):
         tenant = roster.tenants[name]
         taken = takes_all or (
             # An invalid tenant is served as before.
-            tenant.resource is None or serves(given.service, tenant.resource)
+            tenant.resource is None or serves(owner, tenant.resource)
         )
         if taken:
             found.append((tenant.age, own[name] if name in own else roster.grants[name]))
     return found
 
 
-def _room(layout: Layout) -> Iterator[Note]:
+def room_notes(layout: Layout) -> Iterator[Note]:
     """Reports limits that are reached, or nearly."""
     if layout.left_out:
         names = ", ".join(layout.left_out[:SHOWN])
@@ -226,15 +243,25 @@ def router_config_of(given: Inputs) -> RouterConfig:
     )
     return replace(
         config,
-        tenancy=_keep_credentials(given, config.tenancy),
+        tenancy=keep_credentials(
+            config.tenancy,
+            given.service.spec.tenancy,
+            before=given.live.core,
+            notes=given.credential_secrets[1],
+        ),
         drain_timeout_s=drain_s(given.service.spec),
     )
 
 
-def _keep_credentials(given: Inputs, tenancy: TenancyConfig) -> TenancyConfig:
+def keep_credentials(
+    tenancy: TenancyConfig,
+    wanted: Tenancy,
+    *,
+    before: RouterConfig | None,
+    notes: tuple[Note, ...],
+) -> TenancyConfig:
     """Signing keys and issuers that routers have stay while their Secret cannot be used; a note reports it."""
-    before, wanted = given.live.core, given.service.spec.tenancy
-    if before is None or not given.credential_secrets[1]:
+    if before is None or not notes:
         return tenancy
     signed = tenancy.signed_keys
     if signed is None and wanted.signed_keys is not None:
@@ -244,6 +271,13 @@ def _keep_credentials(given: Inputs, tenancy: TenancyConfig) -> TenancyConfig:
     named = [(issuer.issuer, issuer.audience) for issuer in wanted.jwt]
     kept = tuple(found for one in named if (found := present.get(one) or known.get(one)))
     return replace(tenancy, signed_keys=signed, jwt=kept or None)
+
+
+def credential_notes(notes: tuple[Note, ...]) -> Iterator[Note]:
+    """Reports Secrets of `tenancy` that cannot be used."""
+    for note in notes:
+        message = f"{note.message} Routers keep the keys that they have; without any, they refuse these credentials."
+        yield Note(note.reason, message)
 
 
 def _redis_url(given: Inputs) -> str | None:
@@ -291,15 +325,20 @@ def _notes(given: Inputs) -> Iterator[Note]:
     yield from _tenants_note(given)
     if given.host_taken is not None:
         yield given.host_taken
+    exposed = spec.exposure.ingress is not None or spec.exposure.http_route is not None
+    if given.behind is not None and not given.keeps_routers and exposed:
+        message = (
+            f"spec.exposure has no effect, since gateway {given.behind.gateway} serves the service"
+            f"{f' at {given.behind.url}' if given.behind.url else ''}. Move it to the gateway, or remove it."
+        )
+        yield Note(reasons.BEHIND_GATEWAY, message)
     if isinstance(given.redis_url, Note):
         instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
         message = (
             f"spec.router.state.redis.urlSecretRef: {given.redis_url.message} Routers {instead}."
         )
         yield Note(given.redis_url.reason, message)
-    for note in given.credential_secrets[1]:
-        message = f"{note.message} Routers keep the keys that they have; without any, they refuse these credentials."
-        yield Note(note.reason, message)
+    yield from credential_notes(given.credential_secrets[1])
     if isinstance(given.external_key, Note):
         message = (
             f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
@@ -328,32 +367,33 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
     Engines of another owner get a Service, by which routers find them, and nothing that would act on their pods.
     """
     owned = context.spec.engine.pods_of_others is None
+    routers = context.has_routers
     wanted = (
         # Objects that pods need at their start, …
         service_account(context, ENGINE_COMPONENT) if owned else None,
-        service_account(context, ROUTER_COMPONENT),
-        router_role(context),
-        router_role_binding(context),
+        service_account(context, ROUTER_COMPONENT) if routers else None,
+        router_role(context) if routers else None,
+        router_role_binding(context) if routers else None,
         *tenant_secrets(context),
-        router_secret(context),
+        router_secret(context),  # a gateway reads it, too
         revocations_config_map(context) if has_signed_keys(context.service) else None,
         cache_claim(context),
-        state_claim(context),
+        state_claim(context) if routers else None,
         # … network policies and disruption budgets, …
         engine_policy(context) if owned else None,
-        router_policy(context),
+        router_policy(context) if routers else None,
         engine_budget(context, replicas=replicas) if owned else None,
-        router_budget(context),
+        router_budget(context) if routers else None,
         # … Services, …
         engine_service(context),
-        router_peers_service(context),
-        router_service(context),
+        router_peers_service(context) if routers else None,
+        router_service(context) if routers else None,
         # … the pods, engines first, since they take longer to start, …
         engine_deployment(context, replicas=replicas) if owned else None,
-        router_deployment(context),
+        router_deployment(context) if routers else None,
         # … and access from outside.
-        ingress(context),
-        http_route(context),
+        ingress(context) if routers else None,
+        http_route(context) if routers else None,
         *pod_monitors(context),
         prometheus_rule(context),
         rules_config_map(context),

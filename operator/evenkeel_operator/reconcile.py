@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.names import accepted_name, credentials_name, engine_name
+from evenkeel_contract.names import accepted_name, credentials_name, engine_name, router_name
 from evenkeel_contract.render import tenants_namespace
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
@@ -203,7 +203,8 @@ class ServicePass:
         if service is None or accepted is None:
             return state
         seen = state.seen
-        roster, refusal = await self._tenants(seen, tenants_namespace(service))
+        where = tenants_namespace(service)
+        roster, refusal = await tenants_of(self._deps.observer, seen, where)
         built = desired(
             Inputs(
                 service=service,
@@ -221,27 +222,16 @@ class ServicePass:
                 forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,
                 replicas=state.scaling.replicas,
+                behind=seen.behind,
+                has_routers=seen.child("Deployment", router_name) is not None,
             )
         )
         return state.with_notes(refusal).with_desired(built)
 
-    async def _tenants(self, seen: Observed, where: str) -> tuple[Roster, tuple[Note, ...]]:
-        """The tenants of the service. Those of another namespace that cannot be read stay as routers know them."""
-        try:
-            return await self._deps.observer.roster(where, of=seen.key), ()
-        except Refused as error:
-            if where == seen.key.namespace:
-                raise
-            message = (
-                f"spec.tenancy.namespace: {error.message}. Routers keep the tenants that they know."
-            )
-            known = Roster.unreadable(where, (grant.config for grant in seen.live.grants))
-            return known, (Note(reasons.RIGHT_MISSING, message),)
-
     def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
         """The spec in use counts, also where the newest one asks for no host."""
         exposed = {**seen.raw, "spec": {"exposure": to_plain(running.spec.exposure)}}
-        others = self._deps.store.services_anywhere()
+        others = self._deps.store.exposed_anywhere()
         return host_taken(exposed, others, default_class=self._deps.observer.default_class)
 
     async def _credentials(self, seen: Observed) -> Credentials:
@@ -267,11 +257,13 @@ class ServicePass:
 
     def _follow(self, state: PassState, found: Findings) -> None:
         """While no engine is ready, ask routers whether requests wait for one."""
-        credentials = state.seen.credentials
-        if not found.wakes or found.engines.ready or credentials is None:
+        seen = state.seen
+        if not found.wakes or found.engines.ready or not seen.routers_token:
             self._deps.activations.leave(state.key)
         else:
-            self._deps.activations.follow(state.key, token=credentials.admin_token)
+            self._deps.activations.follow(
+                state.key, token=seen.routers_token, service=seen.named_at_routers
+            )
 
     def _rest_s(self, key: Key, found: Findings) -> float:
         if found.engines.settled and found.routers.settled:
@@ -303,6 +295,22 @@ class ServicePass:
         self._dry_runs.pop(key, None)
         self._planners.pop(key, None)
         self._revocation.forget(key)
+
+
+async def tenants_of(
+    observer: Observer, seen: Observed, where: str
+) -> tuple[Roster, tuple[Note, ...]]:
+    """The tenants of a service or a gateway. Those of another namespace that cannot be read stay as routers know them."""
+    try:
+        return await observer.roster(where, of=seen.key), ()
+    except Refused as error:
+        if where == seen.key.namespace:
+            raise
+        message = (
+            f"spec.tenancy.namespace: {error.message}. Routers keep the tenants that they know."
+        )
+        known = Roster.unreadable(where, (grant.config for grant in seen.live.grants))
+        return known, (Note(reasons.RIGHT_MISSING, message),)
 
 
 def _state(seen: Observed, chosen: SpecDecision) -> PassState:

@@ -76,10 +76,10 @@ class Revocation:
                 index, config = index_without(live, gone), config_without(live, gone)
                 if index is not None and index != live.index:
                     document = {INDEX_ENTRY: write_index(index)}
-                    notes += await self._write(key, index_name(key.name), document)
+                    notes += await self._write(key, index_name(key.base), document)
                 if config is not None:
                     notes += await self._write(
-                        key, router_name(key.name), {ROUTER_CONFIG_KEY: config}
+                        key, router_name(key.base), {ROUTER_CONFIG_KEY: config}
                     )
             elif failure is None:
                 self._done[key] = state

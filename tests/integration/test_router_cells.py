@@ -111,7 +111,9 @@ async def given_over_owed(cells: Sequence[Cell], *, passed_s: float, measured_s:
 
 
 def weight_of(router: Router, tenant_name: str) -> float:
-    return router.federation.weights.get(f"ns/{tenant_name}", float(WEIGHTS[tenant_name]))
+    return router.services.only.federation.weights.get(
+        f"ns/{tenant_name}", float(WEIGHTS[tenant_name])
+    )
 
 
 def part_of_law(server: RunningServer) -> float:
@@ -138,7 +140,7 @@ async def test_what_a_tenant_gets_elsewhere_lowers_its_weight_here() -> None:
         await until(lambda: part_of_law(cells[1].server) > 0.6, "more of the cell for law")
         # Who falls silent counts no more.
         await first.apply(replace(first.configured, federation=None))
-        await until(lambda: not second.federation.weights, "the configured weights")
+        await until(lambda: not second.services.only.federation.weights, "the configured weights")
         await ended(loads)
 
 

@@ -66,7 +66,7 @@ async def test_a_client_keeps_the_debt_of_a_replica_that_left_at_the_next_one() 
         deficit = cell(router, "old", CHAT, DEFICIT)
         served = router.rooms.service_ledger.ledger.served(CHAT)
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
-        router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
+        router.services.only.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
         await until(
             lambda: router.rooms.service_ledger.accounting.incarnation("new") != "",
             "its first report",
@@ -105,7 +105,7 @@ async def test_a_crashed_incarnation_counts_the_larger_of_reported_and_received(
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
         assert received > reported
         await server.aclose()
-        router.discovery.update(config_for())
+        router.services.only.discovery.update(config_for())
         await until(lambda: bool(page.closed_by), "it to be closed")
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
 
@@ -124,7 +124,7 @@ async def test_what_a_replica_finishes_after_it_left_the_configuration_counts() 
         headers = {CLIENT_KEY_HEADER: ClientKey("ns", "acme", "chat").encode()}
         asking = client.post(f"{server.url}/v1/completions", json=body, headers=headers)
         answer = asyncio.create_task(asking)
-        router.discovery.update(config_for())
+        router.services.only.discovery.update(config_for())
         await until(lambda: "r0" not in router.rooms.replicas.configured, "the router to forget it")
         usage = (await answer).json()["usage"]
         cost = usage["prompt_tokens"] + 2 * usage["completion_tokens"]

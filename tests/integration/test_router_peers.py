@@ -117,7 +117,7 @@ async def test_both_routers_close_and_compact_a_gone_replica_and_count_it_once()
         await until(lambda: settled(one, two) and requests_at(one) == 5, "both to know all of it")
         served = one.rooms.service_ledger.ledger.served(CHAT)
         for router in (one, two):
-            router.discovery.update(config_for(replicas[1]))
+            router.services.only.discovery.update(config_for(replicas[1]))
         await until(
             lambda: (
                 len(one.rooms.service_ledger.ledger.replica_accounts)

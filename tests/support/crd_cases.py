@@ -10,9 +10,11 @@ from tests.support.crd_documents import (
     AUTOSCALING,
     EXTERNAL,
     EXTERNAL_ENGINES,
+    GATEWAY,
     GONE,
     POOLED,
     SCALED,
+    SELECTED,
     SERVICE,
     TENANT,
     Changes,
@@ -466,6 +468,62 @@ RULES: Final[Mapping[str, Pair]] = {
         base=SERVICE,
         good={"metadata.name": "a" * 40},
         bad={"metadata.name": "a" * 41},
+    ),
+    "a model without a service": Pair(
+        path="spec.models[0].serviceRef",
+        message="serviceRef is required without serviceSelector",
+        base=GATEWAY,
+        good={"spec.models.0.aliases": GONE},
+        bad={"spec.models.0.serviceRef": GONE},
+    ),
+    "a model with a service and a selector": Pair(
+        path="spec.models[0].serviceSelector",
+        message="serviceSelector is set together with serviceRef",
+        base=GATEWAY,
+        good={"spec.models.0": {"serviceSelector": {}}},
+        bad={
+            "spec.models.0": {"serviceSelector": {}, "serviceRef": {"name": "llama"}},
+        },
+    ),
+    "a name for selected services": Pair(
+        path="spec.models[0].name",
+        message="name needs serviceRef",
+        base=SELECTED,
+        good={"spec.models.0.serviceSelector": {}},
+        bad={"spec.models.0.name": "smart"},
+    ),
+    "aliases without a name": Pair(
+        path="spec.models[0].aliases",
+        message="aliases needs name",
+        base=GATEWAY,
+        good={"spec.models.0.aliases": []},
+        bad={"spec.models.0.name": GONE},
+    ),
+    "a name of two models": Pair(
+        path="spec.models",
+        message="models: each name means one model",
+        base=GATEWAY,
+        good={"spec.models.0.aliases": ["smarter"]},
+        bad={
+            "spec.models": [
+                {"name": "smart", "serviceRef": {"name": "llama"}},
+                {"name": "smart", "serviceRef": {"name": "qwen"}},
+            ]
+        },
+    ),
+    "a gateway that takes bodies beyond a gibibyte": Pair(
+        path="spec.router.limits.maxBodySize",
+        message="must be at most 1Gi",
+        base=GATEWAY,
+        good={"spec.router.limits.maxBodySize": "1Gi"},
+        bad={"spec.router.limits.maxBodySize": "1025Mi"},
+    ),
+    "a gateway that keeps connections for longer than a week": Pair(
+        path="spec.router.limits.keepAliveTimeout",
+        message="must be at most 168h",
+        base=GATEWAY,
+        good={"spec.router.limits.keepAliveTimeout": "168h"},
+        bad={"spec.router.limits.keepAliveTimeout": "169h"},
     ),
 }
 """Named by what is wrong with the bad one."""

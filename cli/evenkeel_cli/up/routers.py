@@ -99,11 +99,13 @@ def further_listen(first: ListenConfig, index: int) -> ListenConfig:
 
 def count_of(manifest: Manifest) -> int:
     """How many routers run. The default is one: a second router would only help if a node fails."""
-    return manifest.service.spec.router.replicas or 1
+    return (manifest.gateway or manifest.service).spec.router.replicas or 1
 
 
 def state_of(manifest: Manifest, folder: StateFolder) -> StateConfig:
-    """Where the ledger is stored: `File` means the folder of the fleet."""
+    """Where the ledger is stored: `File` means the folder of the fleet. Routers of a gateway keep it among themselves."""
+    if manifest.gateway is not None:
+        return StateConfig()
     state = manifest.service.spec.router.state
     if state.store is StateStore.FILE:
         return StateConfig(store=state.store, file=str(folder.ledger.absolute()))

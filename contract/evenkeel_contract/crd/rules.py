@@ -17,6 +17,7 @@ from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN,
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
+from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
     Cache,
     Engine,
@@ -58,15 +59,29 @@ _PORT: Final = (
 _DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
 
 
-def _within_a_week(name: str, *, given: bool = True) -> Rule:
+def _within_a_week(
+    name: str, *, given: bool = True, mirrors: str = "limits_are_beyond_reason"
+) -> Rule:
     """`given`: whether the field always has a value."""
     rule = "" if given else f"!has(self.{name}) || "
     rule += f"!self.{name}.matches({SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
-    return on_field(name, "must be at most 168h", mirrors="limits_are_beyond_reason", rule=rule)
+    return on_field(name, "must be at most 168h", mirrors=mirrors, rule=rule)
 
 
 def _unless_no_quantity(value: str, rule: str) -> str:
     return f"!isQuantity(string({value})) || ({rule})"
+
+
+def _body_size(mirrors: str) -> Rule:
+    return on_field(
+        "maxBodySize",
+        "must be at most 1Gi, since routers keep a request in memory",
+        mirrors=mirrors,
+        rule=_unless_no_quantity(
+            "self.maxBodySize",
+            "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
+        ),
+    )
 
 
 _FLAG: Final = "self.split('=')[0]"
@@ -311,15 +326,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _may_not_shrink(" while the volume exists; keep the size or choose another store"),
     ),
     RouterLimits: (
-        on_field(
-            "maxBodySize",
-            "must be at most 1Gi, since routers keep a request in memory",
-            mirrors="limits_are_beyond_reason",
-            rule=_unless_no_quantity(
-                "self.maxBodySize",
-                "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
-            ),
-        ),
+        _body_size("limits_are_beyond_reason"),
         *map(
             _within_a_week,
             (
@@ -375,6 +382,44 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             mirrors="selector_values_do_not_fit",
             rule="self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0",
         ),
+    ),
+    GatewayModel: (
+        on_field(
+            "serviceRef",
+            "is required without serviceSelector; name a service",
+            mirrors="model_names_no_service_or_two",
+            rule="has(self.serviceRef) || has(self.serviceSelector)",
+        ),
+        on_field(
+            "serviceSelector",
+            "is set together with serviceRef; remove one of the two",
+            mirrors="model_names_no_service_or_two",
+            rule="!(has(self.serviceRef) && has(self.serviceSelector))",
+        ),
+        on_field(
+            "name",
+            "needs serviceRef, since a selector may select several services; remove it",
+            mirrors="selected_models_are_renamed",
+            rule="!(has(self.serviceSelector) && has(self.name))",
+        ),
+        on_field(
+            "aliases",
+            "needs name; set the model name that clients send",
+            mirrors="selected_models_are_renamed",
+            rule="!has(self.aliases) || size(self.aliases) == 0 || has(self.name)",
+        ),
+    ),
+    GatewaySpec: (
+        Rule(
+            mirrors="models_share_a_name",
+            rule="self.models.all(m, !has(m.name) || self.models.exists_one(o, has(o.name) && o.name == m.name))",
+            message="models: each name means one model; give each model a name of its own",
+            field="models",
+        ),
+    ),
+    GatewayLimits: (
+        _body_size("gateway_limits_are_beyond_reason"),
+        _within_a_week("keepAliveTimeout", mirrors="gateway_limits_are_beyond_reason"),
     ),
     **TENANCY_RULES,
     TenantSpec: (

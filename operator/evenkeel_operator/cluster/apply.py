@@ -166,8 +166,8 @@ class Applier:
         While a Secret with tenants is refused, the index stays as it is and no such Secret is deleted: routers keep what
         they have."""
         key, outcome = seen.key, ApplyResult()
-        tenants = {Ref("Secret", name) for name in (router_name(key.name), *shard_names(key.name))}
-        index, held = Ref("Secret", index_name(key.name)), False
+        tenants = {Ref("Secret", name) for name in (router_name(key.base), *shard_names(key.base))}
+        index, held = Ref("Secret", index_name(key.base)), False
         # Fields that the server normalises are no difference.
         residue = self._residue.get(key, {})
         plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)

@@ -66,8 +66,8 @@ class LiveConfigs:
                 return self._intern(read_shard(data))
             return None
 
-        _, found = await contents.entry(router_name(key.name), ROUTER_CONFIG_KEY, config)
-        _, index = await contents.entry(index_name(key.name), INDEX_ENTRY, _read_index)
+        _, found = await contents.entry(router_name(key.base), ROUTER_CONFIG_KEY, config)
+        _, index = await contents.entry(index_name(key.base), INDEX_ENTRY, _read_index)
         shards: dict[str, Shard] = {}
         for name in () if index is None else index.shards:
             digest, grants = await contents.entry(name, SHARD_ENTRY, shard)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Final
 
 from evenkeel_contract.names import (
@@ -17,17 +18,30 @@ from evenkeel_contract.names import (
     USE_LABEL,
     credentials_name,
     engine_name,
+    router_name,
 )
 from evenkeel_contract.render import CredentialSecrets
+from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.signedkeys import salvage_signing_keys
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
-from evenkeel_kube.client import ClusterError, KubeClient, Refused, Unreachable
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
 from evenkeel_operator.cluster.live_config import LiveConfigs
-from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
+from evenkeel_operator.cluster.store import (
+    GATEWAY,
+    POOL,
+    SCALER,
+    SERVICE,
+    SLICE,
+    TENANT,
+    Key,
+    Store,
+)
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind, behind_of
 from evenkeel_operator.core.neighbours import default_class
 from evenkeel_operator.core.objects import (
     KINDS,
@@ -60,13 +74,18 @@ class Pods:
 
     client: KubeClient
     key: Key
+    behind: Behind | None = None
+    """The gateway whose routers serve the service now."""
     _listed: list[Object] | None = field(default=None, init=False)
 
     async def of(self, component: str) -> list[Object]:
         """Pods of a component, listed at the first call. Raises `ClusterError`."""
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        if self.behind is not None and component == ROUTER_COMPONENT:
+            selector = f"{SERVICE_LABEL}={self.behind.base}"
+            return await self.client.list_all("Pod", self.key.namespace, selector=selector)
         if self._listed is None:
-            selector = f"{SERVICE_LABEL}={self.key.name}"
+            selector = f"{SERVICE_LABEL}={self.key.base}"
             self._listed = await self.client.list_all("Pod", self.key.namespace, selector=selector)
         return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
 
@@ -86,6 +105,10 @@ class Observed:
     """Optional kinds that the operator may not read in this namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
+    behind: Behind | None = None
+    """The gateway that has the service among its models; `pods` says whether its routers serve it already."""
+    routers_token: str = ""
+    """Admin token of the routers that serve the service: its own, or those of its gateway."""
     pods: Pods
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
@@ -115,7 +138,25 @@ class Observed:
 
     def child(self, kind: str, name_of: Callable[[str], str]) -> Object | None:
         """The object of this kind whose name is made from the service's."""
-        return self.children.get(Ref(kind, name_of(self.key.name)))
+        return self.children.get(Ref(kind, name_of(self.key.base)))
+
+    @property
+    def named_at_routers(self) -> str:
+        """The service that a question to its routers names: empty where they have no other."""
+        return self.key.name if self.pods.behind is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedGateway:
+    """One gateway, and the services of its namespace."""
+
+    seen: Observed
+    services: tuple[Object, ...]
+    """All services of the namespace."""
+    gateways: tuple[Object, ...]
+    """All gateways of the namespace."""
+    configs: Mapping[str, RouterConfig]
+    """Service → the configuration that routers of it alone have, or would have."""
 
 
 class Observer:
@@ -147,6 +188,7 @@ class Observer:
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
         children, forbidden = await self._children(key, relist=relist)
+        behind = behind_of(key.name, await self._gateways(key.namespace))
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
@@ -155,8 +197,62 @@ class Observer:
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
-            pods=self.pods(key),
+            behind=behind,
+            routers_token=self._token(key, children, _serving(key, children, behind)),
+            pods=Pods(self._client, key, _serving(key, children, behind)),
         )
+
+    async def gateway(self, key: Key, *, relist: bool = False) -> ObservedGateway | None:
+        """A gateway with the services of its namespace, or None where there is none."""
+        raw = self._store.named(GATEWAY, key.namespace).items.get(key.name)
+        if raw is None or relist:
+            raw = await self._client.get(GATEWAY, key.namespace, key.name)
+            if raw is None:
+                self._store.forget(key)
+                self.live_configs.forget(key)
+                return None
+            self._store.named(GATEWAY, key.namespace).put(raw)
+        children, forbidden = await self._children(key, relist=relist)
+        services = await self.all_of(SERVICE, key.namespace)
+        configs = {}
+        for service in services:
+            own = Key(SERVICE, key.namespace, str(service["metadata"]["name"]))
+            await self._children(own, relist=False)
+            live = await self.live_configs.read(own)
+            if live.core is not None:
+                configs[own.name] = live.core
+        return ObservedGateway(
+            seen=Observed(
+                raw=raw,
+                children=children,
+                live=await self.live_configs.read(key),
+                scalers=(),
+                forbidden=forbidden,
+                pods=Pods(self._client, key),
+            ),
+            services=services,
+            gateways=await self.all_of(GATEWAY, key.namespace),
+            configs=configs,
+        )
+
+    async def _gateways(self, namespace: str) -> tuple[Object, ...]:
+        """The gateways of a namespace. A service does without the right to read them, and without their API."""
+        try:
+            return await self.all_of(GATEWAY, namespace)
+        except ApiError as error:
+            if not isinstance(error, Refused) and error.status != HTTPStatus.NOT_FOUND:
+                raise
+            _log.info("%s: cannot list FairInferenceGateways: %s", namespace, error)
+            return ()
+
+    def _token(self, key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> str:
+        """The admin token of the routers that serve a service; empty if it is not known."""
+        base = key.name
+        if behind is not None:
+            base = behind.base
+            children = self._store.children(Key(GATEWAY, key.namespace, behind.gateway)).items
+        found = read_credentials(children.get(Ref("Secret", credentials_name(base))))
+        return "" if found is None else found.admin_token
 
     async def roster(self, namespace: str, *, of: Key | None = None) -> Roster:
         """The tenants of a namespace. Their changes trigger passes over service `of` from now on. Raises `ClusterError` if a
@@ -218,7 +314,7 @@ class Observer:
         known = self._store.namespaces()
         named = known if only is None else known.intersection(only)
         for namespace in sorted(named):
-            for kind in (SERVICE, TENANT, SCALER, POOL):
+            for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
         for namespace, name in sorted(one for one in self._store.secrets() if one[0] in named):
@@ -248,7 +344,7 @@ class Observer:
         return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
 
     async def credentials(
-        self, service: FairInferenceService
+        self, service: FairInferenceService | FairInferenceGateway
     ) -> tuple[CredentialSecrets, tuple[Note, ...]]:
         """What the Secrets of `spec.tenancy` contain, and why some of them cannot be used."""
         namespace, tenancy = service.metadata.namespace, service.spec.tenancy
@@ -319,11 +415,13 @@ class Observer:
 
     def pods(self, key: Key) -> Pods:
         """The pods of a service as they are when they are first asked for."""
-        return Pods(self._client, key)
+        gateways = self._store.named(GATEWAY, key.namespace).items.values()
+        behind = behind_of(key.name, gateways)
+        return Pods(self._client, key, _serving(key, self._store.children(key).items, behind))
 
     async def replica_sets(self, key: Key, component: str) -> list[Object]:
         """The ReplicaSets of a component; listed only while a container of it cannot start, or crashes."""
-        selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
+        selector = f"{SERVICE_LABEL}={key.base},{COMPONENT_LABEL}={component}"
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
@@ -369,7 +467,7 @@ class Observer:
             for kind in KINDS:
                 if kind in OPTIONAL_KINDS and kind not in self.apis:
                     continue
-                selector = f"{SERVICE_LABEL}={key.name}"
+                selector = f"{SERVICE_LABEL}={key.base}"
                 try:
                     found += await self._client.list_all(kind, key.namespace, selector=selector)
                 except Refused:
@@ -423,6 +521,12 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except ClusterError as error:
         _log.warning("cannot list %s: %s", what, error)
+
+
+def _serving(key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> Behind | None:
+    """The gateway whose routers serve the service now: until one is ready, its own routers do, if it has any."""
+    has_own = Ref("Deployment", router_name(key.name)) in children
+    return None if behind is None or (has_own and not behind.ready) else behind
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:

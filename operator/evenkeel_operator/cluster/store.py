@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.names import SERVICE_LABEL
+from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.cluster.object_table import ObjectTable, version_of
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
@@ -21,6 +21,7 @@ from evenkeel_operator.core.workload import engine_of, is_broken
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
+GATEWAY: Final = "FairInferenceGateway"
 SCALER: Final = "HorizontalPodAutoscaler"
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
@@ -36,6 +37,11 @@ class Key:
     kind: str
     namespace: str
     name: str
+
+    @property
+    def base(self) -> str:
+        """What the names of its objects begin with, and their label `evenkeel.dev/service`."""
+        return gateway_base(self.name) if self.kind == GATEWAY else self.name
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
@@ -77,6 +83,8 @@ class Store:
         """Service → the other namespace whose tenants its last pass used."""
         self._held: dict[Key, frozenset[str]] = {}
         """Service → the hosts that it had in its last event."""
+        self._served: dict[Key, tuple[object, ...]] = {}
+        """Gateway → what services behind it read in its status, as of its last event."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start; the Deployment does not report
         these."""
@@ -136,9 +144,14 @@ class Store:
             self._tenants_of[key] = namespace
 
     def users(self, namespace: str) -> frozenset[Key]:
-        """The services that may use the tenants of a namespace."""
+        """The services and gateways that may use the tenants of a namespace."""
         others = {key for key, used in self._tenants_of.items() if used == namespace}
-        return self.keys(SERVICE, namespace) | others
+        return self.keys(SERVICE, namespace) | self.keys(GATEWAY, namespace) | others
+
+    def exposed_anywhere(self) -> tuple[Object, ...]:
+        """The known FairInferenceServices and FairInferenceGateways of all namespaces."""
+        tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
+        return tuple(item for table in tables for item in table.items.values())
 
     def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
         """The services of a namespace, and those of others whose newest spec names it."""
@@ -160,6 +173,7 @@ class Store:
         self._pods.pop(key, None)
         self._stale.pop(key, None)
         self._tenants_of.pop(key, None)
+        self._served.pop(key, None)
 
     # Secrets.
 
@@ -215,7 +229,7 @@ class Store:
             see = self._see_node if kind == NODE else self._see_namespace
             return see(item, gone=gone)
         namespace = str(item["metadata"]["namespace"])
-        if kind in (SERVICE, TENANT):
+        if kind in (SERVICE, TENANT, GATEWAY):
             return self._see_resource(kind, namespace, item, gone=gone)
         if kind == POD:
             return self._see_pod(namespace, item, gone=gone)
@@ -246,7 +260,7 @@ class Store:
         self._uids[name] = uid
         if not others:
             return frozenset()
-        lost = self.keys(SERVICE, name) | self.keys(TENANT, name)
+        lost = self.keys(SERVICE, name) | self.keys(TENANT, name) | self.keys(GATEWAY, name)
         users = self.users(name)
         for key in lost:
             self.forget(key)
@@ -259,7 +273,7 @@ class Store:
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
-        key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
+        key = _key_of(namespace, item)
         engine = None if gone else engine_of(item)
         pods = self._pods.setdefault(key, {})
         before = pods.pop(_name_of(item), None)
@@ -292,6 +306,7 @@ class Store:
         # An event that is old for the table may still need a pass: a list of another pass may have been faster.
         _, known = self.named(kind, namespace).see(item, gone=gone)
         held = self._held.pop(own, None)
+        served = self._see_served(own, item, gone=gone) if kind == GATEWAY else frozenset()
         if gone:
             self._children.pop(own, None)
         else:
@@ -299,7 +314,7 @@ class Store:
             # The table has the status that this operator wrote, before its event arrives.
             freed = bool(held) and held != hosts_held(item)
             if known is not None and _intent(known) == _intent(item) and not freed:
-                return frozenset({own})
+                return frozenset({own, *served})
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
             return frozenset({own}) | (
@@ -311,7 +326,21 @@ class Store:
         listed = self._has_listed(kind, namespace)
         places = {namespace, *map(_tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
-        return frozenset({own, *rivals, *(() if same or not listed else tenants)})
+        # Services and gateways name each other.
+        others = self.keys(SERVICE, namespace) if kind == GATEWAY else self.keys(GATEWAY, namespace)
+        return frozenset({own, *others, *rivals, *(() if same or not listed else tenants)})
+
+    def _see_served(self, own: Key, item: Object, *, gone: bool) -> frozenset[Key]:
+        """The services of the namespace, if the gateway serves others than in its last event, or became ready: they read that in
+        its status. The table has the status that this operator wrote, before its event arrives."""
+        before = self._served.pop(own, None)
+        if not gone:
+            status = item.get("status") or {}
+            ready = bool((status.get("router") or {}).get("readyReplicas"))
+            models = tuple(str(model.get("service")) for model in status.get("models") or ())
+            self._served[own] = (ready, str(status.get("url") or ""), models)
+        changed = before != self._served.get(own)
+        return self.keys(SERVICE, own.namespace) if changed else frozenset()
 
     def _has_listed(self, kind: str, namespace: str) -> bool:
         """Whether a pass has used the list of a kind. Before, an event concerns no other resource."""
@@ -321,33 +350,40 @@ class Store:
         """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
         hosts = held.union(*map(hosts_of, versions))
         return frozenset(
-            Key(SERVICE, str(one["metadata"]["namespace"]), _name_of(one))
-            for one in (self.services_anywhere() if hosts else ())
+            Key(str(one.get("kind") or SERVICE), str(one["metadata"]["namespace"]), _name_of(one))
+            for one in (self.exposed_anywhere() if hosts else ())
             if any(overlap(hosts, hosts_of(one)))
         )
 
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
             return set()
-        # By owner and by label: a person may have changed either.
-        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
-        keys = {Key(SERVICE, namespace, str(name)) for name in named}
-        return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
+        changed = {
+            key for key in _owners(namespace, item) if self.children(key).see(item, gone=gone)[0]
+        }
+        return self._concerned(changed)
+
+    def _concerned(self, owners: set[Key]) -> set[Key]:
+        """The owners of changed objects; services behind a gateway report its routers, and ask them."""
+        gateways = [key for key in owners if key.kind == GATEWAY]
+        return owners.union(*(self.keys(SERVICE, key.namespace) for key in gateways))
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         """Events of all Secrets arrive here, with their metadata; only those that a resource names or has are kept."""
-        found = self._see_named(namespace, item, gone=gone)
-        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
-        for key in (Key(SERVICE, namespace, str(name)) for name in named):
+        found, owners = self._see_named(namespace, item, gone=gone), _owners(namespace, item)
+        changed = set[Key]()
+        for key in owners:
             table, ref = self.children(key), ref_of(item)
             known = table.get(ref)
             if gone:
                 if table.see(item, gone=True)[0]:
-                    found.add(key)
+                    changed.add(key)
             elif table.is_listed and (known is None or version_of(known) < version_of(item)):
                 self._stale.setdefault(key, set()).add(ref)
-                found.add(key)
-        return found
+                changed.add(key)
+        # A gateway configures its routers with those of its services, also with what this operator has just written.
+        gateways = self.keys(GATEWAY, namespace) if any(k.kind == SERVICE for k in owners) else ()
+        return {*found, *self._concerned(changed), *gateways}
 
     def _see_named(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         where = (namespace, _name_of(item))
@@ -361,6 +397,22 @@ class Store:
             return set()
         tenants = self.roster(namespace).named_by(where[1])
         return {*self.users(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
+
+
+def _key_of(namespace: str, item: Object) -> Key:
+    """The resource whose label an object has."""
+    labels = labels_of(item)
+    if GATEWAY_LABEL in labels:
+        return Key(GATEWAY, namespace, labels[GATEWAY_LABEL])
+    return Key(SERVICE, namespace, labels.get(SERVICE_LABEL, ""))
+
+
+def _owners(namespace: str, item: Object) -> frozenset[Key]:
+    """The resources that an object is of, by owner and by label: a person may have changed either."""
+    if GATEWAY_LABEL in labels_of(item):
+        return frozenset({_key_of(namespace, item)})
+    named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+    return frozenset(Key(SERVICE, namespace, str(name)) for name in named)
 
 
 def _name_of(item: Object) -> str:

@@ -67,6 +67,7 @@ ALL_KINDS: Final[Mapping[str, Kind]] = {
     **KINDS,
     "FairInferenceService": Kind(API_VERSION, "fairinferenceservices"),
     "InferenceTenant": Kind(API_VERSION, "inferencetenants"),
+    "FairInferenceGateway": Kind(API_VERSION, "fairinferencegateways"),
     "Pod": Kind("v1", "pods"),
     "EndpointSlice": Kind("discovery.k8s.io/v1", "endpointslices"),
     "ReplicaSet": Kind("apps/v1", "replicasets"),

@@ -220,8 +220,10 @@ class Planner:
         core: RouterConfig,
         grants: Sequence[tuple[tuple[str, str], Grant]],
         live: LiveConfig,
+        *,
+        base: str | None = None,
     ) -> Layout:
-        """`grants`: (age, tenant), by name."""
+        """`grants`: (age, tenant), by name. `base`: what names of Secrets begin with, if not with the service's name."""
         plain = to_plain(core)
         head = write_config(plain, ())
         everyone = tuple(grant for _, grant in grants)
@@ -232,7 +234,7 @@ class Planner:
             config = self._lay_out_config(plain, head, everyone, contents)
             return Layout(config, contents=contents, fill=length / CAPACITY_BYTES)
         fitting, left_out = _fitting(grants)
-        shards = self._lay_out_shards(core.service, fitting, live, contents)
+        shards = self._lay_out_shards(base or core.service, fitting, live, contents)
         document = write_index(Index(shards={name: one.digest for name, one in shards.items()}))
         index = digest_of(_encoded(document))
         contents[index] = lambda: document

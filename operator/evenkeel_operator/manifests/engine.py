@@ -25,6 +25,7 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     credentials_name,
     engine_name,
+    gateway_base,
 )
 from evenkeel_contract.render import (
     SGLANG_MODULE,
@@ -139,9 +140,12 @@ def engine_policy(context: BuildContext) -> Manifest:
     """Network policy of engines. The service's routers reach every port; scrapers reach the HTTP port, whose metrics need no
     key."""
     ports = tcp(ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT)
-    routers = pods_of(context, ROUTER_COMPONENT)
+    routers = [pods_of(context, ROUTER_COMPONENT)]
+    if context.gateway is not None:
+        match = selector(gateway_base(context.gateway), ROUTER_COMPONENT)
+        routers.append({"podSelector": {"matchLabels": match}})
     ingress = [
-        {"from": [routers], "ports": ports},
+        {"from": routers, "ports": ports},
         {"from": [scrapers(context)], "ports": tcp(ENGINE_PORT)},
     ]
     return network_policy(context, ENGINE_COMPONENT, ingress)

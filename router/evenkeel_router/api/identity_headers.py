@@ -42,15 +42,16 @@ class IdentityHeaders:
         )
         self.are_configured = bool(own)
         """Whether they are of `identityHeaders`: then they decide before a key does."""
-        self.names: Sequence[istr] = tuple(map(istr, own or CLIENT_HEADERS))
+        self.names: Mapping[istr, str] = {istr(name): name for name in own or CLIENT_HEADERS}
+        """Each header as headers are looked up, and as text."""
 
     def of(self, headers: CIMultiDict[str]) -> list[tuple[str, str]]:
         """Each of them that a request has, name and value."""
         return [
             (name, value)
-            for name in self.names
-            if name in headers
-            for value in headers.getall(name)
+            for key, name in self.names.items()
+            if key in headers
+            for value in headers.getall(key)
         ]
 
     def named(self, given: Sequence[tuple[str, str]]) -> Named | None:

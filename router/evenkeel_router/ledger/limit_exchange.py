@@ -18,7 +18,6 @@ from evenkeel_contract.limitswire import LIMITS_PATH, LimitsAnswer, LimitsAsk, d
 
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
-from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
@@ -256,20 +255,3 @@ def http_transport(session: aiohttp.ClientSession, token: Callable[[], str | Non
             raise OSError(str(error) or type(error).__name__) from error
 
     return send
-
-
-def exchange_over_http(
-    settings: Settings,
-    parts: LimitParts,
-    session: aiohttp.ClientSession,
-    *,
-    peers: Callable[[], Sequence[Peer] | None],
-) -> LimitExchange:
-    """The exchange of a router with the admin ports of the others."""
-    return LimitExchange(
-        parts,
-        http_transport(session, lambda: settings.config.state.peer_token),
-        peers=peers,
-        interval_s=lambda: settings.config.state.exchange_interval_s,
-        now=asyncio.get_running_loop().time,
-    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession
+from evenkeel_contract.pools import clusters_of
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.ledger.contacts import Peer
@@ -61,8 +62,9 @@ def _store(config: RouterConfig, api: KubeClient | None) -> RevocationStore | No
     """What keeps revocations while no router runs; None if nothing is configured for it."""
     if config.state.revocations is not None:
         return FileStore(Path(config.state.revocations))
-    if api is not None and config.cluster is not None and config.cluster.revocations is not None:
+    names = [one.revocations for one in clusters_of(config) if one.revocations is not None]
+    if api is not None and names:
         from evenkeel_router.cluster.revocation_store import ConfigMapStore  # with the API's client
 
-        return ConfigMapStore(api, config.namespace, config.cluster.revocations)
+        return ConfigMapStore(api, config.namespace, names[0])
     return None

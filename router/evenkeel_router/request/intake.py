@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from copy import copy
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -26,6 +27,24 @@ from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Request
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
+
+
+class _PoolRequests(set[RequestState]):
+    """The active requests of one of several services, which are also those of the router."""
+
+    def __init__(self, of_router: set[RequestState]) -> None:
+        super().__init__()
+        self._of_router = of_router
+
+    def add(self, request_state: RequestState) -> None:
+        """A request begins."""
+        super().add(request_state)
+        self._of_router.add(request_state)
+
+    def discard(self, request_state: object) -> None:
+        """A request is over."""
+        super().discard(request_state)
+        self._of_router.discard(request_state)
 
 
 class Intake:
@@ -74,14 +93,7 @@ class Intake:
 
     def apply(self, config: RouterConfig) -> None:
         """Use a configuration, except for the directory (`directories`)."""
-        self.limits = Limits(
-            config.model,
-            config.limits.max_output_tokens,
-            frozenset(config.adapters),
-            frozenset(config.model_aliases),
-            frozenset(config.allow_fields),
-            config.prefix.volatile_lines is VolatileLines.KEEP,
-        )
+        self.limits = limits_of(config)
         self.cors = Cors(config.cors_origins) if config.cors_origins else None
         """Headers for pages of other origins; None if no origin is allowed."""
         self.admission.limits = config.limits
@@ -108,6 +120,32 @@ class Intake:
             return (yield from self.directory.changed(change))
         empty = self._directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
         return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
+
+    def of_pool(self, config: RouterConfig) -> Intake:
+        """The intake of one of several services: its requests have limits of their own, and all else is that of this one."""
+        own = copy(self)
+        # Attempts are at its own replicas, whose names another service may have, too.
+        own.unanswered = set()
+        own.active_requests = _PoolRequests(self.active_requests)
+        own.limits, own.heartbeat_s = limits_of(config), config.limits.heartbeat_s
+        return own
+
+    def follow(self, shared: Intake, config: RouterConfig) -> None:
+        """Use a changed configuration in the intake of one of several services."""
+        self.directory, self.cors = shared.directory, shared.cors
+        self.limits, self.heartbeat_s = limits_of(config), config.limits.heartbeat_s
+
+
+def limits_of(config: RouterConfig) -> Limits:
+    """What a body may ask for."""
+    return Limits(
+        config.model,
+        config.limits.max_output_tokens,
+        frozenset(config.adapters),
+        frozenset(config.model_aliases),
+        frozenset(config.allow_fields),
+        config.prefix.volatile_lines is VolatileLines.KEEP,
+    )
 
 
 def _identifies(config: RouterConfig) -> tuple[object, ...]:

@@ -5,28 +5,25 @@
 Each decision is a pure function; this file puts them in order. The sender is identified before the body is read, so
 that an unknown sender cannot make the router hold megabytes.
 
-Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests of other cells, to the console and for keys are neither counted nor logged.
+`front` has what is around these steps: refusals and faults become answers there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
+from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
-from evenkeel_router.api.errors import OURS, Refusal
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.errors import OURS
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
-from evenkeel_router.api.responses import not_stored
-from evenkeel_router.api.token_keys import KeysWanted
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
@@ -40,24 +37,20 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
-from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
-from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
-    REQUEST_ID,
     AdmittedRequest,
-    RequestIds,
     RequestState,
     RequestTracer,
     Step,
 )
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
-    INVALID_BODY,
     Answer,
     Aside,
     Request,
@@ -66,22 +59,14 @@ from evenkeel_router.transport.client_request import (
     whole_body,
 )
 from evenkeel_router.transport.downstream import yielding
-from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
-_OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
-SPOOFED = "identity-header"
-"""The name in `stripped` of an identity header from a peer that may not send one."""
 
 
-RequestSink: TypeAlias = Callable[[RequestState, float], None]
-"""Takes a request that is over, and its duration in seconds."""
-
-
-class Pipeline:
-    """Answers every request of the traffic port."""
+class Pipeline(Front):
+    """Serves the requests of one service."""
 
     def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
@@ -102,142 +87,40 @@ class Pipeline:
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`sinks` take every request that is over; more of them may be added later. `asides` answer what no replica gets."""
+        super().__init__(
+            intake, totals, asides=asides, key_sets=key_sets, tracer=tracer, sinks=sinks
+        )
         self._settings = settings
-        self._intake = intake
         self._replicas = replicas
         self._service_ledger = service_ledger
         self._top_up = top_up
-        self._totals = totals
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
-        self._asides = asides
-        self._key_sets = key_sets
         self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
-        self._tracer = tracer
-        self._sinks = sinks
-        self._now = asyncio.get_running_loop().time
-        self._ids = RequestIds()
 
-    async def handle(self, request: Request) -> Answer:
-        """One request."""
-        path = request.path
-        endpoint = ENDPOINTS.get(path)
-        if endpoint is None:
-            request.target, path = own_answers.known_target(request.target)
-            endpoint = ENDPOINTS.get(path)
-            if endpoint is None and (own := await self._uncounted(request, path)) is not None:
-                return own
-        request_state = RequestState(
-            self._ids.of(request),
-            path if endpoint is not None or path == MODELS else _OTHER_PATH,
-            self._now(),
-            self._ids.new() if REQUEST_ID in request.headers else "",
-        )
-        if (
-            self._intake.cors is not None
-            and (preflight := own_answers.cross_origin(request_state, request, self._intake.cors))
-            is not None
-        ):
-            return preflight
-        if (spans := self._tracer.spans) is not None:
-            request_state.trace = spans.begin(request_state.path, request.method, request.headers)
-        try:
-            if self._intake.draining:
-                self._intake.let_in(request)
-            if endpoint is not None and request.method in endpoint.api.methods:
-                return await self.infer(request_state, request, endpoint)
-            return self._answered_here(request_state, request, path)
-        except Refusal as refusal:
-            return await self._after_refusal(request_state, request, endpoint, path, refusal)
-        except asyncio.CancelledError:
-            request_state.client_left()
-            raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
-            return failed(self._totals, request_state, request, fault)
-        finally:
-            self._finish(request_state)
-
-    async def _after_refusal(  # noqa: PLR0917 - the state of one request, called once
-        self,
-        request_state: RequestState,
-        request: Request,
-        endpoint: Endpoint | None,
-        path: str,
-        refusal: Refusal,
-    ) -> Answer:
-        """Answer a refused request. A token that needs a key of its issuer gets another try once that was read: nothing of the body was."""
-        try:
-            if isinstance(refusal, KeysWanted) and await self._key_sets.read(refusal.url):
-                if endpoint is not None and request.method in endpoint.api.methods:
-                    return await self.infer(request_state, request, endpoint)
-                return self._answered_here(request_state, request, path)
-        except Refusal as again:
-            refusal = again
-        except asyncio.CancelledError:
-            request_state.client_left()
-            raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `failed`
-            return failed(self._totals, request_state, request, fault)
-        return refused(
-            self._intake, request_state, request, refusal, close=refusal.code == INVALID_BODY
-        )
-
-    def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
-        """The answer to a request that no replica gets; raises `Refusal`."""
-        if request.method == "OPTIONS":
-            return own_answers.options(request_state, request, path)
-        if is_stored_response(request.method, path):
-            self.identify(request_state, request)
-            raise not_stored()
-        name = own_answers.asked_model(request, path)
-        self.identify(request_state, request)
-        models = own_answers.models(
+    def _models(self, name: str, client: Client) -> bytes:
+        return own_answers.models(
             name, self._settings.config, started_unix=self._intake.started_unix
         )
-        return own_answers.own(request_state, request, models, close=self._intake.draining)
+
+    def _in_sync(self) -> bool:
+        return self._replicas.in_sync
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health, another cell, the console or a request for keys; None for all other requests."""
-        if own_answers.asks_health(request, path):
-            return own_answers.health(
-                request, draining=self._intake.draining, in_sync=self._replicas.in_sync
-            )
         if path == CELL_PATH and self._federation.expected is not None:
             return own_answers.cell(request, self._federation)
-        aside = next((one for one in self._asides if one.serves(request, path)), None)
-        return None if aside is None else await aside.handle(request, path)
+        return await super()._uncounted(request, path)
 
-    def refuse(self, request: Request, error: BaseException) -> Answer:
-        """Answer a request that is not HTTP, or whose handler raised an exception."""
-        request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
-        if isinstance(error, HttpSyntaxError):
-            answer = refused(
-                self._intake, request_state, request, own_answers.not_http(error), close=True
-            )
-            _log.debug("not HTTP", exc_info=error)
-        else:
-            answer = failed(self._totals, request_state, request, error)
-        self._finish(request_state)
-        return answer
-
-    def identify(
-        self, request_state: RequestState, request: Request
-    ) -> tuple[Client, ClientTotals]:
-        """1. The sender, and its totals so far; raises `Refusal`."""
-        directory = self._intake.directory
-        claims = directory.claims_of(request.headers, request.connection.peer)
-        if claims.named and directory.spoofed(claims):
-            self._totals.stripped[SPOOFED] += 1
-        client = identified(directory, request, claims)
-        request_state.client = client
-        request_state.totals = totals = self._totals.of(client)
-        totals.requests += 1
-        return client, totals
+    @property
+    def is_gone(self) -> bool:
+        """Whether no replica takes requests, and no request starts one."""
+        replicas, config = self._replicas, self._settings.config
+        starts = config.at_zero is AtZero.ACTIVATE
+        return replicas.in_sync and not starts and not replicas.fleet.routable
 
     async def infer(
         self, request_state: RequestState, request: Request, endpoint: Endpoint
@@ -423,7 +306,7 @@ class Pipeline:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
-    def _finish(self, request_state: RequestState) -> None:
+    def finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""
         totals, duration_s = request_state.totals, self._now() - request_state.started_s
         if request_state.outcome is not None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
+from evenkeel_contract.adminstate import SERVICE_QUERY
 from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 
 from evenkeel_router.api.errors import Outcome, Refusal
@@ -32,12 +33,14 @@ class Asked(NamedTuple):
     client: str = ""
     """The identity of a client."""
     request_id: str = ""
+    service: str = ""
+    """The service, behind a router of several."""
 
     @classmethod
     def of(cls, query: str) -> Self:
-        """Read the query `client=…&id=…`."""
+        """Read the query `client=…&id=…&service=…`."""
         found = parse_qs(query[:MAX_NAME], max_num_fields=8)
-        return cls(found.get("client", [""])[0], found.get("id", [""])[0])
+        return cls(*(found.get(name, [""])[0] for name in ("client", "id", SERVICE_QUERY)))
 
 
 TenantAnswer = Callable[[str, str, Asked], Awaitable[bytes]]

@@ -149,7 +149,7 @@ def test_the_api_is_installed_and_kept_by_default() -> None:
         return [one for one in objects if one["kind"] == "CustomResourceDefinition"]
 
     kept, given_up = definitions(), definitions(keep=False)
-    assert len(kept) == len(given_up) == 2
+    assert len(kept) == len(given_up) == 3
     for one in kept:
         assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert kept == given_up

@@ -11,7 +11,7 @@ from evenkeel_contract.validate import parse_service
 from tests.support.crd_documents import SERVICE
 from tests.support.helm import only, rendered
 
-MESSAGE = " is reserved for administrators; others may not change it, and new services have "
+MESSAGE = " is reserved for administrators; others may not change it, and new ones have "
 
 
 def default_of(path: str) -> Any:

@@ -14,7 +14,7 @@ from evenkeel_operator.cluster import apply
 from evenkeel_operator.core import recommendation, rotation
 from evenkeel_operator.manifests import engine as engines
 from evenkeel_plugin import matching
-from evenkeel_router import app
+from evenkeel_router import services
 from evenkeel_router.api.identity import MAX_CLIENTS
 from evenkeel_router.fleet import health, suspicion
 from evenkeel_router.ledger.service_ledger import SILENCE_S
@@ -53,7 +53,7 @@ FIGURES: Final = (
     (EXPLANATION, "figures", f"not done after {slices.SEND_TIMEOUT_S:g} s"),
     (EXPLANATION, "ledger", f"waits up to {health.REPORT_PATIENCE_S:g} s"),
     (EXPLANATION, "ledger", f"return within {TIMING.return_s:g} s"),
-    (EXPLANATION, "ledger", f"at most {app.FIRST_READING_S:g} s each"),
+    (EXPLANATION, "ledger", f"at most {services.FIRST_READING_S:g} s each"),
     (EXPLANATION, "ledger", f"after {attempt.NOTICE_S:g} s at most"),
     (EXPLANATION, "ledger", f"silence ({redis.ANSWER_TIMEOUT_S:g} s)"),
     (EXPLANATION, "ledger", f"did not change for {redis.GONE_AFTER_S:g} s"),

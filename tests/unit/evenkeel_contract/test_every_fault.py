@@ -25,12 +25,10 @@ from evenkeel_operator.core.records import choose_spec
 from tests.support.crd_boundaries import boundaries
 from tests.support.crd_cases import RULES
 from tests.support.crd_documents import (
-    EXTERNAL,
-    POOLED,
+    DOCUMENTS,
     SCALED,
     SERVICE,
     SHARED_SECRET,
-    TENANT,
     Document,
     changed,
     faults_of,
@@ -57,7 +55,7 @@ ODD: Final = (
 def cases() -> Iterator[Document]:
     for pair in RULES.values():
         yield changed(pair.base, pair.bad)
-    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT):
+    for document in DOCUMENTS:
         for boundary in boundaries(document, SCHEMAS[document["kind"]]):
             yield boundary.outside
     yield SHARED_SECRET

@@ -167,6 +167,7 @@ WATCHED = {
     ("apps", "v1", "deployments"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
     ("discovery.k8s.io", "v1", "endpointslices"),
+    ("evenkeel.dev", "v1alpha1", "fairinferencegateways"),
     ("evenkeel.dev", "v1alpha1", "fairinferenceservices"),
     ("gateway.networking.k8s.io", "v1", "httproutes"),
     ("inference.networking.k8s.io", "v1", "inferencepools"),

@@ -20,10 +20,11 @@ from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import CredentialsError, in_pod, namespace_of_pod
 from evenkeel_kube.watch import Selection, Watcher
-from evenkeel_router.app import Router, background, running
+from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import ProbeVerdict
+from evenkeel_router.services import background
 from evenkeel_router.telemetry.metrics import metrics
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
@@ -225,7 +226,7 @@ async def test_a_changed_key_of_the_replicas_keeps_them(server: KubeApi) -> None
     async with found(server) as router:
         await routable(router, 1)
         changed = config_for(cluster=replace(CLUSTER, api_key="another"))
-        router.discovery.update(changed)
+        router.services.only.discovery.update(changed)
         await until(lambda: router.rooms.replicas.configured["a"].api_key == "another", "the key")
         member = router.rooms.replicas.fleet.member("a")
         assert member is not None
@@ -236,7 +237,9 @@ async def test_another_cluster_is_refused_and_said(
     server: KubeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with found(server) as router:
-        router.discovery.update(config_for(cluster=replace(CLUSTER, engines="others")))
+        router.services.only.discovery.update(
+            config_for(cluster=replace(CLUSTER, engines="others"))
+        )
         assert "takes effect when the router restarts" in caplog.text
 
 
