@@ -20,6 +20,7 @@ from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     AtZero,
     ClientConfig,
+    ClientLimits,
     ClusterConfig,
     LimitsConfig,
     ListenConfig,
@@ -39,6 +40,7 @@ from evenkeel_contract.spec.credentials import SelfService
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
+    ClientRateLimits,
     FairInferenceService,
     InferenceTenant,
     LabelSelector,
@@ -300,7 +302,18 @@ def tenant_config(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfi
             max_concurrent=spec.limits.max_concurrent,
             burst_requests=_burst(spec.limits, spec.limits.requests_per_minute),
             burst_tokens=_burst(spec.limits, spec.limits.tokens_per_minute),
+            default_client=_default_client(spec.limits.default_client),
         ),
+    )
+
+
+def _default_client(limits: ClientRateLimits | None) -> ClientLimits | None:
+    if limits is None:
+        return None
+    return ClientLimits(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        max_concurrent=limits.max_concurrent,
     )
 
 

@@ -204,6 +204,11 @@ TENANT: Final[Document] = {
             "tokensPerMinute": 100,
             "maxConcurrent": 5,
             "burst": "10%",
+            "defaultClient": {
+                "requestsPerMinute": 30,
+                "tokensPerMinute": 50,
+                "maxConcurrent": 2,
+            },
         },
     },
 }

@@ -197,6 +197,9 @@ TENANTS: Final[Mapping[str, Any]] = {
     "limits.tokensPerMinute": 9,
     "limits.maxConcurrent": 9,
     "limits.burst": "50%",
+    "limits.defaultClient.requestsPerMinute": 7,
+    "limits.defaultClient.tokensPerMinute": 7,
+    "limits.defaultClient.maxConcurrent": 7,
 }
 """The same of an InferenceTenant."""
 ALONGSIDE: Final[Mapping[str, Changes]] = {

@@ -50,6 +50,7 @@ from evenkeel_router.api.claims import (
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
 from evenkeel_router.api.own_keys import KeyUses
+from evenkeel_router.api.own_limits import default_of, with_ceilings
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 from evenkeel_router.api.tenant_change import STEP, TenantChange
@@ -315,12 +316,11 @@ class Directory:
         key, ends_s = signed.verified(credential, self._clock())
         named = Named(key.namespace, key.tenant, key.client, "authorization")
         client = self.client_named(named)
-        ceilings = TenantLimits(
-            requests_per_minute=key.requests_per_minute,
-            tokens_per_minute=key.tokens_per_minute,
-            max_concurrent=key.max_concurrent,
-        )
-        return with_ceilings(client, ceilings), ends_s
+        own = with_ceilings(client.own_limits, key)
+        if own != client.own_limits:
+            # A copy of the tenant's limits: admission looks at them again where the object is another one.
+            client = replace(client, own_limits=own, limits=replace(client.limits))
+        return client, ends_s
 
     def forget(self) -> None:
         """Verify each credential again: revocations, or keys of issuers, have changed."""
@@ -392,19 +392,6 @@ class Directory:
         return replace(client, cache_salt=salt)
 
 
-def with_ceilings(client: Client, ceilings: TenantLimits) -> Client:
-    """The client with further limits of its own; of two limits the lower one counts."""
-    if ceilings == _NO_LIMITS:
-        return client
-    own = client.own_limits or _NO_LIMITS
-    lower = {
-        name: min(filter(None, (getattr(own, name), getattr(ceilings, name))), default=0)
-        for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent")
-    }
-    # A copy of the tenant's limits: admission looks at them again where the object is another one.
-    return replace(client, own_limits=TenantLimits(**lower), limits=replace(client.limits))
-
-
 def client_of(tenant: TenantConfig, name: str) -> Client:
     """A client of a tenant, declared or not; raises `ClientKeyError` for a name that does not fit into a key."""
     declared = {client.name: client.weight for client in tenant.clients}
@@ -433,6 +420,7 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         client_weight=float(weight),
         key=key.encode(),
         limits=tenant.limits,
+        own_limits=default_of(tenant.limits),
     )
 
 
