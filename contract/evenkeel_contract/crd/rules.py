@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from evenkeel_contract.crd.rule import Rule, on_field
+from evenkeel_contract.crd.rule import SHORT_DURATION, Rule, on_field
+from evenkeel_contract.crd.tenancy_rules import TENANCY_RULES
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
-from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
-from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
@@ -35,10 +34,8 @@ from evenkeel_contract.spec.parts import (
 from evenkeel_contract.spec.resources import (
     LabelSelectorRequirement,
     ServiceSpec,
-    Tenancy,
     TenantSpec,
 )
-from evenkeel_contract.tokenissuers import NO_KEYS, NO_TENANT
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
@@ -60,10 +57,6 @@ _PORT: Final = (
 """A port from 1 to 65535, as a pattern."""
 # Without these conditions, a text that CEL cannot convert would get a message about the conversion.
 _DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
-_SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to 292 years
-    "'^(0*([0-9]{1,6}([.][0-9]+)?h|[0-5]?[0-9]{1,7}([.][0-9]+)?m|[0-3]?[0-9]{1,9}([.][0-9]+)?s|"
-    "[0-3]?[0-9]{1,12}([.][0-9]+)?ms))+$'"
-)
 
 
 def _within_a_week(
@@ -71,7 +64,7 @@ def _within_a_week(
 ) -> Rule:
     """`given`: whether the field always has a value."""
     rule = "" if given else f"!has(self.{name}) || "
-    rule += f"!self.{name}.matches({_SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
+    rule += f"!self.{name}.matches({SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
     return on_field(name, "must be at most 168h", mirrors=mirrors, rule=rule)
 
 
@@ -114,7 +107,7 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     Duration: (
         Rule(
             mirrors="Duration",
-            rule=f"!self.matches({_DURATION}) || (self.matches({_SHORT_DURATION}) && "
+            rule=f"!self.matches({_DURATION}) || (self.matches({SHORT_DURATION}) && "
             "duration(self) > duration('0s') && duration(self) <= duration('876000h'))",
             message="must be above 0 and at most 876000h (100 years)",
         ),
@@ -376,53 +369,6 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="!(has(self.ingress) && has(self.httpRoute))",
         ),
     ),
-    IdentityHeader: (
-        Rule(
-            mirrors="identity_headers_name_no_tenant",
-            rule="has(self.preset) || has(self.tenant) || (has(self.client) && has(self.defaultTenant))",
-            message=NAMES_NO_TENANT,
-        ),
-    ),
-    SignedKeys: (
-        on_field(
-            "maxLifetime",
-            "must be from 1m to 87840h (10 years)",
-            mirrors="credentials_live_beyond_reason",
-            rule=f"!self.maxLifetime.matches({_SHORT_DURATION}) || "
-            "(duration(self.maxLifetime) >= duration('1m') && "
-            "duration(self.maxLifetime) <= duration('87840h'))",
-        ),
-    ),
-    JwtIssuer: (
-        on_field(
-            "jwksURL",
-            NO_KEYS.format(other="secretRef"),
-            mirrors="issuers_lack_keys",
-            rule="has(self.jwksURL) != has(self.secretRef)",
-        ),
-        on_field(
-            "tenantClaim",
-            NO_TENANT,
-            mirrors="issuers_name_no_tenant",
-            rule="has(self.tenantClaim) || (has(self.tenantOf) && size(self.tenantOf) > 0)",
-        ),
-        on_field(
-            "leeway",
-            "must be at most 10m",
-            mirrors="credentials_live_beyond_reason",
-            rule=f"!self.leeway.matches({_SHORT_DURATION}) || "
-            "duration(self.leeway) <= duration('10m')",
-        ),
-    ),
-    Tenancy: (
-        on_field(
-            "identityHeaders",
-            NO_PROXY,
-            mirrors="identity_headers_have_no_proxy",
-            rule="!has(self.identityHeaders) || size(self.identityHeaders) == 0 || "
-            "(has(self.trustedProxies) && size(self.trustedProxies) > 0)",
-        ),
-    ),
     LabelSelectorRequirement: (
         on_field(
             "values",
@@ -475,6 +421,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _body_size("gateway_limits_are_beyond_reason"),
         _within_a_week("keepAliveTimeout", mirrors="gateway_limits_are_beyond_reason"),
     ),
+    **TENANCY_RULES,
     TenantSpec: (
         Rule(
             mirrors="keys_name_unknown_clients",

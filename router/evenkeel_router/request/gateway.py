@@ -31,10 +31,10 @@ from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies, is_large
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState, RequestTracer, Step
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     Answer,
+    Aside,
     Request,
     read_body,
     whole_body,
@@ -97,13 +97,13 @@ class Gateway(Front):
         pools: Pools,
         *,
         large_bodies: LargeBodies,
-        console: TenantConsole,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         tracer: RequestTracer,
         sink: RequestSink,
     ) -> None:
         super().__init__(
-            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=(sink,)
+            intake, totals, asides=asides, key_sets=key_sets, tracer=tracer, sinks=(sink,)
         )
         self._settings = settings
         self._pools = pools

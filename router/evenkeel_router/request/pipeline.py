@@ -49,10 +49,10 @@ from evenkeel_router.request.request_state import (
     RequestTracer,
     Step,
 )
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     Answer,
+    Aside,
     Request,
     Stream,
     read_body,
@@ -80,7 +80,7 @@ class Pipeline(Front):
         forwarder: Forwarder,
         prefixes: Prefixes,
         tokenising: Tokenisation,
-        console: TenantConsole,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
@@ -88,7 +88,7 @@ class Pipeline(Front):
         sinks: Sequence[RequestSink],
     ) -> None:
         super().__init__(
-            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=sinks
+            intake, totals, asides=asides, key_sets=key_sets, tracer=tracer, sinks=sinks
         )
         self._settings = settings
         self._replicas = replicas
