@@ -20,11 +20,11 @@ from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.proxies import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
+from evenkeel_router.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.request.connection_holders import of_new, report
-from evenkeel_router.request.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.front import Front
 from evenkeel_router.request.gateway import Gateway

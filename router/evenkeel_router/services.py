@@ -28,6 +28,7 @@ from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.federation import Federation
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
@@ -41,7 +42,6 @@ from evenkeel_router.request.console_page import PageFile
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import RequestSink
 from evenkeel_router.request.gateway import Pools
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.own_keys import KeyService
 from evenkeel_router.request.pipeline import Pipeline

@@ -17,11 +17,11 @@ from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.api.token_keys import KeysWanted
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,

@@ -22,12 +22,12 @@ from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.models import ModelTable, Offer
 from evenkeel_router.api.named import Named, NotNamed, read_named
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies, is_large
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState, RequestTracer, Step

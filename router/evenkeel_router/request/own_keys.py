@@ -20,11 +20,12 @@ from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity import Client, Directory, names_of
 from evenkeel_router.api.identity_headers import Named
 from evenkeel_router.api.own_keys import OwnKey, OwnKeys
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request.console_page import DATA_HEADERS
+from evenkeel_router.request.identification import identified
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader, identified
 from evenkeel_router.request.refusals import refused_aside
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request, read_body

@@ -31,6 +31,7 @@ from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.federation import Federation
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -41,7 +42,6 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     AdmittedRequest,

@@ -14,10 +14,11 @@ from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUE
 
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client, Directory
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
+from evenkeel_router.request.identification import identified
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader, identified
 from evenkeel_router.request.refusals import refused_aside
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 

@@ -14,11 +14,7 @@ from typing import Final
 import aiohttp
 from evenkeel_contract.tokenissuers import MAX_KEY_SET_BYTES
 
-from evenkeel_router.api.claims import Claims
-from evenkeel_router.api.identity import Client, Directory
-from evenkeel_router.api.token_keys import KeySetError, KeySets, KeysWanted, read_key_set
-from evenkeel_router.request.intake import Intake
-from evenkeel_router.transport.client_request import Request
+from evenkeel_router.api.token_keys import KeySetError, KeySets, read_key_set
 
 _log = logging.getLogger(__name__)
 REFRESH_S: Final = 600.0
@@ -26,23 +22,6 @@ REFRESH_S: Final = 600.0
 PAUSE_S: Final = 10.0
 """Least time between two questions to an issuer."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
-
-
-async def identified(
-    intake: Intake,
-    key_sets: KeySetReader,
-    request: Request,
-    identify: Callable[[Directory, Claims], Client],
-) -> Client:
-    """The client of a request; a token that needs a key of its issuer waits for it. Raises `Refusal`."""
-    directory = intake.directory
-    claims = directory.claims_of(request.headers, request.connection.peer)
-    try:
-        return identify(directory, claims)
-    except KeysWanted as wanted:
-        if not await key_sets.read(wanted.url):
-            raise
-    return identify(intake.directory, claims)
 
 
 class KeySetReader:
