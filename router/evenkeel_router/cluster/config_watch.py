@@ -89,7 +89,9 @@ def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
     messages = tuple(str(fault) for fault in faults)
     complain(messages)
     if config is None:
-        _log.error("invalid configuration, the last valid one stays in use: %s", messages)
+        _log.error(
+            "invalid configuration, the last valid one stays in use: %s", "; ".join(messages)
+        )
         return
     apply(config)
     _log.info("the configuration changed")
