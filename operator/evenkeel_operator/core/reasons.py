@@ -106,9 +106,7 @@ KEYS_CLASH: Final = "KeysClash"  # an older tenant has the same key
 
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas
-FOREIGN_FIELD: Final = (
-    "ForeignField"  # another manager added a field that the operator does not set
-)
+FOREIGN_FIELD: Final = "ForeignField"  # another manager added a field that is not the operator's
 REVERTED: Final = "Reverted"  # a foreign change of a field that the operator owns was reverted
 
 RENAMED: Final = {"AsPromised": HEALTHY, "ApiAbsent": API_MISSING}
