@@ -28,8 +28,8 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
     RouterConfig,
     TenancyConfig,
-    TracingConfig,
 )
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_router.app import running
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.tracing import Tracing

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 from evenkeel_contract.crd import definitions
+from evenkeel_contract.names import GROUP, VERSION
 
 Schema = dict[str, Any]
 OPENAPI: Final = "openapi.json"
@@ -78,18 +79,27 @@ def _references() -> list[Schema]:
         for named, path in _named(schema["properties"]["spec"], "spec"):
             field = {"group": definition["spec"]["group"], "kind": kind, "path": path}
             by_kind.setdefault(named, []).append(field)
-        if kind == "FairInferenceService":
-            for named, paths in _IN_TEMPLATES.items():
-                by_kind.setdefault(named, []).extend(
-                    {**field, "path": f"{template}/{path}"}
-                    for template in _TEMPLATES
-                    for path in paths
-                )
-    core = {"Deployment": {"group": "apps", "version": "v1"}}
+        field = {"group": definition["spec"]["group"], "kind": kind}
+        templates = [one for one in _TEMPLATES if _has(schema, one)]
+        for named, paths in _IN_TEMPLATES.items() if templates else ():
+            by_kind.setdefault(named, []).extend(
+                {**field, "path": f"{template}/{path}"} for template in templates for path in paths
+            )
+    core = {
+        "Deployment": {"group": "apps", "version": "v1"},
+        "FairInferenceService": {"group": GROUP, "version": VERSION},
+    }
     return [
         {"kind": kind, **core.get(kind, {"version": "v1"}), "fieldSpecs": fields}
         for kind, fields in sorted(by_kind.items())
     ]
+
+
+def _has(schema: Schema, path: str) -> bool:
+    """Whether a schema has the field at a path."""
+    for name in path.split("/"):
+        schema = schema.get("properties", {}).get(name, {})
+    return bool(schema)
 
 
 def _named(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
@@ -100,6 +110,8 @@ def _named(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
             yield "Secret", f"{where}/name"
         elif name == "secretName":
             yield "Secret", where
+        elif name == "serviceRef":
+            yield "FairInferenceService", f"{where}/name"
         elif name == "scaleTargetRef":
             yield "Deployment", f"{where}/name"
         else:

@@ -102,7 +102,7 @@ def api(proxy: str) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def crds(kubectl: Kubectl) -> None:
-    for name in ("fairinferenceservices", "inferencetenants"):
+    for name in ("fairinferenceservices", "inferencetenants", "fairinferencegateways"):
         path = ROOT / "crds" / f"{name}.yaml"
         kubectl("apply", "--server-side", "--force-conflicts", "-f", path)
     kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")

@@ -33,7 +33,11 @@ CHART: Final = ROOT / "charts" / "evenkeel"
 SYSTEM: Final = "evenkeel-system"
 OPERATOR: Final = f"system:serviceaccount:{SYSTEM}:evenkeel"
 MODEL: Final = "llama-3.1-8b"
-DEFINITIONS: Final = ("fairinferenceservices.evenkeel.dev", "inferencetenants.evenkeel.dev")
+DEFINITIONS: Final = (
+    "fairinferenceservices.evenkeel.dev",
+    "inferencetenants.evenkeel.dev",
+    "fairinferencegateways.evenkeel.dev",
+)
 
 
 ASLEEP: Final = {

@@ -18,14 +18,15 @@ from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import KubeClient, connected, in_pod
-from evenkeel_router.app import Router, background, running
+from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
+from evenkeel_router.transport.background import background
 from kubernetes.aio.client import Configuration
 
 from e2e.kubectl import Kubectl
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
-from tests.support.routers import QUICK, config_for, routable, until
+from tests.support.routers import QUICK, applying, config_for, routable, until
 
 pytestmark = pytest.mark.core
 NAMESPACE = "discovery-e2e"
@@ -269,7 +270,7 @@ async def test_a_configuration_changes_at_once_and_a_bad_one_changes_nothing(
         await stack.enter_async_context(background(source.run()))
         write(dump_router_config(CONFIG))
         assert await source.first() == CONFIG
-        await stack.enter_async_context(background(source.watch(applied.append, faults.append)))
+        await stack.enter_async_context(background(source.watch(applying(applied), faults.append)))
         write(b"{")
         await until(lambda: len(faults) == 1, "the fault")
         assert applied == []

@@ -100,6 +100,21 @@ def test_foreign_changes_are_put_back(kubectl: Kubectl, namespace: str, one: Ope
         wait_until(lambda: _contents(kubectl, namespace) == before, f"{what} to be put back")
 
 
+def test_a_field_that_another_hand_added_is_reported(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    kubectl("-n", namespace, "set", "env", "deploy/simulated-router", "DEBUG=1")
+
+    def messages() -> str:
+        fields = ("--field-selector", "reason=ForeignField", "-o", "jsonpath={.items[*].message}")
+        return kubectl("-n", namespace, "get", "events", *fields)
+
+    wait_until(lambda: "Deployment simulated-router: kubectl-set: " in messages(), "an event of it")
+    assert "containers[router].env[DEBUG]" in messages()
+
+
 @pytest.mark.core
 def test_a_bad_update_leaves_the_running_fleet_untouched(
     kubectl: Kubectl, namespace: str, one: Operator

@@ -24,6 +24,19 @@ RESERVED: Final[dict[str, dict[str, Any]]] = {
         "tenancy": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
     },
     "trustedProxies": {"tenancy": {"trustedProxies": ["0.0.0.0/0"]}},
+    "undeclaredTenants": {"tenancy": {"undeclaredTenants": "Accept"}},
+    "jwt": {
+        "tenancy": {
+            "jwt": [
+                {
+                    "issuer": "https://login.example.com",
+                    "audience": "llm",
+                    "jwksURL": "https://login.example.com/keys",
+                    "tenantClaim": "team",
+                }
+            ]
+        }
+    },
 }
 
 

@@ -93,6 +93,9 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     amiss, engines = (served.condition("one", name) for name in ("Degraded", "EnginesReady"))
     assert (amiss["status"], amiss["reason"]) == ("True", "RolloutStuck")
     assert (engines["status"], new in engines["message"]) == ("True", True)
+    # Tools that follow kstatus see a failure, although the old replicas answer.
+    kstatus = {name: served.condition("one", name)["status"] for name in ("Ready", "Reconciling", "Stalled")}  # fmt: skip
+    assert kstatus == {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
 
     def tried_again() -> bool:  # and it writes nothing in any state of the container
         (container,) = served.pods("one", "engine")[new]["status"]["containerStatuses"]
@@ -110,6 +113,7 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     served.patch("one", engine={"args": ["--profile=a100-llama3.1-8b"]})
     wait_until(lambda: served.condition("one", "Progressing")["reason"] == "Stable", "rest")
     assert served.condition("one", "Degraded")["reason"] == "Healthy"
+    assert served.condition("one", "Stalled")["status"] == "False"
     assert served.pods("one", "engine").keys() == stay
 
 

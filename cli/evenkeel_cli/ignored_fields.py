@@ -28,10 +28,20 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 
 
-def ignored_fields(resource: Mapping[object, object]) -> Iterator[str]:
-    """A sentence for every field that is set and has no effect."""
-    simulated = _given(resource, "spec.engine.runtime", "Simulator")
-    for path, reason in {**(OF_SIMULATOR if simulated else OF_ENGINES), **FIELDS}.items():
+OF_GATEWAY: Final = {
+    path: FIELDS[path]
+    for path in ("spec.router.template", "spec.exposure.ingress", "spec.exposure.httpRoute")
+}
+
+
+def ignored_fields(
+    resource: Mapping[object, object], fields: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A sentence for every field that is set and has no effect. `fields`: instead of those of a service."""
+    if fields is None:
+        simulated = _given(resource, "spec.engine.runtime", "Simulator")
+        fields = {**(OF_SIMULATOR if simulated else OF_ENGINES), **FIELDS}
+    for path, reason in fields.items():
         if _given(resource, path):
             yield f"{path} has no effect here: {reason}"
 

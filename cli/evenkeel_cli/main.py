@@ -1,4 +1,4 @@
-"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `why`, `replay`, `record`, `plan`, `demo`, `simulate` and `papers`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `why`, `replay`, `record`, `keys`, `plan`, `demo`, `simulate` and `papers`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
 `evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
@@ -57,6 +57,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "record": Command(
         "evenkeel_cli.record",
         "Record traffic, without text, for `evenkeel plan`.",
+    ),
+    "keys": Command(
+        "evenkeel_cli.keys.command",
+        "Create signed API keys, and revoke them.",
     ),
     "demo": Command(
         "evenkeel_cli.demo.command",

@@ -9,25 +9,29 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.render import KeyHashes, serves
+from evenkeel_contract.gateway import Member, members_of, salvage_gateway, unknown_fallbacks
+from evenkeel_contract.render import CredentialSecrets, KeyHashes, serves
+from evenkeel_contract.signedkeys import salvage_signing_keys
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import DnsName, Runtime, SecretKeyRef
-from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
+from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, Tenancy
+from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
 from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 from evenkeel_simulator.server.settings import argument_faults
 
 from evenkeel_cli.faults import FileFault, ManifestFaults
-from evenkeel_cli.ignored_fields import ignored_fields
+from evenkeel_cli.ignored_fields import OF_GATEWAY, ignored_fields
 from evenkeel_cli.yamlfile import Document, Position, YamlFault, given_twice, parse_documents
 
 _Resource = TypeVar("_Resource")
 
-KINDS: Final = ("FairInferenceService", "InferenceTenant", "Secret")
+KINDS: Final = ("FairInferenceService", "InferenceTenant", "FairInferenceGateway", "Secret")
 
 SecretEntries = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → its text."""
@@ -60,17 +64,68 @@ class Secret:
 class Manifest:
     """The contents of a valid file."""
 
-    service: FairInferenceService
+    services: tuple[FairInferenceService, ...]
+    """One service, or those behind the gateway."""
     tenants: tuple[InferenceTenant, ...]
-    """The tenants that the service serves."""
+    """The tenants that the service or the gateway serves."""
     secrets: SecretEntries
     warnings: tuple[str, ...]
     """One sentence for each field without effect."""
+    gateway: FairInferenceGateway | None = None
+    """What serves all services at one address; None with one service and no gateway."""
+
+    @property
+    def service(self) -> FairInferenceService:
+        """The only service."""
+        return self.services[0]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Namespace and name of the gateway, or of the only service."""
+        metadata = (self.gateway or self.service).metadata
+        return metadata.namespace, metadata.name
+
+    @property
+    def tenancy(self) -> Tenancy:
+        """Who may use the address."""
+        return (self.gateway or self.service).spec.tenancy
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The services behind the gateway, with the names of their models; none without a gateway."""
+        return () if self.gateway is None else members_of(self.gateway, self.services).found
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What clients send as `model`, one name of each."""
+        return tuple(one.offered[0] for one in self.members) or (self.service.spec.model.name,)
+
+    def each(self) -> Iterator[Manifest]:
+        """The manifest of each service alone."""
+        return (replace(self, services=(service,), gateway=None) for service in self.services)
 
     @property
     def key_hashes(self) -> KeyHashes:
         """The hashes of the API keys, for the router's configuration."""
         return {ref: hashlib.sha256(key.encode()).hexdigest() for ref, key in self.secrets.items()}
+
+    @property
+    def credentials(self) -> CredentialSecrets:
+        """What the Secrets that `spec.tenancy` names contain."""
+        namespace, tenancy = self.identity[0], self.tenancy
+        signed = tenancy.signed_keys
+        entries = {} if signed is None else self.entries_of(namespace, signed.secret_ref.name)
+        refs = [issuer.secret_ref for issuer in tenancy.jwt if issuer.secret_ref is not None]
+        return CredentialSecrets(
+            signing_keys=salvage_signing_keys(entries)[0],
+            key_sets={
+                (ref.name, ref.key): self.secrets[namespace, ref.name, ref.key] for ref in refs
+            },
+        )
+
+    def entries_of(self, namespace: str, name: str) -> dict[str, str]:
+        """The entries of one Secret."""
+        return entries_of(self.secrets, namespace, name)
 
     def api_keys(self) -> Iterator[tuple[str, str]]:
         """(`tenant/client`, API key) of every key, in the file's order."""
@@ -78,6 +133,11 @@ class Manifest:
             for key in tenant.spec.api_keys:
                 ref = (tenant.metadata.namespace, key.secret_ref.name, key.secret_ref.key)
                 yield f"{tenant.metadata.name}/{key.client}", self.secrets[ref]
+
+
+def entries_of(secrets: SecretEntries, namespace: str, name: str) -> dict[str, str]:
+    """The entries of one Secret."""
+    return {ref[2]: text for ref, text in secrets.items() if ref[:2] == (namespace, name)}
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -135,6 +195,7 @@ class _ManifestReader:
         """Every fault and its position."""
         self._services: list[_PartialResource[FairInferenceService]] = []
         self._tenants: list[_PartialResource[InferenceTenant]] = []
+        self._gateways: list[_PartialResource[FairInferenceGateway]] = []
         self._unknown_kind = False
         """A document has an unknown kind: it may be the missing service."""
         self._unknown_secret = False
@@ -167,6 +228,11 @@ class _ManifestReader:
         elif kind == "InferenceTenant":
             tenant, faults = salvage_tenant(document.data)
             self._tenants.append(_PartialResource(document, tenant, faults))
+        elif kind == "FairInferenceGateway":
+            gateway, faults = salvage_gateway(document.data)
+            self._gateways.append(_PartialResource(document, gateway, faults))
+            if not self.cluster:
+                self.warnings += ignored_fields(data, OF_GATEWAY)
         elif kind == "Secret" and not self.cluster:
             faults = self._add_secret(document.data)
         else:
@@ -241,8 +307,13 @@ class _ManifestReader:
         names = set()
         for tenant in self._tenants:
             self._check(tenant, _repeated_name(tenant.resource, names))
-        if not self._services and not self._tenants and not self._found:
-            message = "contains no FairInferenceService and no InferenceTenant"
+        names = set()
+        for gateway in self._gateways:
+            self._check(gateway, _repeated_name(gateway.resource, names))
+        if not self._services and not self._tenants and not self._gateways and not self._found:
+            message = (
+                "contains no FairInferenceService, no FairInferenceGateway and no InferenceTenant"
+            )
             self._found.append((Position(0, 0), FileFault(file=self.name, message=message)))
         self._raise_faults()
         return tuple(self.warnings)
@@ -255,9 +326,11 @@ class _ManifestReader:
     def finish(self) -> Manifest:
         self._check_references()
         self._raise_faults()
-        service = self._services[0].resource
+        services = tuple(read.resource for read in self._services)
+        gateway = self._gateways[0].resource if self._gateways else None
+        first = services[0] if gateway is None else gateway
         tenants = [read.resource for read in self._tenants]
-        served = tuple(tenant for tenant in tenants if serves(service, tenant))
+        served = tuple(tenant for tenant in tenants if serves(first, tenant))
         for tenant in tenants:
             if tenant not in served:
                 self.warnings.append(
@@ -265,7 +338,8 @@ class _ManifestReader:
                     f"served: it has another namespace, or spec.tenancy.selector does not match it"
                 )
         return Manifest(
-            service=service,
+            services=services,
+            gateway=gateway,
             tenants=served,
             secrets=self.secrets,
             warnings=tuple(self.warnings),
@@ -275,18 +349,52 @@ class _ManifestReader:
         if not self._services and not self._unknown_kind:
             fault = FileFault(file=self.name, message="contains no FairInferenceService")
             self._found.append((Position(0, 0), fault))
-        for further in self._services[1:]:
-            message = "a file may contain one FairInferenceService only; remove this one"
+        for further in self._gateways[1:]:
+            message = "a file may contain one FairInferenceGateway only; remove this one"
             self._report(further.document, [Fault("kind", message)])
-        for first in self._services[:1]:
-            self._check(first, _runtime_faults(first.resource))
-            self._check(first, _argument_faults(first.resource))
-            self._check(first, self._secrets_of(first.resource))
+        if not self._gateways:
+            for extra in self._services[1:]:
+                message = "several services need a FairInferenceGateway in the file; add it, or remove this service"
+                self._report(extra.document, [Fault("kind", message)])
+        for gateway in self._gateways[:1]:
+            self._check(gateway, self._models_of(gateway.resource))
+            self._check(gateway, self._credentials(gateway.resource))
+        names: set[tuple[str, str]] = set()
+        for read in self._services:
+            self._check(read, _repeated_name(read.resource, names))
+            self._check(read, _runtime_faults(read.resource))
+            self._check(read, _argument_faults(read.resource))
+            self._check(read, self._secrets_of(read.resource))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
-        for read in self._tenants:
-            self._check(read, _repeated_name(read.resource, seen))
-            self._check(read, self._keys(read.resource, owners))
+        for tenant in self._tenants:
+            self._check(tenant, _repeated_name(tenant.resource, seen))
+            self._check(tenant, self._keys(tenant.resource, owners))
+
+    def _models_of(self, gateway: FairInferenceGateway) -> Iterator[Fault]:
+        """The file must contain the services of the gateway, and no others."""
+        members = members_of(gateway, [read.resource for read in self._services])
+        for index, name in members.missing:
+            if not self._unknown_kind:
+                message = (
+                    f"no FairInferenceService {gateway.metadata.namespace}/{name} in this file"
+                )
+                yield Fault(
+                    f"spec.models[{index}].serviceRef.name", message, about=("metadata.namespace",)
+                )
+        for service, name, other in members.clashing:
+            message = f"{show(name)} is a model of {other} and of {service}; give one of them another name"
+            yield Fault("spec.models", message)
+        if not members.missing and not members.clashing:
+            for model, name in unknown_fallbacks(members.found):
+                message = f"{show(name)} is no other model, so {model} cannot fall back to it"
+                yield Fault("spec.models", message)
+        known = {one.service.metadata.name for one in members.found}
+        known |= {service for service, _, _ in members.clashing}
+        for read in self._services:
+            if read.resource.metadata.name not in known:
+                message = f"has no model of service {show(read.resource.metadata.name)}; add it, or remove the service"
+                yield Fault("spec.models", message)
 
     def _secrets_of(self, service: FairInferenceService) -> Iterator[Fault]:
         """The file must contain the Secrets with the address of the ledger's store and the token for a model to be fetched."""
@@ -294,9 +402,28 @@ class _ManifestReader:
         if redis is not None:
             path = "spec.router.state.redis.urlSecretRef"
             yield from self._missing(path, namespace, redis.url_secret_ref)
+        yield from self._credentials(service)
         token = service.spec.model.token_secret_ref
         if token is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
             yield from self._missing("spec.model.tokenSecretRef", namespace, token)
+
+    def _credentials(self, service: FairInferenceService | FairInferenceGateway) -> Iterator[Fault]:
+        """The file must contain the signing keys and the keys of issuers."""
+        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
+        for index, issuer in enumerate(tenancy.jwt):
+            if issuer.secret_ref is not None:
+                path = f"spec.tenancy.jwt[{index}].secretRef"
+                yield from self._missing(path, namespace, issuer.secret_ref)
+                ref = (namespace, issuer.secret_ref.name, issuer.secret_ref.key)
+                if ref in self.secrets and not is_key_set(self.secrets[ref]):
+                    yield Fault(path, f"names an entry that {NO_KEY_SET}")
+        if tenancy.signed_keys is None or self._unknown_secret:
+            return
+        name = tenancy.signed_keys.secret_ref.name
+        good, bad = salvage_signing_keys(entries_of(self.secrets, namespace, name))
+        if (bad or not good) and (namespace, name) not in self._faulty_secrets:
+            why = bad[0] if bad else f"no Secret {namespace}/{name} with a signing key in this file"
+            yield Fault("spec.tenancy.signedKeys.secretRef", why, about=("metadata.namespace",))
 
     def _missing(self, path: str, namespace: str, ref: SecretKeyRef) -> Iterator[Fault]:
         secret = (namespace, ref.name)
@@ -332,7 +459,8 @@ def _runtime_faults(service: FairInferenceService) -> Iterator[Fault]:
 
 
 def _repeated_name(
-    resource: FairInferenceService | InferenceTenant, seen: set[tuple[str, str]]
+    resource: FairInferenceService | InferenceTenant | FairInferenceGateway,
+    seen: set[tuple[str, str]],
 ) -> Iterator[Fault]:
     identity = (resource.metadata.namespace, resource.metadata.name)
     if identity in seen:

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 from evenkeel_contract.adminstate import RouterState
+from evenkeel_contract.pools import configs_of
 from evenkeel_contract.routerconfig import RouterConfig
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +22,7 @@ from rich.table import Table
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import print_error, print_json, report_console
-from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.probes import Probes, replicas_of
 from evenkeel_cli.up.record import DEFAULT_ROOT, FleetRecord, address, read_record, router_configs
 from evenkeel_cli.up.state import leftovers
 
@@ -149,9 +150,10 @@ def make_status(
     """
     urls = {name: address(config, config.listen.traffic_port) for name, config in configs.items()}
     first = next(iter(configs.values()), None)
-    replicas = {replica.name: replica.url for replica in (first.replicas if first else ())}
+    fleets = configs_of(first) if first else ()
+    replicas = {replica.name: replica.url for one in fleets for replica in one.replicas}
     starting = {process.name: "" for process in record.processes if process.name not in urls}
-    seen = {replica.name: replica for replica in (state.replicas if state else ())}
+    seen = {replica.name: replica for replica in (replicas_of(state) if state else ())}
     pids = {process.name: process for process in record.processes if process.pid in running}
 
     def one(name: str, url: str, *, is_ready: bool) -> ProcessStatus:
@@ -175,13 +177,19 @@ def make_status(
     )
     return FleetStatus(
         service=folder.replace(".", "/", 1),
-        model=state.model if state else "",
+        model=", ".join(one.model for one in state.services or (state,)) if state else "",
         running=bool(pids),
         ready=bool(processes) and all(process.state == "ready" for process in processes),
         admin_url=address(first, first.listen.admin_port) if first else "",
-        verdict=state.fleet.verdict if state else "",
+        verdict=_verdict(state) if state else "",
         processes=processes,
     )
+
+
+def _verdict(state: RouterState) -> str:
+    if not state.services:
+        return state.fleet.verdict
+    return "\n".join(f"{one.model}: {one.fleet.verdict}" for one in state.services)
 
 
 def _print(console: Console, fleet: FleetStatus) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.routerconfig import TracingConfig
+from evenkeel_contract.tracingconfig import TracingConfig
 
 EVERY_REQUEST: Final = 1_000_000
 """The sampling rate per million: on a laptop every request is traced."""

@@ -5,6 +5,8 @@
 - `GET /v1/activation?wanted=false`: waits until a request needs the first replica of a service at zero. With `wanted=true` it
   waits until no request does. It answers after `ACTIVATION_POLL_S` at the latest, and at once without `wanted`.
 
+A router of several services takes the query `service=NAME`.
+
 Totals never decrease while a router runs. For a rate, divide the difference of two readings by the difference of `time_s`.
 Service, owed service and leads come from the ledger: they cover the whole fleet and are the same at every router. All other
 figures count what this router did since it started. Each newer field has a default, so that older routers can be read.
@@ -23,6 +25,8 @@ REPLICAS_PATH: Final = "/v1/replicas"
 ACTIVATION_PATH: Final = "/v1/activation"
 ACTIVATION_POLL_S: Final = 25.0
 """Shorter than the idle timeout of common firewalls and proxies."""
+SERVICE_QUERY: Final = "service"
+"""Name of the query that names the service, at a router of several. `/v1/state` without it answers for all of them."""
 STATE_VERSION: Final = 1
 
 
@@ -252,8 +256,8 @@ class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[PeerState, ...] = ()
 
 
-class RouterState(RouterSummary, frozen=True, kw_only=True):
-    """The answer of `/v1/state`."""
+class ServiceState(RouterSummary, frozen=True, kw_only=True):
+    """One service at a router."""
 
     version: int
     time_s: float
@@ -264,6 +268,13 @@ class RouterState(RouterSummary, frozen=True, kw_only=True):
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
     prefix: PrefixState = PrefixState()
+
+
+class RouterState(ServiceState, frozen=True, kw_only=True):
+    """The answer of `/v1/state`."""
+
+    services: tuple[ServiceState, ...] = ()
+    """The services of a router of several; its own figures are then those that the services share."""
 
 
 class ReplicasState(msgspec.Struct, frozen=True, kw_only=True):

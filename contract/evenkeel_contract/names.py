@@ -29,6 +29,11 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 REMOVED_HEADER: Final = "x-evenkeel-removed-fields"
 """Header of answers: the fields that the router took out of the request's body."""
 
+MODEL_HEADER: Final = "x-evenkeel-model"
+"""Header of answers of a router of several models: the model that served the request."""
+FALLBACK_HEADER: Final = "x-evenkeel-fallback"
+"""Header of requests: with the value `none`, no other model may serve it."""
+
 # The client key's way into SGLang: a header on OpenAI endpoints, a body field on `/generate`.
 CLIENT_KEY_HEADER: Final = "x-smg-routing-key"
 CLIENT_KEY_FIELD: Final = "routing_key"
@@ -56,8 +61,12 @@ GUARDED_HEADERS: Final = (
 # Names of the objects that the operator creates for a service and that routers read.
 SERVICE_LABEL: Final = f"{GROUP}/service"
 """Label of every object of a service: the FairInferenceService's name."""
+SERVICE_SERIES_LABEL: Final = "evenkeel_dev_service"
+"""The label of a service, as Prometheus spells it."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 """`engine` or `router`."""
+GATEWAY_LABEL: Final = f"{GROUP}/gateway"
+"""Label of every object of a gateway: the FairInferenceGateway's name. Its `evenkeel.dev/service` is `gateway_base`."""
 ENGINE_COMPONENT: Final = "engine"
 ROUTER_COMPONENT: Final = "router"
 EXTERNAL_LABEL: Final = f"{GROUP}/external"
@@ -98,6 +107,11 @@ def engine_name(service: str) -> str:
     return f"{service}-engine"
 
 
+def gateway_base(gateway: str) -> str:
+    """What stands in names and labels of a gateway's objects where a service's have the name of the service."""
+    return f"{gateway}-gateway"
+
+
 def router_name(service: str) -> str:
     """Name of the routers' Deployment, their Service and their Secret (`--config-secret`)."""
     return f"{service}-router"
@@ -111,6 +125,11 @@ def router_peers_name(service: str) -> str:
 def credentials_name(service: str) -> str:
     """Name of the Secret with the engines' keys and the routers' admin token, which the operator generates."""
     return f"{service}-credentials"
+
+
+def revocations_name(service: str) -> str:
+    """Name of the ConfigMap with the revocations of signed keys. Routers write it."""
+    return f"{service}-revocations"
 
 
 def alerts_name(service: str) -> str:

@@ -7,11 +7,13 @@ Each flag must also be in OWNED_FLAGS (a test compares them).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
+from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.routerconfig import (
@@ -32,6 +34,8 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
+from evenkeel_contract.signedkeys import SignedKeysConfig, SigningKeyConfig
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
@@ -43,6 +47,7 @@ from evenkeel_contract.spec.resources import (
     Tenancy,
     TenantRateLimits,
 )
+from evenkeel_contract.tokenissuers import TokenIssuerConfig
 
 RECORDING_FILE: Final = "/tmp/evenkeel-recording.jsonl"
 """Path of a recording in the pods of routers. Their folder /tmp ends with them."""
@@ -51,7 +56,17 @@ KeyHashes = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → lower-case hexadecimal SHA-256 of the API key."""
 
 
-def router_config(
+@dataclass(frozen=True, slots=True)
+class CredentialSecrets:
+    """What the Secrets that `spec.tenancy` names contain."""
+
+    signing_keys: Mapping[str, str] = field(default_factory=dict)
+    """Id → signing key."""
+    key_sets: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(Secret, entry) → the keys of an issuer."""
+
+
+def router_config(  # noqa: PLR0913 - each is one source of the configuration
     service: FairInferenceService,
     *,
     tenants: Iterable[InferenceTenant],
@@ -61,12 +76,14 @@ def router_config(
     cluster: ClusterConfig | None = None,
     admin_token_sha256: str | None = None,
     state: StateConfig | None = None,
+    credentials: CredentialSecrets | None = None,
 ) -> RouterConfig:
     """The configuration of the routers of `service`.
 
     The fleet is a list (`replicas`), or routers discover it (`cluster`). Tenants that the service does not select are
     left out. So are API keys whose Secret has no hash in `key_hashes`. Entries are sorted by name, so that equal
-    input gives equal bytes. `state` holds settings that no resource has: paths, peers, values of Secrets.
+    input gives equal bytes. `state` holds settings that no resource has: paths, peers, values of Secrets. `credentials` holds
+    what the Secrets of `tenancy` contain; what is missing there is left out, and its keys and tokens are refused.
     """
     spec = service.spec
     selected = [tenant for tenant in tenants if serves(service, tenant)]
@@ -85,7 +102,7 @@ def router_config(
             volatile_lines=spec.router.prefix.volatile_lines,
         ),
         limits=_limits(service),
-        tenancy=_tenancy(spec.tenancy, selected, key_hashes),
+        tenancy=tenancy_of(spec.tenancy, selected, key_hashes, credentials or CredentialSecrets()),
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
@@ -101,8 +118,8 @@ def router_config(
     )
 
 
-def serves(service: FairInferenceService, tenant: InferenceTenant) -> bool:
-    """Whether `tenant` may use `service`: it is in the namespace that the service names, is shared with the service's own, and
+def serves(service: FairInferenceService | FairInferenceGateway, tenant: InferenceTenant) -> bool:
+    """Whether `tenant` may use `service`, or a gateway: it is in the namespace that the service names, is shared with the service's own, and
     matches the selector."""
     here, there = service.metadata.namespace, tenant.metadata.namespace
     shared = there == here or is_shared(tenant.metadata.annotations, SHARE_TENANT, here)
@@ -116,7 +133,7 @@ def is_shared(annotations: Mapping[str, str], annotation: str, namespace: str) -
     return not shared.isdisjoint({"*", namespace})
 
 
-def tenants_namespace(service: FairInferenceService) -> str:
+def tenants_namespace(service: FairInferenceService | FairInferenceGateway) -> str:
     """Where the tenants of the service are."""
     return service.spec.tenancy.namespace or service.metadata.namespace
 
@@ -153,18 +170,58 @@ def _scheduling(scheduling: Scheduling) -> SchedulingConfig:
     )
 
 
-def _tenancy(
-    tenancy: Tenancy, tenants: Iterable[InferenceTenant], key_hashes: KeyHashes
+def tenancy_of(
+    tenancy: Tenancy,
+    tenants: Iterable[InferenceTenant],
+    key_hashes: KeyHashes,
+    credentials: CredentialSecrets,
 ) -> TenancyConfig:
+    """Who may use an address: the selected tenants, with the keys that have a hash."""
+    rejects = tenancy.undeclared_tenants is UndeclaredTenants.REJECT
     return TenancyConfig(
         anonymous=tenancy.anonymous,
         trusted_proxies=tenancy.trusted_proxies,
         cache_sharing=tenancy.cache_sharing,
+        identity_headers=tenancy.identity_headers or None,
+        undeclared_tenants=None if rejects else tenancy.undeclared_tenants,
+        undeclared_tenant_weight=None if rejects else tenancy.undeclared_tenant_weight,
+        signed_keys=_signed_keys(tenancy, credentials.signing_keys),
+        jwt=tuple(_issuers(tenancy, credentials.key_sets)) or None,
         tenants=tuple(
-            _tenant(tenant, key_hashes)
+            tenant_config(tenant, key_hashes)
             for tenant in sorted(tenants, key=lambda tenant: tenant.metadata.name)
         ),
     )
+
+
+def _signed_keys(tenancy: Tenancy, keys: Mapping[str, str]) -> SignedKeysConfig | None:
+    if tenancy.signed_keys is None or not keys:
+        return None
+    return SignedKeysConfig(
+        keys=tuple(SigningKeyConfig(id=id_, secret=keys[id_]) for id_ in sorted(keys)),
+        max_lifetime_s=int(tenancy.signed_keys.max_lifetime.seconds),
+    )
+
+
+def _issuers(
+    tenancy: Tenancy, key_sets: Mapping[tuple[str, str], str]
+) -> Iterator[TokenIssuerConfig]:
+    for issuer in tenancy.jwt:
+        ref = issuer.secret_ref
+        jwks = None if ref is None else key_sets.get((ref.name, ref.key))
+        if ref is None or jwks is not None:
+            yield TokenIssuerConfig(
+                issuer=issuer.issuer,
+                audience=issuer.audience,
+                jwks_URL=issuer.jwks_URL,
+                jwks=jwks,
+                tenant_claim=issuer.tenant_claim,
+                client_claim=issuer.client_claim,
+                groups_claim=issuer.groups_claim,
+                tenant_of=issuer.tenant_of,
+                allowed_tenants=issuer.allowed_tenants,
+                leeway_s=int(issuer.leeway.seconds),
+            )
 
 
 def _at_zero(spec: ServiceSpec, *, scaled: bool) -> AtZero:
@@ -206,7 +263,8 @@ def _limits(service: FairInferenceService) -> LimitsConfig:
     )
 
 
-def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+def tenant_config(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+    """A tenant as routers get it: with the keys whose Secret has a hash in `key_hashes`."""
     spec, namespace = tenant.spec, tenant.metadata.namespace
     hashes = (
         (key, key_hashes.get((namespace, key.secret_ref.name, key.secret_ref.key)))

@@ -48,7 +48,7 @@ class Accounts:
         self.clients: dict[str, ClientReport] = {}
         """Identity → report of the client; at most `max_clients`, and one shared row per tenant."""
         self._changed: dict[str, ClientReport] = {}
-        """Those that may have changed since the last `news`."""
+        """Identity → report of a client that may have changed since the last `news`."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
@@ -118,7 +118,7 @@ class News(NamedTuple):
 
     @classmethod
     def of(cls, accounts: Accounts, policy: ReplicaPolicy) -> News:
-        """Of a policy that keeps no account of changes it has all states."""
+        """The news of a replica. It has all states if the policy keeps no account of changes."""
         states = policy.news()
         complete = states is None
         if states is None:
@@ -159,7 +159,7 @@ class ReportBook:
         self._stateful: set[str] = set()
         """Clients with deficits or waiting requests in the row."""
         self._tenants: dict[str, tuple[float, float]] = {}
-        """Tenant → its deficit and seed, as the policy last told them with any client."""
+        """Tenant → its deficit and seed, as the policy last reported them with any client."""
 
     def update(
         self,

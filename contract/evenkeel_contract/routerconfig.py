@@ -13,10 +13,14 @@ from typing import Annotated, Final
 
 from evenkeel_fairshare.replica.deficit import Rejoin
 
+from evenkeel_contract.identityheaders import SomeHeaders, UndeclaredTenants
 from evenkeel_contract.key import LEAST_WEIGHT, MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
+from evenkeel_contract.signedkeys import SignedKeysConfig
+from evenkeel_contract.tokenissuers import Issuers
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_NAME,
     FIELD_NAME,
@@ -201,25 +205,6 @@ class LimitsConfig:
     """Most attempts of one request, including the first."""
 
 
-class ClientNames(Enum):
-    """How traces name tenants and clients."""
-
-    HASHED = "Hashed"  # the first 16 digits of a SHA-256
-    PLAIN = "Plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracingConfig:
-    """Traces of requests, sent to an OpenTelemetry collector (OTLP over HTTP)."""
-
-    endpoint: Annotated[str, Url(), Length(1, 2048)]
-    """Base address of the collector, such as `http://otel-collector.monitoring:4318`. The router appends `/v1/traces`."""
-    sampling_rate_per_million: Annotated[int, Range(0, 1_000_000)] = 10_000
-    """How many of a million requests are traced. The `traceparent` header of a request overrides this rate."""
-    client_names: ClientNames = ClientNames.HASHED
-    """How traces name tenants and clients: by a hash (Hashed) or by name (Plain)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
     """Limits of one tenant, over all routers of the service. 0: no limit."""
@@ -280,6 +265,18 @@ class TenancyConfig:
     """Who shares cached prefixes. The router sends engines a salt for each tenant or client, derived from the hash of the admin
     token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
+    # Version 0.3 does not know the fields below.
+    identity_headers: SomeHeaders | None = None
+    """Headers from trusted proxies that name the client; the first entry that a request has decides. None:
+    `x-evenkeel-client` and its aliases."""
+    undeclared_tenants: UndeclaredTenants | None = None
+    """Handling of requests whose tenant is not in `tenants`. None: Reject."""
+    undeclared_tenant_weight: Weight | None = None
+    """Weight of each undeclared tenant (Accept), or of all together (Share). None: 1."""
+    signed_keys: SignedKeysConfig | None = None
+    """API keys that name their client themselves. None: there are none."""
+    jwt: Issuers | None = None
+    """Issuers whose tokens identify clients. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +320,8 @@ class ClusterConfig:
     """Bearer key for replicas whose pods have no key label."""
     api_keys: Annotated[tuple[EngineKeyConfig, ...], UniqueBy(("id",))] = ()
     """Keys for replicas whose pods have a key label. During a key rotation, engines have different keys."""
+    revocations: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
+    """The ConfigMap with revocations of signed keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +349,9 @@ class StateConfig:
     """Bearer token for the peers' admin ports; None if they require none."""
     exchange_interval_s: Seconds = 1.0
     """Interval of the exchange with each peer."""
+    revocations: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """Path of the file with revocations of signed keys. Its folder must exist. Required with `tenancy.signedKeys`, unless `cluster`
+    is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,6 +402,39 @@ class QoeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """One of several services behind a router: its model, its fleet, its scheduling. Fields are those of a RouterConfig."""
+
+    service: Name
+    """The FairInferenceService's name."""
+    model: Name
+    """Name by which the replicas know the model."""
+    names: Annotated[tuple[Name, ...], Length(0, 128)] = ()
+    """Names that clients send; the router replaces them by `model`. Empty: clients send `model` or one of `modelAliases`."""
+    model_aliases: Annotated[tuple[Name, ...], Length(0, 128)] = ()
+    """Other names that replicas know, unless `names` is set."""
+    adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
+    adapters_per_batch: Positive = 8
+    allow_fields: Annotated[tuple[Annotated[str, FIELD_NAME], ...], Length(0, 64)] = ()
+    tenants: tuple[Name, ...] | None = None
+    """Tenants that may use the model. None: all of the router's tenants."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    """Limits of one request. What is in flight, and how large a body is, the router's own `limits` bound."""
+    replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
+    cluster: ClusterConfig | None = None
+    at_zero: AtZero = AtZero.WAIT
+    recording: RecordingConfig | None = None
+    qoe: QoeConfig | None = None
+    ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
+    max_lead_s: Annotated[float, Range(above=0)] | None = None
+    max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """The configuration of a router."""
 
@@ -447,3 +482,6 @@ class RouterConfig:
     """`spec.slo.fairness.maxLead`: the console shows whether the lead is above it. None: the console does not compare."""
     max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
     """`spec.slo.fairness.maxShareErrorPercent`: the console shows whether the share error is above it. None: it does not compare."""
+    pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
+    """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields
+    that a pool has too are not used. Empty: one service, which the fields above describe."""

@@ -9,17 +9,22 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.names import ROUTER_FIELDS
+from evenkeel_contract.pools import check_pools, clusters_of
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     ListenConfig,
+    PoolConfig,
     PrefixConfig,
     ReplicaConfig,
     RouterConfig,
     StateConfig,
     StateStore,
+    TenancyConfig,
 )
+from evenkeel_contract.tokenissuers import issuer_faults
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 THE_ROUTERS: Final = "names a field that routers set themselves; remove it"
@@ -50,12 +55,15 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _open_admin(config)
     if config.cluster is not None and config.replicas:
         yield Fault("replicas", "is set together with cluster; remove one of the two")
-    for index, name in enumerate(config.allow_fields):
-        if name in ROUTER_FIELDS:
-            yield Fault(f"allowFields[{index}]", THE_ROUTERS)
     yield from _store(config.state)
-    yield from _events(config.replicas)
-    yield from _tokenizer(config.prefix)
+    yield from check_pools(config)
+    yield from _of_service(config, "")
+    for index, pool in enumerate(config.pools):
+        yield from _of_service(pool, f"pools[{index}].")
+    yield from _identity_headers(config.tenancy)
+    yield from _revocations(config)
+    for index, name, message in issuer_faults(config.tenancy.jwt or ()):
+        yield Fault(f"tenancy.jwt[{index}].{name}", message)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"
@@ -74,6 +82,33 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
                 yield Fault(
                     f"{where}.sha256", f"is the same as in {seen}", about=(f"{seen}.sha256",)
                 )
+
+
+def _of_service(given: RouterConfig | PoolConfig, path: str) -> Iterator[Fault]:
+    """The rules of one service; `path` is where its fields are."""
+    for index, name in enumerate(given.allow_fields):
+        if name in ROUTER_FIELDS:
+            yield Fault(f"{path}allowFields[{index}]", THE_ROUTERS)
+    yield from _events(given.replicas, path)
+    yield from _tokenizer(given.prefix, path)
+
+
+def _identity_headers(tenancy: TenancyConfig) -> Iterator[Fault]:
+    path = "tenancy.identityHeaders"
+    if tenancy.identity_headers and not tenancy.trusted_proxies:
+        yield Fault(path, NO_PROXY, about=("tenancy.trustedProxies",))
+    for index, entry in enumerate(tenancy.identity_headers or ()):
+        if names_no_tenant(entry):
+            yield Fault(f"{path}[{index}]", NAMES_NO_TENANT)
+
+
+def _revocations(config: RouterConfig) -> Iterator[Fault]:
+    if config.tenancy.signed_keys and not clusters_of(config) and config.state.revocations is None:
+        yield Fault(
+            "state.revocations",
+            "is required with tenancy.signedKeys, so that revoked keys stay revoked after a restart; set the path of a file",
+            about=("tenancy.signedKeys", "cluster"),
+        )
 
 
 def _ports(listen: ListenConfig) -> Iterator[Fault]:
@@ -100,11 +135,11 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
         )
 
 
-def _events(replicas: tuple[ReplicaConfig, ...]) -> Iterator[Fault]:
+def _events(replicas: tuple[ReplicaConfig, ...], base: str) -> Iterator[Fault]:
     for r, replica in enumerate(replicas):
         given, lacking = ("kvEvents", "kvReplay") if replica.kv_events else ("kvReplay", "kvEvents")
         if (replica.kv_events is None) != (replica.kv_replay is None):
-            path = f"replicas[{r}]"
+            path = f"{base}replicas[{r}]"
             yield Fault(
                 f"{path}.{lacking}", f"is required with {given}", about=(f"{path}.{given}",)
             )
@@ -121,11 +156,11 @@ def _store(state: StateConfig) -> Iterator[Fault]:
         yield Fault("state.redisUrl", "is not an address like redis://:password@host:6379/0")
 
 
-def _tokenizer(prefix: PrefixConfig) -> Iterator[Fault]:
+def _tokenizer(prefix: PrefixConfig, base: str) -> Iterator[Fault]:
     given = prefix.tokenizer
     if given is not None and given != SIMULATOR_TOKENIZER and not given.startswith("/"):
         message = f"must be an absolute path or {SIMULATOR_TOKENIZER!r}, not {show(given)}"
-        yield Fault("prefix.tokenizer", message)
+        yield Fault(f"{base}prefix.tokenizer", message)
 
 
 def _is_loopback(host: str) -> bool:

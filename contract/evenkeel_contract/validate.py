@@ -20,9 +20,11 @@ from evenkeel_contract.engineflags import (
 )
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import AccessMode, Runtime
-from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
-from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
+from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
+from evenkeel_contract.validatetenancy import TENANCY_RULES
+from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
 
@@ -50,23 +52,26 @@ def salvage_service(data: object) -> tuple[FairInferenceService, tuple[Fault, ..
 
     Invalid fields have replacement values; filter the faults of further rules with `without_echoes`.
     """
-    return _salvage(FairInferenceService, data, SERVICE_RULES)
+    return salvage_by(FairInferenceService, data, SERVICE_RULES)
 
 
 def salvage_tenant(data: object) -> tuple[InferenceTenant, tuple[Fault, ...]]:
     """Like `salvage_service`, for an InferenceTenant."""
-    return _salvage(InferenceTenant, data, TENANT_RULES)
+    return salvage_by(InferenceTenant, data, TENANT_RULES)
 
 
-def _salvage(
+def salvage_by(
     cls: type[_Resource], data: object, rules: Sequence[Callable[[_Resource], Iterable[Fault]]]
 ) -> tuple[_Resource, tuple[Fault, ...]]:
+    """A resource and its faults, those of `rules` included."""
     resource, faults = salvage(cls, data)
     found = [fault for rule in rules for fault in rule(resource)]
     return resource, faults + tuple(without_echoes(found, faults))
 
 
-def name_begins_with_a_digit(service: FairInferenceService) -> Iterator[Fault]:
+def name_begins_with_a_digit(
+    service: FairInferenceService | FairInferenceGateway,
+) -> Iterator[Fault]:
     name = service.metadata.name
     if name[:1].isdigit():
         yield Fault(
@@ -292,7 +297,7 @@ def store_and_its_settings_differ(service: FairInferenceService) -> Iterator[Fau
         )
 
 
-def exposed_twice(service: FairInferenceService) -> Iterator[Fault]:
+def exposed_twice(service: FairInferenceService | FairInferenceGateway) -> Iterator[Fault]:
     exposure = service.spec.exposure
     if exposure.ingress is not None and exposure.http_route is not None:
         yield Fault(
@@ -302,7 +307,9 @@ def exposed_twice(service: FairInferenceService) -> Iterator[Fault]:
         )
 
 
-def exposure_takes_what_is_ours(service: FairInferenceService) -> Iterator[Fault]:
+def exposure_takes_what_is_ours(
+    service: FairInferenceService | FairInferenceGateway,
+) -> Iterator[Fault]:
     exposure = service.spec.exposure
     for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
         if part is None:
@@ -319,7 +326,9 @@ _CODE: Final = re.compile(r".*-snippets?|(haproxy-)?ingress\.(github\.io|kuberne
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def exposure_annotations_are_code(service: FairInferenceService) -> Iterator[Fault]:
+def exposure_annotations_are_code(
+    service: FairInferenceService | FairInferenceGateway,
+) -> Iterator[Fault]:
     exposure = service.spec.exposure
     for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
         for key, value in {} if part is None else part.annotations.items():
@@ -331,11 +340,16 @@ def exposure_annotations_are_code(service: FairInferenceService) -> Iterator[Fau
                 yield Fault(path, "must have no line breaks and no control characters")
 
 
-def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
-    limits, qoe = service.spec.router.limits, service.spec.router.qoe
-    if limits.max_body_size.whole > 1024**3:
+def body_is_beyond_reason(size: Quantity) -> Iterator[Fault]:
+    """Faults of `spec.router.limits.maxBodySize`."""
+    if size.whole > 1024**3:
         path = "spec.router.limits.maxBodySize"
         yield Fault(path, "must be at most 1Gi, since routers keep a request in memory")
+
+
+def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
+    limits, qoe = service.spec.router.limits, service.spec.router.qoe
+    yield from body_is_beyond_reason(limits.max_body_size)
     times = {
         "limits.queueTimeout": limits.queue_timeout,
         "limits.firstTokenTimeout": limits.first_token_timeout,
@@ -360,8 +374,13 @@ def routers_field_is_allowed(service: FairInferenceService) -> Iterator[Fault]:
 
 
 def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:
-    for index, term in enumerate(service.spec.tenancy.selector.match_expressions):
-        path = f"spec.tenancy.selector.matchExpressions[{index}].values"
+    yield from values_do_not_fit("spec.tenancy.selector", service.spec.tenancy.selector)
+
+
+def values_do_not_fit(where: str, selector: LabelSelector) -> Iterator[Fault]:
+    """Faults of a selector at a path."""
+    for index, term in enumerate(selector.match_expressions):
+        path = f"{where}.matchExpressions[{index}].values"
         takes = term.operator.value in ("In", "NotIn")
         if takes and not term.values:
             yield Fault(path, f"is required with operator {term.operator.value}; add at least one")
@@ -407,6 +426,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     exposure_annotations_are_code,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
+    *TENANCY_RULES,
 )
 
 

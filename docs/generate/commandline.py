@@ -18,11 +18,19 @@ from docs.generate.pages import code, entry, page
 def pages() -> Iterator[tuple[str, str]]:
     """Path and text of each page."""
     intro = (
-        "After this page you know every option of `evenkeel`. [Commands](commands.md) describes what they do. "
+        "After this page you know every option of `evenkeel`. [Commands](commands.md) describes what they do; "
+        "`keys` and `why` have [a page of their own](command-line-keys.md). "
         "The exit status is 0 on success, 1 on failure, 2 for invalid input, and 130 after an interrupt."
     )
-    entries = [_command(name) for name in verbs()]
+    apart = ("keys", "why")  # a page has at most 1,500 words
+    entries = [_command(name) for name in verbs() if name not in apart]
     yield "reference/command-line.md", page("Options of evenkeel", intro, *entries)
+    intro = "After this page you know every option of `evenkeel keys` and `evenkeel why`. [Commands](commands.md) describes what they do."
+    further = [_command(name) for name in apart]
+    yield (
+        "reference/command-line-keys.md",
+        page("Options of evenkeel keys and why", intro, *further),
+    )
     intro = (
         "After this page you know the options of the processes that the operator and `evenkeel up` start. "
         "You need them only if you start these processes yourself."

@@ -8,12 +8,13 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from evenkeel_contract.spec.gateway import GatewayCondition
 from evenkeel_contract.spec.resources import ServiceCondition, TenantCondition
 from evenkeel_operator.core import reasons
 
 from docs.generate.pages import bullets, code, page
 
-_TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
+_TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]] = {
     ServiceCondition.READY: "A router and an engine are ready.",
     ServiceCondition.ENGINES_READY: "All desired engine pods are ready.",
     ServiceCondition.ROUTER_READY: "All desired router pods are ready.",
@@ -26,6 +27,11 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
     ServiceCondition.STALLED: "The newest spec is invalid, or its rollout is stuck (kstatus). The service may still answer.",
     TenantCondition.READY: "The routers of its services accept its API keys.",
     TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",
+    GatewayCondition.READY: "A router is ready, and serves a model.",
+    GatewayCondition.MODELS_READY: "Every model of the spec is served.",
+    GatewayCondition.ROUTER_READY: "All desired router pods are ready.",
+    GatewayCondition.DEGRADED: "A part of the spec is not fulfilled.",
+    GatewayCondition.SPEC_VALID: "The newest spec is valid. If False, the objects stay as they are.",
 }
 
 
@@ -45,6 +51,8 @@ def pages() -> Iterator[tuple[str, str]]:
             _conditions(ServiceCondition),
             "## Conditions of an InferenceTenant",
             _conditions(TenantCondition),
+            "## Conditions of a FairInferenceGateway",
+            _conditions(GatewayCondition),
             "## Reasons",
             "The headings name the conditions in which a reason appears first.",
             *_sections(),
@@ -52,7 +60,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
 
 
-def _conditions(kind: type[ServiceCondition | TenantCondition]) -> str:
+def _conditions(kind: type[ServiceCondition | TenantCondition | GatewayCondition]) -> str:
     return bullets(f"**{one.value}**: {_TRUE[one]}" for one in kind)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import evenkeel_operator.metrics
 import evenkeel_plugin.metrics
-from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_router.telemetry.metrics import metrics
+from evenkeel_contract.routerconfig import PoolConfig, RouterConfig
+from evenkeel_router.telemetry.metrics import metrics, of_fallbacks
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.served import AllServed
 from prometheus_client import Counter, Gauge, Metric
 
 from docs.generate.pages import code, codes, entry, page
@@ -66,6 +68,7 @@ ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"ledger_store_age_seconds", Labels("Store", ("model_name", "operation"), "two: `load` and `save`")),
     (r"stripped_total", Labels("Removed fields", ("model_name", "field"), "one for each field and header that is known, and `other`")),
     (r"prefix_(predicted|reported|error)_.*", Labels("Predictions", ("model_name", "mode"), "three: `text`, `estimated`, `exact`")),
+    (r"fallback_total", Labels("Fallbacks", ("model_name", "fallback"), "one for each two models; behind a router of several models only")),
     (r"untokenised_total", Labels("Prompts without tokens", ("model_name", "reason"), "one for each of nine reasons")),
     (r".*", MODEL),
 )  # fmt: skip
@@ -138,7 +141,8 @@ def families() -> list[Family]:
 
     async def scraped() -> str:
         config = RouterConfig(namespace="team", service="service", model="model")
-        return "".join(metrics(Rooms.make(config)))
+        rooms = Rooms.make(replace(config, pools=(PoolConfig(service="s", model="m"),)))
+        return "".join((*metrics(Rooms.make(config)), *of_fallbacks(AllServed(rooms))))
 
     text = asyncio.run(scraped())
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Pages of both resources, field by field, from the schemas of the CustomResourceDefinitions."""
+"""Pages of the resources, field by field, from the schemas of the CustomResourceDefinitions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def pages() -> Iterator[tuple[str, str]]:
             intro = f"After this page you know every field of an {kind}. {schema['description']}"
             yield f"{_FOLDER}/inferencetenant.md", page(kind, intro, _names(definition), *parts)
             continue
+        if kind == "FairInferenceGateway":
+            yield f"{_FOLDER}/fairinferencegateway.md", _gateway(definition)
+            continue
         yield f"{_FOLDER}/fairinferenceservice.md", _service(definition, spec)
         for name, part in (*spec["properties"].items(), ("status", status)):
             where = "status" if name == "status" else f"spec.{name}"
@@ -47,6 +50,26 @@ def _service(definition: _Schema, spec: _Schema) -> str:
         _names(definition),
         table(("field", "required"), [*rows, ("[`status`](status.md)", "")]),
         *_messages(spec),
+    )
+
+
+def _gateway(definition: _Schema) -> str:
+    """The page of a FairInferenceGateway; the parts that a service has too are on the pages of a service."""
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec, status = (schema["properties"][part] for part in ("spec", "status"))
+    own = {k: v for k, v in spec["properties"].items() if k not in ("exposure", "tenancy")}
+    shared = (
+        "`spec.exposure` and `spec.tenancy` have the fields of [`spec.exposure`](exposure.md) and "
+        "[`spec.tenancy`](tenancy.md) of a FairInferenceService."
+    )
+    return page(
+        "FairInferenceGateway",
+        f"After this page you know every field of a FairInferenceGateway. {schema['description']}",
+        _names(definition),
+        shared,
+        *_messages(spec),
+        *_fields({**spec, "properties": own}, "spec"),
+        *_fields(status, "status"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from evenkeel_contract.crd.schema import field_docs
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_plain
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerconfig import PoolConfig, RouterConfig
 from evenkeel_contract.values import Length, Range
 
 from docs.generate.pages import bounds, code, codes, entry, page
@@ -22,22 +22,29 @@ def pages() -> Iterator[tuple[str, str]]:
     fields = list(_fields(RouterConfig, ""))
     tenancy = [field for field in fields if field.startswith("## `tenancy.")]
     fleet = [field for field in fields if field.startswith(("## `replicas", "## `cluster"))]
-    rest = [field for field in fields if field not in (*tenancy, *fleet)]
+    pools = [field for field in fields if field.startswith("## `pools")]
+    rest = [field for field in fields if field not in (*tenancy, *fleet, *pools)]
     yield "reference/router-config.md", page("RouterConfig", intro, *rest)
     intro = "After this page you can read the replicas in the [configuration of a router](router-config.md)."
     yield "reference/router-config-fleet.md", page("RouterConfig: replicas", intro, *fleet)
     intro = "After this page you can read the tenants in the [configuration of a router](router-config.md)."
     yield "reference/router-config-tenancy.md", page("RouterConfig: tenancy", intro, *tenancy)
+    intro = (
+        "After this page you can read the services in the [configuration of a router](router-config.md) of several. Fields below "
+        "those of a pool are those of the same field of the whole configuration."
+    )
+    yield "reference/router-config-pools.md", page("RouterConfig: pools", intro, *pools)
 
 
 def _fields(cls: type, path: str) -> Iterator[str]:
-    docs = field_docs(cls)
+    docs, shared = field_docs(cls), field_docs(RouterConfig) if cls is PoolConfig else {}
     for wire, field in fields_of(cls).items():
         where = f"{path}{wire}"
         kind, inner = _kind(field.hint)
-        about = docs.get(field.name) or " ".join((inner.__doc__ or "").split() if inner else ())
+        about = docs.get(field.name) or shared.get(field.name, "")
+        about = about or " ".join((inner.__doc__ or "").split() if inner else ())
         yield entry(code(where), f"*{kind}{_default(field)}*", about, level=2)
-        if inner is not None:
+        if inner is not None and cls is not PoolConfig:
             is_list = kind.startswith("list")
             yield from _fields(inner, f"{where}{'[]' if is_list else ''}.")
 

@@ -123,6 +123,11 @@ Object = Mapping[str, Any]
 Query = Mapping[str, str]
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0)
+PAGE: Final = 500
+"""Objects of one answer to a list."""
+METADATA_OF_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""What a watch accepts that needs no contents of objects."""
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 
@@ -163,11 +168,38 @@ class KubeClient:
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
         """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API."""
+        return [
+            item async for page in self.pages(kind, namespace, selector=selector) for item in page
+        ]
+
+    async def pages(
+        self, kind: str, namespace: str, *, selector: str = "", limit: int = PAGE
+    ) -> AsyncIterator[list[Object]]:
+        """Like `list_all`, at most `limit` objects at a time."""
         query = {"labelSelector": selector} if selector else {}
-        found = await self._read_if_there(self._path(kind, namespace), query) or {}
         # Items of a list do not name their kind.
         head = {"apiVersion": self._kinds[kind].api, "kind": kind}
-        return [{**head, **item} for item in found.get("items") or ()]
+        try:
+            async for found in self.lists(self._path(kind, namespace), query, limit=limit):
+                yield [{**head, **item} for item in found.get("items") or ()]
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def lists(
+        self, path: str, query: Query, *, limit: int = PAGE, accept: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The answers to a list, page by page. Raises `ClusterError`, with status 410 if the list took too long."""
+        following = ""
+        while True:
+            page = {**query, "limit": str(limit)}
+            if following:
+                page["continue"] = following
+            found = await self._answer("GET", path, page, accept=accept)
+            yield found
+            following = str((found.get("metadata") or {}).get("continue") or "")
+            if not following:
+                return
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
         """Make the object match the manifest; returns the whole object. A dry run changes nothing."""
@@ -183,6 +215,10 @@ class KubeClient:
         query = {"fieldManager": self._manager, "force": "true"}
         path = f"{self._path_of(manifest)}/status"
         return await self._write("PATCH", path, query, manifest, content_type=_APPLY)
+
+    async def merge(self, path: str, patch: Object) -> dict[str, Any]:
+        """Change some fields of an object (RFC 7386: a null removes a field); returns the whole object. Raises `ClusterError`."""
+        return await self._write("PATCH", path, {}, patch, content_type=_MERGE)
 
     async def create(self, manifest: Object) -> Object:
         """Create; raises `Overloaded` with status 409 if the object exists."""
@@ -259,10 +295,15 @@ class KubeClient:
         return await self._answer("GET", path, query or {})
 
     async def stream(
-        self, path: str, query: Query, limits: aiohttp.ClientTimeout
+        self,
+        path: str,
+        query: Query,
+        limits: aiohttp.ClientTimeout,
+        *,
+        accept: str | None = None,
     ) -> aiohttp.ClientResponse:
         """A GET whose answer is still to be read. Raises `ClusterError`."""
-        return await self._request("GET", path, query, limits=limits)
+        return await self._request("GET", path, query, limits=limits, accept=accept)
 
     async def _write(
         self,
@@ -295,6 +336,7 @@ class KubeClient:
         *,
         content_type: str = "application/json",
         limits: aiohttp.ClientTimeout = TIMEOUT,
+        accept: str | None = None,
     ) -> aiohttp.ClientResponse:
         try:
             response: aiohttp.ClientResponse = await self._dynamic.request(
@@ -304,6 +346,7 @@ class KubeClient:
                 query_params=list(query.items()),
                 content_type=content_type,
                 serialize=False,
+                header_params={"Accept": accept} if accept else {},
                 _request_timeout=limits,
             )
         except DynamicApiError as error:
@@ -312,6 +355,10 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unreachable(method, path, error) from error
         return response
+
+    def path_of(self, kind: str, namespace: str) -> str:
+        """Path of the objects of a kind in a namespace, or in all if it is empty."""
+        return self._path(kind, namespace)
 
     def _path_of(self, item: Object) -> str:
         metadata = item["metadata"]

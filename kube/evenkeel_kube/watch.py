@@ -19,14 +19,21 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.watch import Watch
 
-from evenkeel_kube.cache import Cache, Object
-from evenkeel_kube.client import ApiError, KubeClient, Unreachable
+from evenkeel_kube.cache import Cache, Named, Object
+from evenkeel_kube.client import (
+    METADATA,
+    METADATA_OF_LIST,
+    PAGE,
+    ApiError,
+    KubeClient,
+    Unreachable,
+)
 
 _log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.1
@@ -37,6 +44,7 @@ WATCH_S: Final = 300
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=100.0)
 # The API server no longer has the events since the version.
 _EXPIRED: Final = 410
+_FORBIDDEN: Final = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class Selection(Generic[Object]):
     kind: type[Object]
     path: str
     parameters: Mapping[str, str]
+    accept: str | None = None
+    """Media type of the objects; None: the usual one."""
 
 
 class Watcher(Generic[Object]):
@@ -67,9 +77,11 @@ class Watcher(Generic[Object]):
         self._watch = Watch()
         self._wait_s = FIRST_WAIT_S
         self._failure = ""
-        self.cache = Cache(selection.kind)
+        self.cache: Cache[Object] = Cache(selection.kind)
         self.synced = False
         """Whether all objects were listed at least once."""
+        self.refused = False
+        """Whether the API server refuses the first list: a right is missing."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -85,6 +97,7 @@ class Watcher(Generic[Object]):
                     )
                 else:
                     self._log_failure(_text(error))
+                    self._note_refusal(error.status == _FORBIDDEN)
                 self.cache.expire()
             except (Unreachable, aiohttp.ClientError, OSError) as error:
                 # The version stays: the next watch resumes there, without a new list.
@@ -98,8 +111,13 @@ class Watcher(Generic[Object]):
         self.cache.replace(
             await self._client.read(self._selection.path, self._selection.parameters)
         )
-        self.synced = True
+        self.synced, self.refused = True, False
         self._changed()
+
+    def _note_refusal(self, refused: bool) -> None:
+        if refused and not self.refused and not self.synced:
+            self.refused = True
+            self._changed()
 
     async def _follow(self) -> None:
         version = self.cache.resource_version
@@ -128,7 +146,8 @@ class Watcher(Generic[Object]):
             "resourceVersion": resource_version,
             "timeoutSeconds": str(WATCH_S),
         }
-        answer = await self._client.stream(self._selection.path, query, _TIMEOUT)
+        selection = self._selection
+        answer = await self._client.stream(selection.path, query, _TIMEOUT, accept=selection.accept)
         transport = answer.connection and answer.connection.transport
         try:
             yield answer
@@ -154,3 +173,100 @@ class Watcher(Generic[Object]):
 
 def _text(error: ApiError | ApiException) -> str:
     return str(error) if isinstance(error, ApiError) else f"{error.status}: {error.reason}"
+
+
+OnEvent = Callable[[str | None, Mapping[str, Any]], None]
+"""Event (None: in a list), object."""
+
+
+class _Events(Cache[Named]):
+    """Passes objects on, and keeps their names: what a later list lacks was deleted meanwhile."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(Named)
+        self._on_event = on_event
+        self._known: set[tuple[str, str]] = set()
+        self._listed: set[tuple[str, str]] | None = None
+
+    def begin(self) -> None:
+        """A list begins."""
+        self._listed = set()
+
+    def add(self, page: Mapping[str, Any]) -> str:
+        """A page of a list; its version."""
+        assert self._listed is not None
+        for item in page.get("items") or ():
+            metadata = item["metadata"]
+            where = str(metadata.get("namespace", "")), str(metadata["name"])
+            self._listed.add(where)
+            self._on_event(None, item)
+        return str((page.get("metadata") or {}).get("resourceVersion", ""))
+
+    def finish(self, version: str) -> None:
+        """The list is complete, as of `version`."""
+        assert self._listed is not None
+        for namespace, name in self._known - self._listed:
+            metadata = {"namespace": namespace, "name": name, "resourceVersion": version}
+            self._on_event("DELETED", {"metadata": metadata})
+        self._known, self._listed = self._listed, None
+        self.resource_version = version
+
+    def take(self, event: Any) -> bool:
+        """Pass an event on. Raises `WatchError`."""
+        changed = super().take(event)
+        self.objects.clear()
+        kind, item = event["type"], event.get("raw_object")
+        if kind != "BOOKMARK":
+            metadata = item["metadata"]
+            where = str(metadata.get("namespace", "")), str(metadata["name"])
+            if kind == "DELETED":
+                self._known.discard(where)
+            else:
+                self._known.add(where)
+            self._on_event(kind, item)
+        return changed
+
+
+class EventWatcher(Watcher[Named]):
+    """One selection, of which every object is passed on and none is kept. Lists come in pages."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        path: str,
+        on_event: OnEvent,
+        *,
+        rng: Random,
+        metadata_only: bool = False,
+        page: int = PAGE,
+        is_failing: Callable[[bool], None] = lambda failing: None,
+    ) -> None:
+        """`metadata_only`: the API server leaves out the contents; `is_failing` is called when that changes."""
+        selection = Selection(Named, path, {}, METADATA if metadata_only else None)
+        super().__init__(client, selection, lambda: None, rng=rng)
+        self._accept_list = METADATA_OF_LIST if metadata_only else None
+        self._page = page
+        self._is_failing = is_failing
+        self._events = self.cache = _Events(on_event)
+
+    async def _list(self) -> None:
+        self._events.begin()
+        version = ""
+        pages = self._client.lists(
+            self._selection.path, {}, limit=self._page, accept=self._accept_list
+        )
+        async for page in pages:
+            version = self._events.add(page)
+            await asyncio.sleep(0)
+        self._events.finish(version)
+        self.synced, self.refused = True, False
+        self._reset_failure()
+
+    def _log_failure(self, failure: str) -> None:
+        super()._log_failure(failure)
+        self._is_failing(True)
+
+    def _reset_failure(self) -> None:
+        if self._failure:
+            self._is_failing(False)
+        super()._reset_failure()

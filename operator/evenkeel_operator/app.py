@@ -15,10 +15,11 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from itertools import chain, repeat
 from random import Random
@@ -26,7 +27,8 @@ from typing import Any, Final
 
 import kopf
 from evenkeel_contract.names import EXTERNAL_LABEL, SERVICE_LABEL
-from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
+from evenkeel_kube.client import PAGE, ClusterError, KubeClient, connected, in_pod_or_kubeconfig
+from evenkeel_kube.watch import EventWatcher
 
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler
@@ -36,6 +38,7 @@ from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import (
+    GATEWAY,
     NAMESPACE,
     NODE,
     POD,
@@ -49,6 +52,7 @@ from evenkeel_operator.cluster.store import (
 )
 from evenkeel_operator.cluster.work_queue import WorkQueue
 from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Kind, Object
+from evenkeel_operator.gateway_pass import GatewayPass
 from evenkeel_operator.manifests.context import MANAGER
 from evenkeel_operator.metrics import serving
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
@@ -61,6 +65,8 @@ _log = logging.getLogger(__name__)
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
+# The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation.
+SECRETS_PAGE: Final = 100
 # Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 # The watches of one namespace work again at different times.
@@ -126,7 +132,8 @@ async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
     except ClusterError as error:  # `follow_apis` tries again
         _log.warning("cannot list API groups: %s", error)
     await leader.observer.list_services(settings.watched_namespaces)
-    async with _background(leader.work(), leader.follow_apis(), leader.list_again()):
+    watches = (watcher.run() for watcher in leader.watchers(settings.watched_namespaces))
+    async with _background(leader.work(), leader.follow_apis(), leader.list_again(), *watches):
         keeping = asyncio.create_task(lease.keep())
         # kopf waits at its end for every task that was created after it (docs/design/kubernetes-client.md).
         await asyncio.sleep(0)
@@ -209,6 +216,33 @@ class Leader:
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
         self._services, self._tenants = ServicePass(dependencies), TenantPass(dependencies)
+        self._passes: dict[str, Callable[[Key], Awaitable[float | None]]] = {
+            SERVICE: self._services,
+            TENANT: self._tenants,
+            GATEWAY: GatewayPass(dependencies),
+        }
+        self.observer.wake = self.work_queue.add
+        self._client = client
+
+    def watchers(self, namespaces: Sequence[str]) -> Iterator[EventWatcher]:
+        """Watches of what a cluster can have very much of. kopf lists each kind in one answer, and with all contents.
+
+        Of Secrets only the metadata is read: a cluster may have gigabytes of them. What a resource names is read by its pass."""
+        for kind, page in ((TENANT, PAGE), ("Secret", SECRETS_PAGE)):
+            for namespace in namespaces or ("",):
+                where = ALL_KINDS[kind]
+                yield EventWatcher(
+                    self._client,
+                    self._client.path_of(kind, namespace),
+                    partial(self._seen, kind),
+                    rng=self._rng,
+                    metadata_only=kind == "Secret",
+                    page=page,
+                    is_failing=partial(_watch_fails, f"{where.plural}@{namespace or None}"),
+                )
+
+    def _seen(self, kind: str, event: str | None, item: Object) -> None:
+        self.on_event(event, kind, {"apiVersion": ALL_KINDS[kind].api, "kind": kind, **item})
 
     def on_event(self, event: str | None, kind: str, item: Object) -> None:
         """Every event of every watch comes here."""
@@ -224,7 +258,7 @@ class Leader:
 
     async def make_pass(self, key: Key) -> float | None:
         """One pass over one resource, counted and timed."""
-        make = self._services if key.kind == SERVICE else self._tenants
+        make = self._passes[key.kind]
         outcome = "failed"
         try:
             with metrics.PASS_SECONDS.labels(key.kind).time():
@@ -257,7 +291,7 @@ class Leader:
             for namespace in only or ():
                 self._services.list_again(namespace)
             await self.observer.list_again(only=only)
-            for key in self.store.keys_anywhere(SERVICE, TENANT):
+            for key in self.store.keys_anywhere(SERVICE, TENANT, GATEWAY):
                 if only is None or key.namespace in only:
                     self.work_queue.add(key, after_s=self._rng.uniform(0, spread_s))
 
@@ -270,10 +304,18 @@ class Leader:
                     _log.info(
                         "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
                     )
-                    for key in self.store.keys_anywhere(SERVICE):
+                    for key in self.store.keys_anywhere(SERVICE, GATEWAY):
                         self.work_queue.add(key)
             except ClusterError as error:
                 _log.warning("cannot list API groups: %s", error)
+
+
+def _watch_fails(watch: str, failing: bool) -> None:
+    if failing:
+        metrics.WATCH_FAILING.labels(watch).set(1)
+    else:
+        with suppress(KeyError):
+            metrics.WATCH_FAILING.remove(watch)
 
 
 @asynccontextmanager
@@ -302,8 +344,8 @@ WATCH_S: Final = 300
 def registry(
     on_event: OnEvent, on_end: Callable[[], Awaitable[None]], *, overview: bool = True
 ) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers and pods, for everything that is made, and with an `overview` of the
-    cluster for nodes and namespaces.
+    """Handlers for services, autoscalers and pods, for everything that is made except for Secrets (`Leader.watchers`), and with an
+    `overview` of the cluster for nodes and namespaces.
 
     `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.
     """
@@ -315,7 +357,9 @@ def registry(
 
     kopf.on.cleanup(registry=found)(ends)
     watched = {
-        kind: ALL_KINDS[kind] for kind in (SERVICE, TENANT, SCALER, POOL, POD, SLICE, *KINDS)
+        kind: ALL_KINDS[kind]
+        for kind in (SERVICE, GATEWAY, SCALER, POOL, POD, SLICE, *KINDS)
+        if kind != "Secret"
     }
     if overview:
         watched |= {NODE: Kind("v1", "nodes"), NAMESPACE: Kind("v1", "namespaces")}
@@ -383,9 +427,10 @@ def kopf_settings(
     found.queueing.worker_limit = None
     found.networking.error_backoffs = Backoffs(on_recovery)
     for kind, where in KINDS.items():
-        if kind != "Secret":  # tenants' Secrets have labels of their owners
-            group, _, version = where.api.rpartition("/")
-            found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
+        if kind == "Secret":  # not kopf's
+            continue
+        group, _, version = where.api.rpartition("/")
+        found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
     found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL
     # Kubernetes copies the labels of a Service to its slices.
     found.watching.label_selectors["discovery.k8s.io", "v1", "endpointslices"] = EXTERNAL_LABEL

@@ -120,11 +120,10 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(state.key)
             return None
-        config = seen.router_config
         ready, live = await self._fleet(seen, service)
         terms = Terms(
             scaling=scaling,
-            parts=parts_of(config.tenancy.tenants if config else ()),
+            parts=parts_of(grant.config for grant in seen.live.grants),
             ready=ready,
             activation=activation,
         )
@@ -231,6 +230,8 @@ class _Followed:
     """What is known of one service at zero."""
 
     token: str
+    service: str
+    """The service that a question to the routers names; empty where they have no other."""
     look: asyncio.Event = field(default_factory=asyncio.Event)
     """Event: the service's routers may have changed."""
     waiting: set[str] = field(default_factory=set)
@@ -259,14 +260,14 @@ class Activations:
         followed = self._followed.get(key)
         return followed is not None and followed.wanted
 
-    def follow(self, key: Key, *, token: str) -> None:
+    def follow(self, key: Key, *, token: str, service: str = "") -> None:
         """Start or refresh the watch on a service without a ready engine; its routers may have changed since the last pass."""
         known = self._followed.get(key)
-        if known is not None and known.token == token:
+        if known is not None and (known.token, known.service) == (token, service):
             known.look.set()
             return
         self.leave(key)
-        followed = self._followed[key] = _Followed(token)
+        followed = self._followed[key] = _Followed(token, service)
         self._begin(key, followed)
 
     def leave(self, key: Key) -> None:
@@ -331,7 +332,9 @@ class Activations:
         wait_s = FIRST_RETRY_S
         while True:
             known = address in followed.waiting
-            waits = await self._routers.activation(address, token=followed.token, known=known)
+            waits = await self._routers.activation(
+                address, token=followed.token, known=known, service=followed.service
+            )
             if waits is None:
                 self._record(key, followed, address, waits=False)
                 await asyncio.sleep(wait_s)

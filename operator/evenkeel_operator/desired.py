@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,9 +14,15 @@ from evenkeel_contract.names import (
     accepted_name,
     credentials_name,
     engine_name,
+    revocations_name,
     router_peers_name,
 )
-from evenkeel_contract.render import router_config, serves, tenants_namespace
+from evenkeel_contract.render import (
+    CredentialSecrets,
+    router_config,
+    serves,
+    tenants_namespace,
+)
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
     EngineKeyConfig,
@@ -24,12 +30,14 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     StateConfig,
     StateStore,
+    TenancyConfig,
 )
-from evenkeel_contract.routerdocument import dump_router_config
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Slo
-from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
@@ -45,7 +53,8 @@ from evenkeel_operator.core.records import (
     engine_image,
     pinned,
 )
-from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
+from evenkeel_operator.core.roster import Grant, Roster
+from evenkeel_operator.core.sharding import NEARLY_FULL, Layout, LiveConfig, Planner
 from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
 from evenkeel_operator.manifests.engine import (
     cache_claim,
@@ -57,8 +66,10 @@ from evenkeel_operator.manifests.engine import (
 from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
     LEDGER_FILE,
+    has_signed_keys,
     http_route,
     ingress,
+    revocations_config_map,
     router_budget,
     router_deployment,
     router_peers_service,
@@ -68,10 +79,11 @@ from evenkeel_operator.manifests.router import (
     router_secret,
     router_service,
     state_claim,
+    tenant_secrets,
 )
 
-MAX_CONFIG_BYTES: Final = 1_000_000
-"""A Secret holds 1 MiB of decoded data."""
+SHOWN: Final = 3
+"""Tenants that a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +94,34 @@ class Inputs:
     uid: str
     accepted: Accepted
     credentials: Credentials
-    tenants: Sequence[Tenant]
     roster: Roster
-    config_before: RouterConfig | None
+    live: LiveConfig
     """The routers' present configuration; tenants with an invalid spec keep their part of it."""
+    planner: Planner
+    """What remembers how the tenants of this service were laid out."""
     host_taken: Note | None
     """Why the service may not have an Ingress or HTTPRoute."""
     redis_url: str | Note | None
     """A note: why the Secret with it cannot be used."""
     external_key: str | Note | None
     """The bearer key of engines that another owner made; a note: why its Secret cannot be used."""
+    credential_secrets: tuple[CredentialSecrets, tuple[Note, ...]]
+    """What the Secrets of `tenancy` contain; why some of them cannot be used."""
     apis: frozenset[str]
     """Optional kinds that the cluster has and the operator may use."""
     forbidden: frozenset[str]
     """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
+    behind: Behind | None = None
+    """The gateway whose routers serve the service."""
+    has_routers: bool = False
+    """Whether the service has routers of its own at the moment."""
+
+    @property
+    def keeps_routers(self) -> bool:
+        """Whether the service has routers of its own: without a gateway, and until a router of the gateway is ready."""
+        return self.behind is None or (self.has_routers and not self.behind.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +130,8 @@ class Desired:
 
     manifests: tuple[Manifest, ...]
     notes: tuple[Note, ...]
+    layout: Layout
+    """The contents of the Secrets with tenants."""
     image: str | None
     """Image of the engines; None if another owner made them."""
     available_image: str | None = None
@@ -117,18 +143,10 @@ class Desired:
 def desired(given: Inputs) -> Desired:
     """All objects of one service. Equal input gives equal objects."""
     accepted = pinned(given.service, given.accepted, given.defaults)
-    config = dump_router_config(router_config_of(given))
-    notes = list(_notes(given))
-    if len(config) > MAX_CONFIG_BYTES:
-        notes.append(
-            Note(
-                reasons.CONFIG_TOO_LARGE,
-                f"The configuration of tenants and keys has {len(config)} bytes; a Secret holds {MAX_CONFIG_BYTES}. "
-                "Routers keep the previous one.",
-            )
-        )
-        before = given.config_before
-        config = b"" if before is None else dump_router_config(before)
+    layout = given.planner.lay_out(
+        router_config_of(given), granted(given.service, given.roster, given.live), given.live
+    )
+    notes = [*room_notes(layout), *_notes(given)]
     external = given.service.spec.engine.pods_of_others is not None
     image = None if external else engine_image(given.service, accepted)
     context = BuildContext(
@@ -136,9 +154,11 @@ def desired(given: Inputs) -> Desired:
         uid=given.uid,
         engine_image=image or "",
         engine_key_id=given.credentials.current.id,
-        router_config=config,
+        layout=layout,
         defaults=given.defaults,
         apis=given.apis,
+        gateway=None if given.behind is None else given.behind.gateway,
+        has_routers=given.keeps_routers,
     )
     found = (
         spec_config_map(context, accepted),
@@ -148,19 +168,64 @@ def desired(given: Inputs) -> Desired:
     available = None if external else available_image(given.service, accepted, given.defaults)
     if given.host_taken is not None:
         found = tuple(item for item in found if item["kind"] not in ("Ingress", "HTTPRoute"))
-    return Desired(found, tuple(notes), image, available, given.host_taken is not None)
+    return Desired(
+        found,
+        tuple(notes),
+        layout,
+        image,
+        available,
+        host_taken=given.host_taken is not None,
+    )
+
+
+def granted(
+    owner: FairInferenceService | FairInferenceGateway, roster: Roster, live: LiveConfig
+) -> list[tuple[tuple[str, str], Grant]]:
+    """The tenants that a service or a gateway takes, with their ages, by name."""
+    selector = owner.spec.tenancy.selector
+    present = live.tenants(roster.special)
+    own = roster.overlay(present.get)
+    at_home = tenants_namespace(owner) == owner.metadata.namespace
+    takes_all = at_home and not selector.match_labels and not selector.match_expressions
+    found = []
+    for name in sorted(roster.grants.keys() | own.keys()):
+        tenant = roster.tenants[name]
+        taken = takes_all or (
+            # An invalid tenant is served as before.
+            tenant.resource is None or serves(owner, tenant.resource)
+        )
+        if taken:
+            found.append((tenant.age, own[name] if name in own else roster.grants[name]))
+    return found
+
+
+def room_notes(layout: Layout) -> Iterator[Note]:
+    """Reports limits that are reached, or nearly."""
+    if layout.left_out:
+        names = ", ".join(layout.left_out[:SHOWN])
+        yield Note(
+            reasons.CONFIG_TOO_LARGE,
+            f"{len(layout.left_out)} tenants do not fit into the configuration of the routers, so their keys are not "
+            f"accepted: the youngest are {names}. docs/reference/limits.md has the limits.",
+        )
+    elif layout.fill >= NEARLY_FULL:
+        yield Note(
+            reasons.CONFIG_NEARLY_FULL,
+            f"The tenants and keys use {layout.fill:.0%} of what the configuration of the routers can hold. "
+            "docs/reference/limits.md has the limits.",
+        )
 
 
 def router_config_of(given: Inputs) -> RouterConfig:
-    """The RouterConfig."""
+    """The RouterConfig, without tenants."""
     name = given.service.metadata.name
     external = given.service.spec.engine.pods_of_others
     # None until the Secret with it can be used; a note reports it.
     key = None if isinstance(given.external_key, Note) else given.external_key
     config = router_config(
         given.service,
-        tenants=given.roster.tenants,
-        key_hashes=given.roster.hashes,
+        tenants=(),
+        key_hashes={},
         listen=ListenConfig(host=given.defaults.router_host),
         cluster=ClusterConfig(
             engines=engine_name(name),
@@ -170,22 +235,55 @@ def router_config_of(given: Inputs) -> RouterConfig:
             api_keys=tuple(
                 EngineKeyConfig(id=key.id, key=key.key) for key in given.credentials.engine_keys
             ),
+            revocations=revocations_name(name) if has_signed_keys(given.service) else None,
         ),
         admin_token_sha256=given.credentials.admin_token_sha256,
         state=_state(given),
+        credentials=given.credential_secrets[0],
     )
-    tenants = keep_faulty(config, given.config_before, given.tenants)
     return replace(
         config,
-        tenancy=replace(config.tenancy, tenants=tenants),
+        tenancy=keep_credentials(
+            config.tenancy,
+            given.service.spec.tenancy,
+            before=given.live.core,
+            notes=given.credential_secrets[1],
+        ),
         drain_timeout_s=drain_s(given.service.spec),
     )
+
+
+def keep_credentials(
+    tenancy: TenancyConfig,
+    wanted: Tenancy,
+    *,
+    before: RouterConfig | None,
+    notes: tuple[Note, ...],
+) -> TenancyConfig:
+    """Signing keys and issuers that routers have stay while their Secret cannot be used; a note reports it."""
+    if before is None or not notes:
+        return tenancy
+    signed = tenancy.signed_keys
+    if signed is None and wanted.signed_keys is not None:
+        signed = before.tenancy.signed_keys
+    present = {(issuer.issuer, issuer.audience): issuer for issuer in tenancy.jwt or ()}
+    known = {(issuer.issuer, issuer.audience): issuer for issuer in before.tenancy.jwt or ()}
+    named = [(issuer.issuer, issuer.audience) for issuer in wanted.jwt]
+    kept = tuple(found for one in named if (found := present.get(one) or known.get(one)))
+    return replace(tenancy, signed_keys=signed, jwt=kept or None)
+
+
+def credential_notes(notes: tuple[Note, ...]) -> Iterator[Note]:
+    """Reports Secrets of `tenancy` that cannot be used."""
+    for note in notes:
+        message = f"{note.message} Routers keep the keys that they have; without any, they refuse these credentials."
+        yield Note(note.reason, message)
 
 
 def _redis_url(given: Inputs) -> str | None:
     """Address of Redis; None until its Secret can be used; a note reports it. A Secret without the label keeps a known
     address."""
-    url, before = given.redis_url, given.config_before
+    url, before = given.redis_url, given.live.core
     if not isinstance(url, Note):
         return url
     keeps = url.reason == reasons.SECRET_NOT_LABELLED
@@ -227,12 +325,20 @@ def _notes(given: Inputs) -> Iterator[Note]:
     yield from _tenants_note(given)
     if given.host_taken is not None:
         yield given.host_taken
+    exposed = spec.exposure.ingress is not None or spec.exposure.http_route is not None
+    if given.behind is not None and not given.keeps_routers and exposed:
+        message = (
+            f"spec.exposure has no effect, since gateway {given.behind.gateway} serves the service"
+            f"{f' at {given.behind.url}' if given.behind.url else ''}. Move it to the gateway, or remove it."
+        )
+        yield Note(reasons.BEHIND_GATEWAY, message)
     if isinstance(given.redis_url, Note):
         instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
         message = (
             f"spec.router.state.redis.urlSecretRef: {given.redis_url.message} Routers {instead}."
         )
         yield Note(given.redis_url.reason, message)
+    yield from credential_notes(given.credential_secrets[1])
     if isinstance(given.external_key, Note):
         message = (
             f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
@@ -244,8 +350,9 @@ def _notes(given: Inputs) -> Iterator[Note]:
 def _tenants_note(given: Inputs) -> Iterator[Note]:
     """The same whether or not the namespace has tenants, since its names belong to another owner."""
     here, there = given.service.metadata.namespace, tenants_namespace(given.service)
-    is_kept = any(tenant.resource is None for tenant in given.tenants)
-    if there == here or is_kept or any(serves(given.service, one) for one in given.roster.tenants):
+    tenants = [tenant.resource for tenant in given.roster.tenants.values()]
+    is_kept = any(resource is None for resource in tenants)
+    if there == here or is_kept or any(one and serves(given.service, one) for one in tenants):
         return
     yield Note(
         reasons.TENANTS_NOT_SHARED,
@@ -260,30 +367,33 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
     Engines of another owner get a Service, by which routers find them, and nothing that would act on their pods.
     """
     owned = context.spec.engine.pods_of_others is None
+    routers = context.has_routers
     wanted = (
         # Objects that pods need at their start, …
         service_account(context, ENGINE_COMPONENT) if owned else None,
-        service_account(context, ROUTER_COMPONENT),
-        router_role(context),
-        router_role_binding(context),
-        router_secret(context),
+        service_account(context, ROUTER_COMPONENT) if routers else None,
+        router_role(context) if routers else None,
+        router_role_binding(context) if routers else None,
+        *tenant_secrets(context),
+        router_secret(context),  # a gateway reads it, too
+        revocations_config_map(context) if has_signed_keys(context.service) else None,
         cache_claim(context),
-        state_claim(context),
+        state_claim(context) if routers else None,
         # … network policies and disruption budgets, …
         engine_policy(context) if owned else None,
-        router_policy(context),
+        router_policy(context) if routers else None,
         engine_budget(context, replicas=replicas) if owned else None,
-        router_budget(context),
+        router_budget(context) if routers else None,
         # … Services, …
         engine_service(context),
-        router_peers_service(context),
-        router_service(context),
+        router_peers_service(context) if routers else None,
+        router_service(context) if routers else None,
         # … the pods, engines first, since they take longer to start, …
         engine_deployment(context, replicas=replicas) if owned else None,
-        router_deployment(context),
+        router_deployment(context) if routers else None,
         # … and access from outside.
-        ingress(context),
-        http_route(context),
+        ingress(context) if routers else None,
+        http_route(context) if routers else None,
         *pod_monitors(context),
         prometheus_rule(context),
         rules_config_map(context),

@@ -108,7 +108,12 @@ class ServiceCollector(Collector):
             "status",
             "reason",
         )
+        fill = self._family(
+            "config_fill_ratio",
+            "Part of the room for tenants in the configuration of the routers that is used; above 1, some are left out.",
+        )
         for service, (found, status) in self._services.items():
+            fill.add_metric(service, found.fill)
             for component, load in (
                 (ENGINE_COMPONENT, found.engines),
                 (ROUTER_COMPONENT, found.routers),
@@ -117,7 +122,7 @@ class ServiceCollector(Collector):
                 ready.add_metric((*service, component), load.ready)
             for one in status["conditions"]:
                 condition.add_metric((*service, one["type"], one["status"], one["reason"]), 1)
-        yield from (wanted, ready, condition)
+        yield from (wanted, ready, condition, fill)
 
     def _family(self, name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(

@@ -1,6 +1,6 @@
 """The pass over one FairInferenceService. It is level-triggered: it compares observed and desired state, never events.
 
-    observe → spec in use, dry run → scaling → desired → rotation → plan, apply → what routers report → status
+    revoke → observe → spec in use, dry run → scaling → desired → rotation → plan, apply → what routers report → status
 
 A pass may stop anywhere and run again. A pass over an unchanged service reads from memory and writes nothing.
 """
@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.names import accepted_name, credentials_name, engine_name
+from evenkeel_contract.names import accepted_name, credentials_name, engine_name, router_name
 from evenkeel_contract.render import tenants_namespace
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.values import Fault
@@ -22,7 +22,7 @@ from evenkeel_kube.client import ApiError, KubeClient, Refused
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, is_lasting
-from evenkeel_operator.cluster.observe import Neighbours, Observed, Observer
+from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
@@ -41,14 +41,17 @@ from evenkeel_operator.core.records import (
     read_credentials,
     recovered,
 )
+from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.scaling import decide, foreign_scalers
+from evenkeel_operator.core.sharding import Planner
 from evenkeel_operator.core.status import Findings
-from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster, unreadable
+from evenkeel_operator.core.tenants import lacks_label
 from evenkeel_operator.core.workload import all_use_key
 from evenkeel_operator.desired import Inputs, desired
 from evenkeel_operator.pass_state import PassState
 from evenkeel_operator.reported import Reports
 from evenkeel_operator.reporting import Failures, Reporter
+from evenkeel_operator.revocation import Revocation
 from evenkeel_operator.rotation import Rotation
 
 # No watch reports why pods are not ready, so they are listed: first after this time, then each time the duration of
@@ -103,6 +106,8 @@ class ServicePass:
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
+        self._planners: dict[Key, Planner] = {}
+        self._revocation = Revocation(given.store, given.observer, given.applier)
 
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`, which is in the status then."""
@@ -113,7 +118,10 @@ class ServicePass:
         if key.namespace in given.store.terminating:
             self._forget(key)
             return None
-        # 1. Observe: the service, its objects, its tenants, their keys.
+        # 1. Revoke: routers lose what they must not accept, whatever fails later.
+        notes = await self._revocation.attend(key)
+
+        # 2. Observe: the service, its objects, what its routers have.
         now_s, relist = given.monotonic_s(), self._is_listing_due(key)
         seen = await given.observer.service(key, relist=relist)
         if relist:  # only now: a listing that was refused stays due
@@ -122,27 +130,27 @@ class ServicePass:
             self._forget(key)
             return None if seen is None else RESYNC_S
 
-        # 2. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
-        state = await self._choose(seen)
+        # 3. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
+        state = (await self._choose(seen)).with_notes(notes)
 
-        # 3. Scaling: the number of engines.
+        # 4. Scaling: the number of engines.
         state = await given.autoscaler.attend(
             state, activation=given.activations.wanted(key), cordoned=given.store.cordoned
         )
 
-        # 4. Desired: all objects, generated keys included.
+        # 5. Desired: all objects, generated keys included.
         state = await self._build(state)
 
-        # 5. Rotation: open gates of new replicas, choose scale-down candidates.
+        # 6. Rotation: open gates of new replicas, choose scale-down candidates.
         state = await self._rotation.attend(state)
 
-        # 6. Plan and apply: writes nothing if nothing differs.
+        # 7. Plan and apply: writes nothing if nothing differs.
         state = await self._apply(state)
 
-        # 7. Ask routers what engines and stores do.
+        # 8. Ask routers what engines and stores do.
         state = await self._reports.look(state)
 
-        # 8. Status, and events for what changed.
+        # 9. Status, and events for what changed.
         found = await self._reporter.report(state)
         self._follow(state, found)
         return min((self._rest_s(key, found), *state.due_s))
@@ -195,46 +203,35 @@ class ServicePass:
         if service is None or accepted is None:
             return state
         seen = state.seen
-        around, refusal = await self._tenants(seen, tenants_namespace(service))
-        known = accepted_keys(seen.router_config)
-        roster = make_roster(around.tenants, around.secrets, known=known)
+        where = tenants_namespace(service)
+        roster, refusal = await tenants_of(self._deps.observer, seen, where)
         built = desired(
             Inputs(
                 service=service,
                 uid=seen.uid,
                 accepted=accepted,
                 credentials=await self._credentials(seen),
-                tenants=around.tenants,
                 roster=roster,
-                config_before=seen.router_config,
+                live=seen.live,
+                planner=self._planners.setdefault(seen.key, Planner()),
                 host_taken=self._host_taken(seen, service),
                 redis_url=await self._deps.observer.redis_url(service),
                 external_key=await self._deps.observer.external_key(service),
+                credential_secrets=await self._deps.observer.credentials(service),
                 apis=self._deps.observer.apis - seen.forbidden,
                 forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,
                 replicas=state.scaling.replicas,
+                behind=seen.behind,
+                has_routers=seen.child("Deployment", router_name) is not None,
             )
         )
         return state.with_notes(refusal).with_desired(built)
 
-    async def _tenants(self, seen: Observed, where: str) -> tuple[Neighbours, tuple[Note, ...]]:
-        """The tenants of the service. Those of another namespace that cannot be read stay as routers know them."""
-        try:
-            return await self._deps.observer.neighbours(where, of=seen.key), ()
-        except Refused as error:
-            if where == seen.key.namespace:
-                raise
-            message = (
-                f"spec.tenancy.namespace: {error.message}. Routers keep the tenants that they know."
-            )
-            known = unreadable(seen.router_config, where)
-            return Neighbours(known, {}), (Note(reasons.RIGHT_MISSING, message),)
-
     def _host_taken(self, seen: Observed, running: FairInferenceService) -> Note | None:
         """The spec in use counts, also where the newest one asks for no host."""
         exposed = {**seen.raw, "spec": {"exposure": to_plain(running.spec.exposure)}}
-        others = self._deps.store.services_anywhere()
+        others = self._deps.store.exposed_anywhere()
         return host_taken(exposed, others, default_class=self._deps.observer.default_class)
 
     async def _credentials(self, seen: Observed) -> Credentials:
@@ -243,7 +240,7 @@ class ServicePass:
         if stored is None:
             # The cache may be stale: generate new keys only if the API server has none either.
             live = await self._deps.client.get("Secret", key.namespace, credentials_name(key.name))
-            stored = read_credentials(live) or recovered(seen.router_config, rotation=rotation)
+            stored = read_credentials(live) or recovered(seen.live.core, rotation=rotation)
         in_use = stored is not None and not all_use_key(seen.engines, stored.current.id)
         return next_credentials(
             stored, rotation=rotation, old_keys_are_in_use=in_use, fresh=self._deps.fresh
@@ -252,17 +249,21 @@ class ServicePass:
     async def _apply(self, state: PassState) -> PassState:
         result = ApplyResult()
         if state.desired is not None:
-            result = await self._deps.applier.carry_out(state.seen, state.desired.manifests)
+            built = state.desired
+            self._deps.observer.live_configs.laid_out(state.key, built.layout)
+            result = await self._deps.applier.carry_out(state.seen, built.manifests, built.layout)
         result.notes += await scale_external(self._deps.client, state)
         return state.with_applied(result)
 
     def _follow(self, state: PassState, found: Findings) -> None:
         """While no engine is ready, ask routers whether requests wait for one."""
-        credentials = state.seen.credentials
-        if not found.wakes or found.engines.ready or credentials is None:
+        seen = state.seen
+        if not found.wakes or found.engines.ready or not seen.routers_token:
             self._deps.activations.leave(state.key)
         else:
-            self._deps.activations.follow(state.key, token=credentials.admin_token)
+            self._deps.activations.follow(
+                state.key, token=seen.routers_token, service=seen.named_at_routers
+            )
 
     def _rest_s(self, key: Key, found: Findings) -> float:
         if found.engines.settled and found.routers.settled:
@@ -292,6 +293,24 @@ class ServicePass:
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
         self._dry_runs.pop(key, None)
+        self._planners.pop(key, None)
+        self._revocation.forget(key)
+
+
+async def tenants_of(
+    observer: Observer, seen: Observed, where: str
+) -> tuple[Roster, tuple[Note, ...]]:
+    """The tenants of a service or a gateway. Those of another namespace that cannot be read stay as routers know them."""
+    try:
+        return await observer.roster(where, of=seen.key), ()
+    except Refused as error:
+        if where == seen.key.namespace:
+            raise
+        message = (
+            f"spec.tenancy.namespace: {error.message}. Routers keep the tenants that they know."
+        )
+        known = Roster.unreadable(where, (grant.config for grant in seen.live.grants))
+        return known, (Note(reasons.RIGHT_MISSING, message),)
 
 
 def _state(seen: Observed, chosen: SpecDecision) -> PassState:

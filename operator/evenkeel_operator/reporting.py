@@ -16,8 +16,9 @@ from evenkeel_kube.client import ClusterError, Refused
 
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, note_of
+from evenkeel_operator.cluster.object_table import FOREIGN
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import FOREIGN, Key, Store
+from evenkeel_operator.cluster.store import GATEWAY, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
@@ -61,7 +62,7 @@ class Reporter:
     async def report(self, state: PassState) -> Findings:
         """Write metrics, status and events; returns the findings. Raises `ClusterError`."""
         found = await self._findings(state)
-        now, desired = self._clock(), state.desired
+        now, desired, seen = self._clock(), state.desired, state.seen
         status = service_status(
             state.raw,
             found,
@@ -69,6 +70,7 @@ class Reporter:
             image=desired.image if desired else None,
             available_image=desired.available_image if desired else None,
             host_taken=desired is not None and desired.host_taken,
+            gateway_url=None if seen.pods.behind is None else seen.pods.behind.url,
             now=now.strftime(TIME_FORMAT),
         )
         metrics.SERVICES.found(state.key.namespace, state.key.name, found, status)
@@ -123,20 +125,34 @@ class Reporter:
             faults=state.spec.faults,
             runs=state.desired is not None,
             engines=engines,
-            routers=await self._workload(seen, ROUTER_COMPONENT, routers),
+            routers=await self.routers(seen, routers),
             notes=state.notes,
             blocked=state.blocked,
             wakes=state.wakes,
             inactive=state.inactive,
             scaling=state.scaling,
+            fill=0.0 if state.desired is None else state.desired.layout.fill,
         )
+
+    async def routers(self, seen: Observed, wanted: int) -> Workload:
+        """The routers that serve a service or a gateway: its own, or those of its gateway."""
+        behind = seen.pods.behind
+        if behind is None:
+            return await self._workload(seen, ROUTER_COMPONENT, wanted)
+        key = Key(GATEWAY, seen.key.namespace, behind.gateway)
+        ref = Ref("Deployment", router_name(behind.base))
+        deployment = self._store.children(key).get(ref)
+        wanted = 0 if deployment is None else int(deployment["spec"].get("replicas", 1))
+        found = workload(deployment, wanted=wanted)
+        if deployment is None or found.settled:
+            return found
+        return workload(deployment, wanted=wanted, pods=await seen.pods.of(ROUTER_COMPONENT))
 
     async def _workload(self, seen: Observed, component: str, wanted: int) -> Workload:
         name_of = engine_name if component == ENGINE_COMPONENT else router_name
         # The apply step has put its answer into the store.
-        deployment = self._store.children(seen.key).items.get(
-            Ref("Deployment", name_of(seen.key.name))
-        )
+        ref = Ref("Deployment", name_of(seen.key.base))
+        deployment = self._store.children(seen.key).get(ref)
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found

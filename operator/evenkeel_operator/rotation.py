@@ -100,8 +100,9 @@ class Rotation:
 
     async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""
-        token = "" if seen.credentials is None else seen.credentials.admin_token
-        return await self._routers.ask(await seen.pods.of(ROUTER_COMPONENT), token=token)
+        pods = await seen.pods.of(ROUTER_COMPONENT)
+        service = seen.named_at_routers
+        return await self._routers.ask(pods, token=seen.routers_token, service=service)
 
     async def _open(self, key: Key, engines: Sequence[EnginePod], answers: Answers) -> list[Note]:
         notes: list[Note] = []

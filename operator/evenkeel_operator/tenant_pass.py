@@ -9,7 +9,7 @@ from evenkeel_contract.validate import parse_service
 
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
-from evenkeel_operator.core.tenants import make_roster, tenant_status
+from evenkeel_operator.core.tenants import NO_FINDINGS, tenant_status
 from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies
 from evenkeel_operator.reporting import Failures, Reporter
@@ -35,24 +35,21 @@ class TenantPass:
         if key.namespace in dependencies.store.terminating:
             return None
         # 1. Observe: the tenants of the namespace, their keys, its services.
-        around = await dependencies.observer.neighbours(key.namespace)
-        raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
+        roster = await dependencies.observer.roster(key.namespace)
+        raw = dependencies.store.named(TENANT, key.namespace).get(key.name)
         if raw is None:
             return None
         await dependencies.observer.all_of(SERVICE, key.namespace)  # lists them, if need be
         users = dependencies.store.using_tenants_of(key.namespace)
         services = self._parse(key.namespace, users)
 
-        # 2. Judge: faults, keys that are missing or claimed twice.
-        own = next(tenant for tenant in around.tenants if tenant.name == key.name)
-        roster = make_roster(around.tenants, around.secrets)
-
-        # 3. Status.
+        # 2. Status: faults, keys that are missing or claimed twice, services.
+        own = roster.tenants[key.name]
         status = tenant_status(
             raw,
             tenant=own.resource,
             faults=own.faults,
-            roster=roster,
+            found=roster.findings.get(key.name, NO_FINDINGS),
             services=services,
             now=dependencies.clock().strftime(TIME_FORMAT),
         )

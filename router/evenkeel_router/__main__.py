@@ -17,9 +17,10 @@ from random import Random
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.app import background, running
+from evenkeel_router.app import running
 from evenkeel_router.cluster.config_watch import FileSource, load
 from evenkeel_router.process import first_of, run, serve, signals, until_signalled
+from evenkeel_router.transport.background import background
 
 _log = logging.getLogger("evenkeel_router")
 

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from evenkeel_contract.gateway import parse_gateway
+from evenkeel_operator.core.objects import OPTIONAL_KINDS
+from evenkeel_operator.core.records import Credentials, EngineKey
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.desired import build_all
+from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
 
-from tests.support.build_contexts import sample_context, with_apis
+from tests.support.build_contexts import DEFAULTS, document, sample_context, with_apis
 
 GOLDEN = Path(__file__).parent / "operator"
 
@@ -23,7 +28,27 @@ def test_the_objects_of_a_sample_are_as_they_were(sample: str) -> None:
     got = yaml.safe_dump_all(
         build_all(context, replicas=context.spec.initial_replicas), sort_keys=False, width=120
     )
-    path = GOLDEN / f"{sample}.yaml"
+    _is_as_it_was(got, sample)
+
+
+def test_the_objects_of_a_gateway_are_as_they_were() -> None:
+    plain = document("gateway.yaml")
+    gateway, faults = parse_gateway(plain)
+    assert gateway is not None, faults
+    context = gateway_context(
+        gateway,
+        uid=plain["metadata"]["uid"],
+        layout=Layout("sha256:0"),
+        defaults=DEFAULTS,
+        apis=OPTIONAL_KINDS,
+    )
+    credentials = Credentials("token", (EngineKey("key"),))
+    built = build_gateway(context, credentials, host_taken=False)
+    _is_as_it_was(yaml.safe_dump_all(built, sort_keys=False, width=120), "gateway")
+
+
+def _is_as_it_was(got: str, name: str) -> None:
+    path = GOLDEN / f"{name}.yaml"
     if "EVENKEEL_WRITE_GOLDEN" in os.environ:
         path.write_text(got)
     assert got == path.read_text()

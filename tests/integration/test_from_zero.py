@@ -72,7 +72,7 @@ async def test_the_first_request_of_a_service_at_zero_starts_its_replica(
         assert engines["spec"]["replicas"] == 1
         async with running_server(simulated(model="llama-3.1-8b")) as server:
             config = replace(router.rooms.settings.config, replicas=(replica_of(server),))
-            router.discovery.update(config)
+            router.services.only.discovery.update(config)
             answer = await held
             assert answer.status_code == 200, answer.text
             await until(lambda: operator.woken == [KEY, KEY], "it to be wanted no more")

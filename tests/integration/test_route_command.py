@@ -199,3 +199,53 @@ async def test_a_file_is_followed_and_a_signal_drains(tmp_path: Path) -> None:
 def _document(engines: list[PlainEngine], *, key: str) -> str:
     replicas = "".join(f"  - url: {engine.url}\n" for engine in engines)
     return f"replicas:\n{replicas}tenants:\n  - {{name: ads, keys: [{key}]}}\n"
+
+
+async def test_two_models_in_one_file_are_served_at_one_address(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        big = await stack.enter_async_context(plain_engine(unfair(model="org/big-70b")))
+        small = await stack.enter_async_context(plain_engine(unfair(model="small-8b")))
+        file = tmp_path / "route.yaml"
+        both = f"""
+models:
+- name: smart
+  replicas: [{{url: {big.url}}}]
+- replicas: [{{url: {small.url}}}]
+tenants: [{{name: ads, keys: [sk-ads]}}]
+"""
+        file.write_text(both)
+        route = await stack.enter_async_context(routed(str(file)))
+        client = await stack.enter_async_context(caller(route))
+        admin = await stack.enter_async_context(httpx.AsyncClient(base_url=route.admin))
+
+        async def state() -> RouterState | None:
+            try:
+                return decode_state((await admin.get(STATE_PATH)).raise_for_status().content)
+            except httpx.HTTPError:
+                return None
+
+        async def until_routable(models: list[str]) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    assert route.process.returncode is None, route.output
+                    found = await state()
+                    services = () if found is None else found.services
+                    if sorted(
+                        one.model for one in services if any(r.routable for r in one.replicas)
+                    ) == sorted(models):
+                        return
+                    await asyncio.sleep(0.02)
+
+        await until_routable(["org/big-70b", "small-8b"])
+        for name, engine in (("smart", big), ("small-8b", small)):
+            answer = await ask(client, "sk-ads", model=name)
+            assert answer.status_code == 200, answer.text
+            assert sum(one.requests for one in engine.replica.engine.accounts.clients.values()) > 0
+        listed = await client.get("/v1/models", headers={"Authorization": "Bearer sk-ads"})
+        assert [card["id"] for card in listed.json()["data"]] == ["smart", "small-8b"]
+        assert "model     smart" in route.output
+        file.write_text(both.replace("- name: smart", "- name: clever"))
+        async with asyncio.timeout(PATIENCE_S):
+            while (await ask(client, "sk-ads", model="clever")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (await ask(client, "sk-ads", model="smart")).status_code == 404

@@ -66,7 +66,7 @@ async def two_cells(*, joined: bool) -> AsyncIterator[list[Cell]]:
             for number, cell in enumerate(cells):
                 other = cells[1 - number]
                 federation = federation_of(names[number], {names[1 - number]: other.router.url})
-                cell.router.apply(replace(cell.router.configured, federation=federation))
+                await cell.router.apply(replace(cell.router.configured, federation=federation))
         yield cells
 
 
@@ -111,7 +111,9 @@ async def given_over_owed(cells: Sequence[Cell], *, passed_s: float, measured_s:
 
 
 def weight_of(router: Router, tenant_name: str) -> float:
-    return router.federation.weights.get(f"ns/{tenant_name}", float(WEIGHTS[tenant_name]))
+    return router.services.only.federation.weights.get(
+        f"ns/{tenant_name}", float(WEIGHTS[tenant_name])
+    )
 
 
 def part_of_law(server: RunningServer) -> float:
@@ -137,8 +139,8 @@ async def test_what_a_tenant_gets_elsewhere_lowers_its_weight_here() -> None:
         # The engine's deficits have them too: they come with each request.
         await until(lambda: part_of_law(cells[1].server) > 0.6, "more of the cell for law")
         # Who falls silent counts no more.
-        first.apply(replace(first.configured, federation=None))
-        await until(lambda: not second.federation.weights, "the configured weights")
+        await first.apply(replace(first.configured, federation=None))
+        await until(lambda: not second.services.only.federation.weights, "the configured weights")
         await ended(loads)
 
 

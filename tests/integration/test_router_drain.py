@@ -58,7 +58,7 @@ class Stage:
         known = {"slow": self.slow, "quick": self.quick}
         named = tuple(replica_of(known[name], name) for name in names)
         config = replace(self.router.rooms.settings.config, replicas=named)
-        self.router.discovery.update(config)
+        self.router.services.only.discovery.update(config)
 
     def admitted(self, server: RunningServer) -> int:
         """Requests that a replica ever admitted."""
@@ -187,9 +187,9 @@ async def test_what_began_before_the_replica_noticed_is_not_charged_again() -> N
             url, body = f"{router.url}/v1/completions", {"model": MODEL, "prompt": "x"}
             answers = [asyncio.create_task(client.post(url, json=body)) for _ in range(3)]
             await until(lambda: len(slow.asked) == 3, "three requests at the slow one")
-            router.discovery.update(replace(config, replicas=(drains, stays)))
+            router.services.only.discovery.update(replace(config, replicas=(drains, stays)))
             await routable(router, 2)
-            router.discovery.update(replace(config, replicas=(stays,)))
+            router.services.only.discovery.update(replace(config, replicas=(stays,)))
             await until(lambda: len(left) == 3, "them to be taken back")
             assert not quick.asked  # not before another report says what began
             now = holding(admitted=3, waiting=0, aborted=1, tokens=5)

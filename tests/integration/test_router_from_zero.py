@@ -22,6 +22,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     sha256,
@@ -51,7 +52,7 @@ async def at_zero(
 async def first_replica(router: Router) -> AsyncIterator[None]:
     """It starts, and is found."""
     async with running_server(simulated()) as server:
-        router.discovery.update(
+        router.services.only.discovery.update(
             replace(router.rooms.settings.config, replicas=(replica_of(server),))
         )
         yield
@@ -114,7 +115,7 @@ async def test_a_request_waits_for_a_first_replica_once_the_broken_one_is_gone()
         held = ask(client)
         await until(lambda: len(router.rooms.replicas.wait_queue) == 1, "the next one to wait")
         assert not await wanted(router), "it may come back"
-        router.discovery.update(replace(router.rooms.settings.config, replicas=()))
+        router.services.only.discovery.update(replace(router.rooms.settings.config, replicas=()))
         assert await wanted(router, False)
         (request_state,), now = router.rooms.intake.active_requests, asyncio.get_running_loop().time
         await until(
@@ -154,7 +155,7 @@ async def test_a_service_that_was_scaled_to_zero_by_hand_says_so_at_once() -> No
         answer = await ask(client)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
         assert answer.json()["error"]["code"] == "scaled_to_zero"
-        router.rooms.apply(replace(router.rooms.settings.config, at_zero=AtZero.WAIT))
+        applied(router.rooms, replace(router.rooms.settings.config, at_zero=AtZero.WAIT))
         held = ask(client)
         async with first_replica(router):
             assert (await held).status_code == 200
@@ -179,7 +180,7 @@ async def test_two_clients_leave_the_waiting_room_in_turns() -> None:
                 lambda: len(router.rooms.replicas.wait_queue) == held,  # noqa: B023 - awaited here
                 "one more to be held",
             )
-        router.discovery.update(replace(config, replicas=replicas(1)))
+        router.services.only.discovery.update(replace(config, replicas=replicas(1)))
         for one in answers:
             assert (await one).status_code == 200
     keys = [decode(headers_of(request)["x-smg-routing-key"]) for _, request in upstream.asked]

@@ -35,7 +35,7 @@ from tests.support.gated import (
     served,
     unfair,
 )
-from tests.support.routers import QUICK, config_for, replica_of, routable, until
+from tests.support.routers import QUICK, applied, config_for, replica_of, routable, until
 
 
 async def share_under_flood(service: float, **changes: Any) -> tuple[float, float]:
@@ -186,7 +186,7 @@ async def test_a_changed_setting_lets_waiting_requests_go() -> None:
         blocked(router, server, client) as tasks,
     ):
         rooms = router.rooms
-        rooms.apply(replace(rooms.settings.config, scheduling=SchedulingConfig()))
+        applied(rooms, replace(rooms.settings.config, scheduling=SchedulingConfig()))
         await until(lambda: len(rooms.gates) == 0, "no request at a gate")
         await until(
             lambda: rooms.replicas.totals["r0"].requests == len(tasks), "all at the replica"

@@ -29,7 +29,15 @@ from tests.support.gated import (
 )
 from tests.support.ports import free_ports
 from tests.support.reporting import report, reporter
-from tests.support.routers import PATIENCE_S, QUICK, config_for, replica_of, routable, until
+from tests.support.routers import (
+    PATIENCE_S,
+    QUICK,
+    applied,
+    config_for,
+    replica_of,
+    routable,
+    until,
+)
 
 EXCHANGE_S = 0.05
 
@@ -56,7 +64,7 @@ async def routers(
                 if other is not router
             )
             state = StateConfig(peers=peers, exchange_interval_s=EXCHANGE_S)
-            router.rooms.apply(replace(config, state=state))
+            applied(router.rooms, replace(config, state=state))
             await routable(router, 1)
         limits = httpx.Limits(max_connections=None)
         clients = [

@@ -22,6 +22,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     routable,
@@ -65,7 +66,7 @@ async def test_a_client_keeps_the_debt_of_a_replica_that_left_at_the_next_one() 
         deficit = cell(router, "old", CHAT, DEFICIT)
         served = router.rooms.service_ledger.ledger.served(CHAT)
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
-        router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
+        router.services.only.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
         await until(
             lambda: router.rooms.service_ledger.accounting.incarnation("new") != "",
             "its first report",
@@ -98,13 +99,13 @@ async def test_a_crashed_incarnation_counts_the_larger_of_reported_and_received(
         await until(lambda: ledger.replica_accounts[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT)
         # The replica ends before it can say what this one cost; the router received it.
-        page = ledger.replica_accounts[incarnation]
         await ask(router, tokens=60)
+        page = ledger.replica_accounts[incarnation]
         received = sum(account.clients.cell(CHAT, SERVICE) for account in page.accounts.values())
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
         assert received > reported
         await server.aclose()
-        router.discovery.update(config_for())
+        router.services.only.discovery.update(config_for())
         await until(lambda: bool(page.closed_by), "it to be closed")
         assert ledger.served(CHAT) == max(page.clients.cell(CHAT, SERVICE), received)
 
@@ -123,7 +124,7 @@ async def test_what_a_replica_finishes_after_it_left_the_configuration_counts() 
         headers = {CLIENT_KEY_HEADER: ClientKey("ns", "acme", "chat").encode()}
         asking = client.post(f"{server.url}/v1/completions", json=body, headers=headers)
         answer = asyncio.create_task(asking)
-        router.discovery.update(config_for())
+        router.services.only.discovery.update(config_for())
         await until(lambda: "r0" not in router.rooms.replicas.configured, "the router to forget it")
         usage = (await answer).json()["usage"]
         cost = usage["prompt_tokens"] + 2 * usage["completion_tokens"]
@@ -148,7 +149,7 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         chat, *others = acme.clients
         heavier = replace(acme, clients=(replace(chat, weight=6), *others))
         tenancy = replace(router.rooms.settings.config.tenancy, tenants=(heavier,))
-        router.rooms.apply(replace(router.rooms.settings.config, tenancy=tenancy))
+        applied(router.rooms, replace(router.rooms.settings.config, tenancy=tenancy))
         assert ledger.served(CHAT) == before
         assert ledger.weights.client(CHAT) == 6
         await ask(router, tokens=60, prompt="another prompt altogether")

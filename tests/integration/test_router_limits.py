@@ -30,6 +30,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     routable,
@@ -57,7 +58,7 @@ def introduce(*routers: Router) -> None:
             if other is not router
         )
         state = replace(config.state, peers=peers, exchange_interval_s=0.1)
-        router.rooms.apply(replace(config, state=state))
+        applied(router.rooms, replace(config, state=state))
 
 
 def part_of(router: Router, kind: str) -> float:

@@ -22,6 +22,7 @@ from tests.support.routers import (
     MODEL,
     PATIENCE_S,
     QUICK,
+    applied,
     config_for,
     replica_of,
     routable,
@@ -45,7 +46,7 @@ def state(*peers: PeerConfig, token: str | None = None) -> StateConfig:
 def introduce(router: Router, *peers: PeerConfig) -> None:
     config = router.rooms.settings.config
     token = config.state.peer_token
-    router.rooms.apply(replace(config, state=state(*peers, token=token)))
+    applied(router.rooms, replace(config, state=state(*peers, token=token)))
 
 
 @asynccontextmanager
@@ -116,7 +117,7 @@ async def test_both_routers_close_and_compact_a_gone_replica_and_count_it_once()
         await until(lambda: settled(one, two) and requests_at(one) == 5, "both to know all of it")
         served = one.rooms.service_ledger.ledger.served(CHAT)
         for router in (one, two):
-            router.discovery.update(config_for(replicas[1]))
+            router.services.only.discovery.update(config_for(replicas[1]))
         await until(
             lambda: (
                 len(one.rooms.service_ledger.ledger.replica_accounts)
@@ -231,7 +232,7 @@ async def test_only_a_peer_with_the_token_gets_an_answer(caplog: pytest.LogCaptu
                     "invalid_digest",
                 )
         config = one.rooms.settings.config
-        one.rooms.apply(replace(config, state=state(*config.state.peers, token="wrong")))
+        applied(one.rooms, replace(config, state=state(*config.state.peers, token="wrong")))
         await until(lambda: "it answered 401" in caplog.text, "the warning")
 
 

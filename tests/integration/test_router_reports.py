@@ -107,7 +107,7 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             timing=QUICK,
         ) as router:
             await until(lambda: "r0" in router.rooms.replicas.reports, "a report")
-            router.discovery.update(config_for())
+            router.services.only.discovery.update(config_for())
             await until(lambda: not router.rooms.replicas.reports, "its report to be forgotten")
             assert not list(router.rooms.replicas.fleet)
             assert not router.rooms.replicas.totals

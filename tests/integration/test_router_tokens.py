@@ -26,6 +26,7 @@ from tests.support.routers import (
     KEY,
     MODEL,
     PATIENCE_S,
+    applied,
     config_for,
     fleet,
     router_of,
@@ -138,7 +139,7 @@ async def test_replicas_are_asked_what_they_make_tokens_with() -> None:
     prefix = PrefixConfig(mode=PrefixMode.TOKENS, page_tokens=64)
     async with fleet(prefix=prefix) as (router, _), client_of(router) as client:
         untokenised = router.rooms.prefixes.untokenised
-        await until(lambda: router.tokenising.tokenizer is not None, "a tokenizer")
+        await until(lambda: router.services.only.tokenising.tokenizer is not None, "a tokenizer")
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY)
         predicted = router.rooms.totals.predictions["estimated"]
@@ -170,10 +171,10 @@ async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run(
         before = router.rooms.settings.config
         tokens = replace(before, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
         for config, want in ((tokens, True), (before, False), (tokens, True)):
-            router.rooms.apply(config)
-            router.tokenising.configure(config.prefix)
+            applied(router.rooms, config)
+            router.services.only.tokenising.configure(config.prefix)
             await until(
-                lambda want=want: (router.tokenising.tokenizer is not None) is want,  # type: ignore[misc]
+                lambda want=want: (router.services.only.tokenising.tokenizer is not None) is want,  # type: ignore[misc]
                 "the tokenizer to come or go",
             )
             assert (await usage(client, "/v1/completions", prompt=STORY))["prompt_tokens"] > 100

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import httpx
 import pytest
-from evenkeel_contract.routerconfig import ClientNames, ReplicaConfig, TracingConfig
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_contract.tracingconfig import ClientNames, TracingConfig
 from evenkeel_router.request.request_state import RequestTrace, Step
 from evenkeel_router.telemetry import spans
 from evenkeel_router.telemetry.tracing import Tracing

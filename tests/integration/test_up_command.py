@@ -24,6 +24,7 @@ from evenkeel_simulator.engine.profiles import PROFILES
 
 from tests.support.up_process import DEADLINE_S, FILE, Up
 
+TWO_MODELS = Path(__file__).parents[2] / "examples" / "two-models.yaml"
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 
 pytestmark = pytest.mark.usefixtures("source_path")
@@ -78,6 +79,58 @@ def test_the_quickstart_runs_and_its_curl_line_streams(
     assert up.stop(signal.SIGINT) == 0
     assert all(gone(pid) for pid in pids.values())
     assert not list((tmp_path / ".evenkeel").glob("*/state.json")), "no record is left"
+
+
+def test_two_models_run_behind_one_address_and_follow_the_file(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    text = TWO_MODELS.read_text()
+    (tmp_path / "fleet.yaml").write_text(text)
+    up = start()
+    up.until_ready()
+    headers = {"Authorization": "Bearer sk-ads-chat"}
+
+    def ask(model: str) -> httpx.Response:
+        body = {"model": model, "prompt": "hello", "max_tokens": 4}
+        return httpx.post(
+            f"{up.url}/v1/completions",
+            json=body,
+            headers=headers,
+            timeout=DEADLINE_S,
+            trust_env=False,
+        )
+
+    assert [ask(model).json()["model"] for model in ("smart", "gpt-4o", "llama-3.1-8b")] == [
+        "llama-3.3-70b",
+        "llama-3.3-70b",
+        "llama-3.1-8b",
+    ]
+    assert ask("llama-3.3-70b").status_code == 404
+    state = up.state()
+    assert [(one.service, len(one.replicas)) for one in state.services] == [
+        ("llama-70b", 2),
+        ("llama-8b", 1),
+    ]
+    before = up.pids()
+    assert sorted(before) == [
+        "llama-70b-replica-0",
+        "llama-70b-replica-1",
+        "llama-8b-replica-0",
+        "router",
+    ]
+    more = text.replace("    replicas: 1\n", "    replicas: 2\n")
+    up.file.write_text(
+        more.replace(
+            "- serviceRef: {name: llama-8b}", "- name: tiny\n      serviceRef: {name: llama-8b}"
+        )
+    )
+    up.until_reported("fleet.yaml applied")
+    assert ask("tiny").status_code == 200
+    after = up.pids()
+    assert after.keys() - before.keys() == {"llama-8b-replica-1"}
+    assert {name: after[name] for name in before} == before, "nothing else was restarted"
+    assert up.stop(signal.SIGINT) == 0
+    assert all(gone(pid) for pid in after.values())
 
 
 def test_killed_processes_restart_and_requests_succeed(start: Callable[..., Up]) -> None:

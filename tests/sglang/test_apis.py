@@ -65,7 +65,9 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
         router_of(config) as router,
         httpx.AsyncClient(base_url=router.url, headers={"x-api-key": KEY}, timeout=120) as http,
     ):
-        await until(lambda: router.tokenising.tokenizer is not None, "the engine's tokenizer")
+        await until(
+            lambda: router.services.only.tokenising.tokenizer is not None, "the engine's tokenizer"
+        )
         sent = 0
         for body in MESSAGES:
             given = body | {"model": NAME, "max_tokens": 8, "temperature": 0}

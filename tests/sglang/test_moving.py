@@ -118,9 +118,9 @@ async def test_requests_that_wait_at_a_real_engine_relocate_and_are_paid_once(
         # A request that is sent later would go to the second engine without relocation.
         sent = rooms.replicas.fleet.outstanding
         await until(lambda: sum(sent) + sum(map(asyncio.Task.done, asked)) >= ASKED, "all requests")
-        router.discovery.update(replace(config, replicas=(leaves, stays)))
+        router.services.only.discovery.update(replace(config, replicas=(leaves, stays)))
         await until(lambda: rooms.replicas.fleet.routable.bit_count() == 2, "the second engine")
-        router.discovery.update(replace(config, replicas=(stays,)))
+        router.services.only.discovery.update(replace(config, replicas=(stays,)))
         usages = await asyncio.gather(*asked)
         await until(lambda: not rooms.intake.active_requests, "the end of all requests")
 

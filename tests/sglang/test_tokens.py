@@ -129,7 +129,9 @@ async def test_the_engine_sends_its_tokenizer_to_the_router(templated: SharedEng
     replica = ReplicaConfig(name="r0", url=templated.url, reports=templated.reports)
     config = config_for(replica, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
     async with router_of(config) as router:
-        await until(lambda: router.tokenising.tokenizer is not None, "the engine's tokenizer")
+        await until(
+            lambda: router.services.only.tokenising.tokenizer is not None, "the engine's tokenizer"
+        )
         headers = {"Authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(base_url=router.url, headers=headers, timeout=120) as http:
             for chat in CHATS:

@@ -10,6 +10,7 @@ import yaml
 from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.core.records import ANY_URL, Defaults
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.manifests.context import BuildContext
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
@@ -40,7 +41,7 @@ def subject_of(plain: dict[str, Any], *, apis: frozenset[str] = frozenset()) -> 
         uid=plain["metadata"]["uid"],
         engine_image="evenkeel/engine:1.0.0",
         engine_key_id="0a1b2c3d",
-        router_config=b'{"model":"llama-3.1-8b"}\n',
+        layout=Layout("sha256:0"),
         defaults=DEFAULTS,
         apis=apis,
     )

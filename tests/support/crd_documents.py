@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from evenkeel_contract.gateway import parse_gateway
 from evenkeel_contract.validate import parse_service, parse_tenant
 from evenkeel_contract.values import Fault
 
@@ -103,6 +104,30 @@ SERVICE: Final[Document] = {
             "anonymous": "Reject",
             "trustedProxies": ["10.0.0.0/8"],
             "cacheSharing": "Tenant",
+            "identityHeaders": [
+                {
+                    "preset": "LiteLLM",
+                    "tenant": "x-team",
+                    "client": "x-user",
+                    "defaultTenant": "ads",
+                }
+            ],
+            "undeclaredTenants": "Accept",
+            "undeclaredTenantWeight": 2,
+            "signedKeys": {"secretRef": {"name": "signing"}, "maxLifetime": "2160h"},
+            "jwt": [
+                {
+                    "issuer": "https://login.example.com",
+                    "audience": "llm",
+                    "jwksURL": "https://login.example.com/keys",
+                    "tenantClaim": "team",
+                    "clientClaim": "email",
+                    "groupsClaim": "roles",
+                    "tenantOf": [{"group": "ml", "tenant": "ads"}],
+                    "allowedTenants": ["ads"],
+                    "leeway": "30s",
+                }
+            ],
         },
     },
 }
@@ -139,6 +164,9 @@ _GATEWAY: Final = {
     "port": 443,
 }
 _SCALED: Final[Changes] = {
+    "spec.engine.gpu.claims": [
+        {"name": "gpu", "resourceClaimTemplateName": "whole", "request": "all"}
+    ],
     "spec.engine.replicas": GONE,
     "spec.autoscaling": AUTOSCALING,
     "spec.exposure": {
@@ -215,15 +243,60 @@ POOLED: Final = changed(
         "spec.engine.external": {"inferencePool": "pool"},
         "spec.autoscaling": GONE,
         "spec.tenancy.namespace": "tenants",
+        "spec.tenancy.jwt.0.jwksURL": GONE,
+        "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""The same, by the name of an InferencePool, for tenants of another namespace."""
+"""The same, by the name of an InferencePool, for tenants of another namespace, and with an issuer whose keys are in a Secret."""
+
+
+GATEWAY: Final[Document] = {
+    "apiVersion": "evenkeel.dev/v1alpha1",
+    "kind": "FairInferenceGateway",
+    "metadata": {"name": "models"},
+    "spec": {
+        "models": [
+            {
+                "name": "smart",
+                "aliases": ["gpt-4o"],
+                "fallback": ["mini"],
+                "serviceRef": {"name": "llama"},
+            }
+        ],
+        "router": {
+            "replicas": 2,
+            "template": {"metadata": {}, "spec": {}},
+            "limits": {
+                "maxBodySize": "16Mi",
+                "keepAliveTimeout": "620s",
+                "maxConcurrentPerClient": 0,
+            },
+            "tracing": SERVICE["spec"]["router"]["tracing"],
+        },
+        "exposure": SERVICE["spec"]["exposure"],
+        "tenancy": SERVICE["spec"]["tenancy"],
+    },
+}
+"""Every field, with SELECTED together; no fault."""
+SELECTED: Final = changed(
+    GATEWAY,
+    {
+        "spec.models": [{"serviceSelector": SERVICE["spec"]["tenancy"]["selector"]}],
+        "spec.exposure": SCALED["spec"]["exposure"],
+    },
+)
+DOCUMENTS: Final = (SERVICE, SCALED, EXTERNAL, POOLED, TENANT, GATEWAY, SELECTED)
+"""Together they have every field of every resource."""
+_PARSERS: Final = {
+    "FairInferenceService": parse_service,
+    "InferenceTenant": parse_tenant,
+    "FairInferenceGateway": parse_gateway,
+}
 
 
 def faults_of(document: Document) -> Sequence[Fault]:
     """The contract's own verdict."""
-    parse = parse_service if document["kind"] == "FairInferenceService" else parse_tenant
-    return parse(document)[1]
+    return _PARSERS[document["kind"]](document)[1]
 
 
 SHARED_SECRET: Final = changed(

@@ -17,9 +17,11 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.identity import Claims, Directory, Proxies, names_of, other_clients
+from evenkeel_router.api.identity import Directory, names_of, other_clients
+from evenkeel_router.api.proxies import Proxies
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.ledger.clients import ClientFigures
 from evenkeel_router.ledger.estimates import TokenRatio

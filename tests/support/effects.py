@@ -59,6 +59,9 @@ OTHER: Final[Mapping[str, Any]] = {
     "engine.replicas": 7,
     "engine.gpu.resourceName": "amd.com/gpu",
     "engine.gpu.count": 2,
+    "engine.gpu.claims[].name": "other",
+    "engine.gpu.claims[].resourceClaimTemplateName": "half",
+    "engine.gpu.claims[].request": "one",
     "engine.args": ["--mem-fraction-static=0.5"],
     "engine.onMismatch": "Refuse",
     "engine.rollout.maxSurge": "50%",
@@ -157,6 +160,26 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.anonymous": "Share",
     "tenancy.trustedProxies": ["192.168.0.0/16"],
     "tenancy.cacheSharing": "Client",
+    "tenancy.identityHeaders[].preset": "Envoy",
+    "tenancy.identityHeaders[].tenant": "x-group",
+    "tenancy.identityHeaders[].client": "x-person",
+    "tenancy.identityHeaders[].defaultTenant": "search",
+    "tenancy.undeclaredTenants": "Share",
+    "tenancy.undeclaredTenantWeight": 9,
+    "tenancy.signedKeys.secretRef.name": "other-signing",
+    "tenancy.signedKeys.maxLifetime": "24h",
+    "tenancy.jwt[].issuer": "https://other.example.com",
+    "tenancy.jwt[].audience": "other",
+    "tenancy.jwt[].jwksURL": "https://other.example.com/keys",
+    "tenancy.jwt[].secretRef.name": "other",
+    "tenancy.jwt[].secretRef.key": "more",
+    "tenancy.jwt[].tenantClaim": "org.name",
+    "tenancy.jwt[].clientClaim": "name",
+    "tenancy.jwt[].groupsClaim": "teams",
+    "tenancy.jwt[].tenantOf[].group": "web",
+    "tenancy.jwt[].tenantOf[].tenant": "search",
+    "tenancy.jwt[].allowedTenants": ["search"],
+    "tenancy.jwt[].leeway": "5s",
 }  # fmt: skip
 """Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {
@@ -178,6 +201,12 @@ ALONGSIDE: Final[Mapping[str, Changes]] = {
     "router.replicas": {"spec.router.state": {"store": "Peers"}},
     "router.state.store": {"spec.router.state.file": GONE},
     "clients[].name": {"spec.apiKeys": []},
+    **{
+        f"engine.gpu.claims[].{field}": {
+            "spec.engine.gpu.claims": SCALED["spec"]["engine"]["gpu"]["claims"]
+        }
+        for field in ("name", "resourceClaimTemplateName", "request")
+    },
     # A tenth at a time: who may take all of them at once needs neither periods nor another unit.
     **{
         f"autoscaling.behavior.scaleDown.policies[].{field}": {
@@ -206,8 +235,9 @@ def fields_of(kind: str) -> list[str]:
 
 def base_for(field: str) -> Document:
     """The service that has the field."""
-    if field == "tenancy.namespace":
-        return SERVICE  # by default it is where the tenant is
+    # The namespace is by default where the tenant is. A scaled service holds whatever number it had, so claims are tried on another.
+    if field == "tenancy.namespace" or field.startswith("engine.gpu.claims"):
+        return SERVICE
     return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED) if _has(one["spec"], field))
 
 
@@ -225,6 +255,10 @@ def secret(name: str) -> Document:
     """One of `SECRETS`, with every entry that any case refers to."""
     entries = ("url", "chat", "far", "token", "other")
     texts = {key: f"redis://{name}/{key}".encode() for key in entries}
+    for key in ("jwks", "more"):
+        texts[key] = json.dumps({"keys": [{"kty": "oct", "k": f"{name}-{key}"}]}).encode()
+    if name.endswith("signing"):
+        texts = {"2026-11": (name * 8).encode()}
     data = {key: b64encode(text).decode() for key, text in texts.items()}
     metadata = {"name": name, "labels": {USE_LABEL: "true"}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
@@ -243,7 +277,9 @@ def pool(name: str) -> Document:
 
 LABELS: Final = {"a": "b", "c": "d"}
 """Of the tenant: what the service selects."""
-SECRETS: Final = ("redis", "keys", "far", "prometheus", "other")
+SECRETS: Final = (
+    "redis", "keys", "far", "prometheus", "other", "signing", "other-signing", "issuer"
+)  # fmt: skip
 Place = tuple[str, ...]
 """Kind/name, and the steps down to a value."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from evenkeel_contract.names import USE_LABEL
@@ -67,6 +67,13 @@ class FakeCluster(KubeClient):
             for (k, n, _), item in self.objects.items()
             if k == kind and namespace in ("", n) and _matches(item, terms)
         ]
+
+    async def pages(
+        self, kind: str, namespace: str, *, selector: str = "", limit: int = 500
+    ) -> AsyncIterator[list[Object]]:
+        found = await self.list_all(kind, namespace, selector=selector)
+        for start in range(0, len(found), limit):
+            yield found[start : start + limit]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
         self._check_write(manifest)

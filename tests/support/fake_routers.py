@@ -17,6 +17,8 @@ class FakeRouters:
         self.answers: list[ReplicasState | None] = list(answers)
         self.asked = 0
         self.tokens: set[str] = set()
+        self.services: set[str] = set()
+        """Services that were asked about; empty text: the only one."""
         self.wanted: dict[str, bool | None] = {}
         """By address: whether requests wait there for a first replica. None: it does not answer."""
         self.open: Counter[str] = Counter()
@@ -30,8 +32,11 @@ class FakeRouters:
         self._news.set()
         self._news.clear()
 
-    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+    async def activation(
+        self, address: str, *, token: str, known: bool, service: str = ""
+    ) -> bool | None:
         self.tokens.add(token)
+        self.services.add(service)
         self.asked_activation += 1
         self.open[address] += 1
         try:
@@ -42,9 +47,12 @@ class FakeRouters:
             self.open[address] -= 1
         return self.wanted.get(address, False)
 
-    async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
+    async def ask(
+        self, pods: Iterable[Object], *, token: str, service: str = ""
+    ) -> Sequence[ReplicasState | None]:
         self.asked += 1
         self.tokens.add(token)
+        self.services.add(service)
         return list(self.answers)
 
 

@@ -15,6 +15,7 @@ from evenkeel_kube.client import KubeClient, connected
 from kubernetes.aio.client import Configuration
 
 Plain = dict[str, Any]
+SECRETS = "/api/v1/namespaces/ns/secrets"
 
 
 @dataclass
@@ -78,6 +79,12 @@ class KubeApi:
     pods: Collection = field(default_factory=Collection)
     slices: Collection = field(default_factory=Collection)
     secrets: Collection = field(default_factory=Collection)
+    index: Collection = field(default_factory=Collection)
+    """The Secret with the index of tenants."""
+    shards: dict[str, Plain] = field(default_factory=dict)
+    """Secrets that are read one by one."""
+    reads: list[str] = field(default_factory=list)
+    """Names of `shards` that were read."""
 
 
 def access_to(url: str) -> Configuration:
@@ -94,7 +101,9 @@ async def kube_api() -> AsyncIterator[KubeApi]:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == "Bearer t0ken"
-        collection = _collection(holder[0], request.path)
+        if request.path.startswith(f"{SECRETS}/"):
+            return _one(holder[0], request.path.rpartition("/")[2])
+        collection = _collection(holder[0], request)
         collection.selectors.add(request.query.get("labelSelector", ""))
         if collection.refuse:
             return web.json_response({"message": "not you"}, status=collection.refuse)
@@ -112,17 +121,26 @@ async def kube_api() -> AsyncIterator[KubeApi]:
         try:
             yield holder[0]
         finally:
-            for collection in (holder[0].pods, holder[0].slices, holder[0].secrets):
+            own = holder[0]
+            for collection in (own.pods, own.slices, own.secrets, own.index):
                 collection.hang_up()
             await runner.cleanup()
 
 
-def _collection(server: KubeApi, path: str) -> Collection:
+def _collection(server: KubeApi, request: web.Request) -> Collection:
+    of_index = request.query.get("fieldSelector", "").endswith("-tenants")
     return {
         "/api/v1/namespaces/ns/pods": server.pods,
         "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices": server.slices,
-        "/api/v1/namespaces/ns/secrets": server.secrets,
-    }[path]
+        SECRETS: server.index if of_index else server.secrets,
+    }[request.path]
+
+
+def _one(server: KubeApi, name: str) -> web.Response:
+    server.reads.append(name)
+    if name not in server.shards:
+        return web.json_response({"message": "there is none"}, status=404)
+    return web.json_response(server.shards[name])
 
 
 def _list(collection: Collection) -> web.Response:

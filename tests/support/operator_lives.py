@@ -18,6 +18,7 @@ from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.records import ANY_URL, Defaults
+from evenkeel_operator.gateway_pass import GatewayPass
 from evenkeel_operator.reconcile import Dependencies, ServicePass
 from evenkeel_operator.tenant_pass import TenantPass
 
@@ -84,6 +85,7 @@ class Operator:
         )
         self.make_pass = ServicePass(dependencies)
         self.make_tenant_pass = TenantPass(dependencies)
+        self.make_gateway_pass = GatewayPass(dependencies)
         self._cluster = cluster
 
     async def sees(self, item: Object, event: str = "MODIFIED") -> None:

@@ -38,12 +38,16 @@ def namespaced_rules() -> list[Manifest]:
     by_group: dict[str, list[str]] = defaultdict(list)
     for where in KINDS.values():
         by_group[where.group].append(where.plural)
-    resources = ["fairinferenceservices", "inferencetenants"]
+    resources = ["fairinferenceservices", "inferencetenants", "fairinferencegateways"]
     return [
         _rule(GROUP, resources, READ),
         _rule(GROUP, [f"{name}/status" for name in resources], ["patch"]),
         # For `blockOwnerDeletion` of generated objects.
-        _rule(GROUP, ["fairinferenceservices/finalizers"], ["update"]),
+        _rule(
+            GROUP,
+            ["fairinferenceservices/finalizers", "fairinferencegateways/finalizers"],
+            ["update"],
+        ),
         *(_rule(group, sorted(names), _OWN) for group, names in sorted(by_group.items())),
         # To mark scale-down candidates, and to open readiness gates.
         _rule("", ["pods"], [*READ, "patch"]),

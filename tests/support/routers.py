@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_router.app import Router, running
 from evenkeel_router.settings import Timing
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.upstream import Upstream
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import RunningServer, running_server
@@ -66,6 +67,12 @@ def config_for(*replicas: ReplicaConfig, **changes: Any) -> RouterConfig:
         "replicas": replicas,
     }
     return RouterConfig(**(given | changes))
+
+
+def applied(rooms: Rooms, config: RouterConfig) -> None:
+    """Use a changed configuration at once."""
+    for _ in rooms.apply(config):
+        pass
 
 
 def simulated(**changes: Any) -> Settings:
@@ -138,3 +145,12 @@ async def routable(router: Router, replicas: int) -> None:
     """Wait until that many replicas are routable."""
     fleet_ = router.rooms.replicas.fleet
     await until(lambda: fleet_.routable.bit_count() == replicas, f"{replicas} routable replicas")
+
+
+def applying(applied: list[RouterConfig]) -> Callable[[RouterConfig], Awaitable[None]]:
+    """An `Apply` that notes what it gets."""
+
+    async def apply(config: RouterConfig) -> None:
+        applied.append(config)
+
+    return apply

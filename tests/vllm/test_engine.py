@@ -25,7 +25,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.vllm import CPU_PAGE_TOKENS
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.index import vllm_blocks
-from evenkeel_router.api.identity import Claims
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.app import Router
 from evenkeel_router.gate.engine_load import read_load
 from evenkeel_router.prefix.kv_follower import Follower, SyncState

@@ -112,14 +112,14 @@ true
 {{/* The operator's rights in each managed namespace, the same as in tests/support/operator_rights.py (a test compares). */}}
 {{- define "evenkeel.namespacedRules" -}}
 - apiGroups: [evenkeel.dev]
-  resources: [fairinferenceservices, inferencetenants]
+  resources: [fairinferenceservices, inferencetenants, fairinferencegateways]
   verbs: [get, list, watch]
 - apiGroups: [evenkeel.dev]
-  resources: [fairinferenceservices/status, inferencetenants/status]
+  resources: [fairinferenceservices/status, inferencetenants/status, fairinferencegateways/status]
   verbs: [patch]
 # To set services as owners of their objects.
 - apiGroups: [evenkeel.dev]
-  resources: [fairinferenceservices/finalizers]
+  resources: [fairinferenceservices/finalizers, fairinferencegateways/finalizers]
   verbs: [update]
 # Objects of services. Roles give routers their rights, which the operator must have itself.
 - apiGroups: [""]

@@ -92,7 +92,7 @@ def _agreed(answers: Sequence[tuple[ReplicaConfig, ModelNames]]) -> ModelNames:
         if other.model != names.model:
             raise ModelsError(
                 f"{first.name} serves {names.model!r} and {replica.name} serves {other.model!r}; "
-                "a router serves one model: run one for each, or give the name that both know with --model"
+                "list each model with its engines under `models` in a file, or give the name that both know with --model"
             )
     return names
 

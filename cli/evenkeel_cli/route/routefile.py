@@ -7,12 +7,17 @@ has too keep its names: `scheduling`, `prefix`, `limits`, `state`. Durations are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.decode import salvage
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import (
     Anonymous,
@@ -21,6 +26,7 @@ from evenkeel_contract.routerconfig import (
     LimitsConfig,
     ListenConfig,
     Name,
+    PoolConfig,
     PrefixConfig,
     QoeConfig,
     RecordingConfig,
@@ -31,10 +37,12 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
     TenantLimits,
-    TracingConfig,
     Weight,
 )
 from evenkeel_contract.routerdocument import check_router_config
+from evenkeel_contract.signedkeys import SignedKeysConfig
+from evenkeel_contract.tokenissuers import MAX_ISSUERS, TokenIssuerConfig
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     FIELD_NAME,
     PRINTABLE,
@@ -43,6 +51,8 @@ from evenkeel_contract.values import (
     Length,
     UniqueBy,
     Url,
+    did_you_mean,
+    show,
     without_echoes,
 )
 
@@ -110,17 +120,55 @@ class RouteScheduling(SchedulingConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouteModel:
+    """One of several models behind the address."""
+
+    replicas: Annotated[tuple[RouteReplica, ...], Length(1, 1024)]
+    name: Name | None = None
+    """Model name that clients send. If not set, clients send the name that the engines know."""
+    aliases: Annotated[tuple[Name, ...], Length(0, 127)] = ()
+    """Other names that clients may send; they need `name`."""
+    model: Name | None = None
+    """Model name that the engines know. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
+    tenants: tuple[Name, ...] | None = None
+    """Tenants that may use the model. If not set, all tenants may."""
+    fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
+    """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
+    scheduling: RouteScheduling | None = None
+    """That of the file if it is not set."""
+    prefix: PrefixConfig | None = None
+    """That of the file if it is not set."""
+    qoe: QoeConfig | None = None
+    """That of the file if it is not set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFile:
     """The document."""
 
-    replicas: Annotated[tuple[RouteReplica, ...], Length(1, 1024)]
+    replicas: Annotated[tuple[RouteReplica, ...], Length(0, 1024)] = ()
+    """The engines of the only model; or use `models`."""
+    models: Annotated[tuple[RouteModel, ...], Length(0, 128)] = ()
+    """Several models behind one address, each with its engines."""
     tenants: Annotated[tuple[RouteTenant, ...], UniqueBy(("name",))] = ()
     model: Name | None = None
-    """Model name that clients send. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
+    """Model name that clients send, with `replicas`. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
     anonymous: Anonymous = Anonymous.REJECT
     """Requests without a key: they get 401 (Reject), or all of them are one client (Share)."""
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks whose header `x-evenkeel-client` the router accepts as the client's name."""
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(0, IDENTITY_HEADERS)] = ()
+    """Headers by which these networks name the tenant and the client."""
+    undeclared_tenants: UndeclaredTenants = UndeclaredTenants.REJECT
+    """Requests whose tenant is not in `tenants`: they get 403 (Reject), are of one tenant (Share), or of a tenant each (Accept)."""
+    undeclared_tenant_weight: Weight = 1
+    """Weight of each undeclared tenant (Accept), or of all together (Share)."""
+    signed_keys: SignedKeysConfig | None = None
+    """API keys that name their client themselves (`evenkeel keys create`). `state.revocations` is required with it."""
+    jwt: Annotated[
+        tuple[TokenIssuerConfig, ...], UniqueBy(("issuer", "audience")), Length(0, MAX_ISSUERS)
+    ] = ()
+    """Issuers whose tokens identify clients."""
     scheduling: RouteScheduling = field(default_factory=RouteScheduling)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -164,9 +212,11 @@ def parse_route_file(data: bytes, name: str) -> Read:
 def check_route(data: object) -> Read:
     """Decode a document and check its rules."""
     route, faults = salvage(RouteFile, data)
-    config = router_config_of(route, ModelNames(route.model or "unknown"), listen=ListenConfig())
-    rules = (*_rules(route), *check_router_config(config))
-    faults += tuple(without_echoes((one for one in rules if _is_of_file(one)), faults))
+    config = router_config_of(
+        route, ModelNames(route.model or "unknown"), pools=unnamed(route), listen=ListenConfig()
+    )
+    found = map(of_file, filter(_is_of_file, check_router_config(config)))
+    faults += tuple(without_echoes((*_rules(route), *found), faults))
     return (None if faults else route), faults
 
 
@@ -174,15 +224,21 @@ def router_config_of(
     route: RouteFile,
     models: ModelNames,
     *,
+    pools: Sequence[ModelNames] = (),
     listen: ListenConfig,
     replica_key: str | None = None,
     admin_token_sha256: str | None = None,
 ) -> RouterConfig:
-    """The RouterConfig. `models`: the names that the engines serve; `replica_key`: of replicas that the file gives no key."""
+    """The RouterConfig. `models`: the names that the engines serve, and `pools` those of each of several models; `replica_key`: of
+    replicas that the file gives no key."""
     return RouterConfig(
         namespace=NAMESPACE,
         service=SERVICE,
-        model=models.model,
+        model=SERVICE if route.models else models.model,
+        pools=tuple(
+            _pool(route, one, names, replica_key)
+            for one, names in zip(route.models, pools, strict=True)
+        ),
         model_aliases=models.aliases,
         adapters=models.adapters,
         listen=listen,
@@ -194,13 +250,49 @@ def router_config_of(
             anonymous=route.anonymous,
             trusted_proxies=route.trusted_proxies,
             tenants=tuple(_tenant(tenant) for tenant in route.tenants),
+            identity_headers=route.identity_headers or None,
+            undeclared_tenants=route.undeclared_tenants,
+            undeclared_tenant_weight=route.undeclared_tenant_weight,
+            signed_keys=route.signed_keys,
+            jwt=route.jwt or None,
         ),
         state=route.state,
         recording=route.recording,
         qoe=route.qoe,
-        replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
+        replicas=()
+        if route.models
+        else tuple(_replica(one, replica_key) for one in route.replicas),
         admin_token_sha256=admin_token_sha256,
         tracing=route.tracing,
+    )
+
+
+def unnamed(route: RouteFile) -> tuple[ModelNames, ...]:
+    """Names of several models where the engines were not asked."""
+    return tuple(
+        ModelNames(one.model or one.name or f"unknown-{number}")
+        for number, one in enumerate(route.models)
+    )
+
+
+def _pool(
+    route: RouteFile, given: RouteModel, names: ModelNames, replica_key: str | None
+) -> PoolConfig:
+    return PoolConfig(
+        service=given.name or names.model,
+        model=names.model,
+        names=() if given.name is None else (given.name, *given.aliases),
+        model_aliases=names.aliases,
+        adapters=names.adapters,
+        tenants=given.tenants,
+        fallback=given.fallback,
+        allow_fields=route.allow_fields,
+        scheduling=given.scheduling or route.scheduling,
+        prefix=given.prefix or route.prefix,
+        limits=route.limits,
+        replicas=tuple(_replica(replica, replica_key) for replica in given.replicas),
+        recording=route.recording,
+        qoe=given.qoe or route.qoe,
     )
 
 
@@ -252,10 +344,15 @@ def _keys_of(tenant: RouteTenant, path: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _rules(route: RouteFile) -> Iterator[Fault]:
-    yield from _repeated(
-        (f"replicas[{r}].{'name' if one.name else 'url'}", name_of(one), "the same name")
-        for r, one in enumerate(route.replicas)
-    )
+    yield from _model_rules(route)
+    for path, replicas in (
+        ("", route.replicas),
+        *((f"models[{m}].", model.replicas) for m, model in enumerate(route.models)),
+    ):
+        yield from _repeated(
+            (f"{path}replicas[{r}].{'name' if one.name else 'url'}", name_of(one), "the same name")
+            for r, one in enumerate(replicas)
+        )
     keys = [
         (path, key)
         for t, tenant in enumerate(route.tenants)
@@ -265,11 +362,38 @@ def _rules(route: RouteFile) -> Iterator[Fault]:
         if not key.isascii() or " " in key:  # without the key, which is a secret
             yield Fault(path, "must be ASCII without spaces")
     yield from _repeated((path, key, "the same key") for path, key in keys)
-    if not keys and not route.trusted_proxies and route.anonymous is Anonymous.REJECT:
+    others = route.trusted_proxies or route.signed_keys or route.jwt
+    if not keys and not others and route.anonymous is Anonymous.REJECT:
         yield Fault(
             "tenants",
             f"no tenant has a key, so every request would get 401; add a key, or {ANONYMOUS_SHARE}",
         )
+
+
+def _model_rules(route: RouteFile) -> Iterator[Fault]:
+    if not route.replicas and not route.models:
+        yield Fault("replicas", "is required; for several models, give models instead")
+    if route.models:
+        for name, given in (("replicas", bool(route.replicas)), ("model", route.model is not None)):
+            if given:
+                yield Fault(name, "is set together with models; each of the models has its own")
+    tenants = [tenant.name for tenant in route.tenants]
+    for m, model in enumerate(route.models):
+        if model.aliases and model.name is None:
+            yield Fault(f"models[{m}].aliases", "needs name; set the name that clients send")
+        for t, tenant in enumerate(model.tenants or ()):
+            if tenant not in tenants:
+                message = f"{show(tenant)} is not one of tenants{did_you_mean(tenant, tenants)}"
+                yield Fault(f"models[{m}].tenants[{t}]", message, about=("tenants",))
+
+
+def of_file(fault: Fault) -> Fault:
+    """A fault of the RouterConfig with its path in the file, which has the fields of `tenancy` at its top, and models for pools."""
+    path, *about = (
+        one.removeprefix("tenancy.").replace("pools[", "models[").replace("].names", "].name")
+        for one in (fault.path, *fault.about)
+    )
+    return Fault(path, fault.message.replace("pools[", "models["), about=tuple(about))
 
 
 def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
@@ -283,4 +407,4 @@ def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
 
 def _is_of_file(fault: Fault) -> bool:
     """Whether a fault is one of the file. Repeated keys are found in the file itself, and ports are options."""
-    return not fault.path.startswith(("tenancy", "listen", "adminToken"))
+    return not fault.path.startswith(("tenancy.tenants", "listen", "adminToken"))

@@ -15,7 +15,7 @@ from rich.markup import escape
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.top.table import render
-from evenkeel_cli.top.view import View, make_view
+from evenkeel_cli.top.view import View, Views, make_views
 from evenkeel_cli.up.record import local_admin_url
 
 LAST_PORT = 65535
@@ -110,7 +110,7 @@ async def _top(
             while True:
                 await asyncio.sleep(interval_s)
                 now = await _read(client)
-                _print(make_view(now, before), as_json=as_json, verbose=verbose)
+                _print(make_views(now, before), as_json=as_json, verbose=verbose)
                 if once:
                     return
                 before = now
@@ -121,7 +121,7 @@ async def _live(
     client: httpx.AsyncClient, before: RouterState, interval_s: float, verbose: bool
 ) -> None:
     with Live(
-        render(make_view(before, None), verbose=verbose), screen=True, auto_refresh=False
+        render(make_views(before, None), verbose=verbose), screen=True, auto_refresh=False
     ) as live:
         while True:
             await asyncio.sleep(interval_s)
@@ -130,11 +130,11 @@ async def _live(
             except TopError as error:  # the router may restart
                 live.update(f"[red]{escape(str(error))}[/]", refresh=True)
                 continue
-            live.update(render(make_view(now, before), verbose=verbose), refresh=True)
+            live.update(render(make_views(now, before), verbose=verbose), refresh=True)
             before = now
 
 
-def _print(view: View, *, as_json: bool, verbose: bool) -> None:
+def _print(view: View | Views, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         print_json(view)
     else:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evenkeel_cli.narrow import FittedTable, make_table
-from evenkeel_cli.top.view import View
+from evenkeel_cli.top.view import View, Views
 
 _LEVEL_STYLE = {
     Level.OUT.value: "red",
@@ -31,8 +31,12 @@ _STATE_STYLE = {
 }
 
 
-def render(view: View, *, verbose: bool = False) -> RenderableType:
+def render(view: View | Views, *, verbose: bool = False) -> RenderableType:
     """The whole screen. `verbose` adds figures for the developers of the scheduler."""
+    if isinstance(view, Views):
+        return Group(
+            *(part for one in view.services for part in (render(one, verbose=verbose), ""))
+        )
     parts: list[RenderableType] = [Text.from_markup(_header(view, verbose)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
     parts += [f"[yellow]{escape(warning)}[/]" for warning in _warnings(view)]

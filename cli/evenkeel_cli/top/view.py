@@ -18,6 +18,7 @@ from evenkeel_contract.adminstate import (
     ReplicaState,
     RouterState,
     RouterSummary,
+    ServiceState,
     TenantState,
     fields_of,
 )
@@ -80,7 +81,21 @@ class View(RouterSummary, frozen=True, kw_only=True):
     """Mean QoE, 0 to 1, of the streams that ended in the window, by tenant; without tenants that had none."""
 
 
-def make_view(now: RouterState, before: RouterState | None) -> View:
+class Views(msgspec.Struct, frozen=True, kw_only=True):
+    """A router of several services."""
+
+    services: tuple[View, ...]
+
+
+def make_views(now: RouterState, before: RouterState | None) -> View | Views:
+    """The view of a router, or the views of its services where it has several."""
+    if not now.services:
+        return make_view(now, before)
+    earlier = {one.service: one for one in before.services} if before else {}
+    return Views(services=tuple(make_view(one, earlier.get(one.service)) for one in now.services))
+
+
+def make_view(now: ServiceState, before: ServiceState | None) -> View:
     """The view of the time since `before`, or since the start of the router without it."""
     if before is not None and not _is_same_process(now, before):
         before = None
@@ -98,7 +113,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
     )
 
 
-def _is_same_process(now: RouterState, before: RouterState) -> bool:
+def _is_same_process(now: ServiceState, before: ServiceState) -> bool:
     """Whether both readings are of the same process. Clocks may be set, so the id decides; older routers have none."""
     if now.ledger.router or before.ledger.router:
         return now.ledger.router == before.ledger.router
@@ -111,7 +126,7 @@ def _waiting(replica: ReplicaState) -> int:
 
 
 def _replicas(
-    now: RouterState, before: RouterState | None, window_s: float
+    now: ServiceState, before: ServiceState | None, window_s: float
 ) -> Iterator[ReplicaRow]:
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
     served = _served_by_replica(now, before)
@@ -126,7 +141,9 @@ def _replicas(
         )
 
 
-def _clients(now: RouterState, before: RouterState | None, window_s: float) -> Iterator[ClientRow]:
+def _clients(
+    now: ServiceState, before: ServiceState | None, window_s: float
+) -> Iterator[ClientRow]:
     earlier = {client.identity: client for _, client in _each(before)}
     rows = [(tenant, client, earlier.get(client.identity)) for tenant, client in _each(now)]
     total = sum(_grown(client, past, "service") for _, client, past in rows)
@@ -155,7 +172,7 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
         )
 
 
-def _qoe(now: RouterState, before: RouterState | None) -> dict[str, float]:
+def _qoe(now: ServiceState, before: ServiceState | None) -> dict[str, float]:
     earlier = {(one.namespace, one.name): one for one in before.tenants} if before else {}
     means = (
         (one.name, _mean(one, earlier.get((one.namespace, one.name)), "qoe", "qoe_streams"))
@@ -173,7 +190,7 @@ def _itl_s(now: ClientState, before: ClientState | None) -> float | None:
     return mean(seconds, tokens)
 
 
-def _served_by_replica(now: RouterState, before: RouterState | None) -> Mapping[str, float]:
+def _served_by_replica(now: ServiceState, before: ServiceState | None) -> Mapping[str, float]:
     """Weighted tokens of all clients in the window, as replicas report them."""
     earlier = {
         (client.identity, at.replica): at for _, client in _each(before) for at in client.replicas
@@ -194,7 +211,7 @@ def _state(replica: ReplicaState) -> str:
     return "ready" if replica.routable else "not ready" if replica.joined else "gone"
 
 
-def _each(state: RouterState | None) -> Iterator[tuple[TenantState, ClientState]]:
+def _each(state: ServiceState | None) -> Iterator[tuple[TenantState, ClientState]]:
     tenants = () if state is None else state.tenants
     return ((tenant, client) for tenant in tenants for client in tenant.clients)
 

@@ -36,7 +36,7 @@ class Given:
         Path | None,
         typer.Argument(
             show_default=False,
-            help="YAML file with one FairInferenceService and its tenants. Default: an example, copied to "
+            help="YAML file with a FairInferenceService, or several and a FairInferenceGateway, and tenants. Default: an example, copied to "
             f"{EXAMPLE} if there is no such file.",
         ),
     ] = None

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+from evenkeel_contract.gateway import gateway_config
+from evenkeel_contract.pools import configs_of
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import AtZero, ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.spec.parts import Runtime
@@ -49,8 +51,9 @@ ROUTER_SLACK_S: Final = 5.0  # on top of the router's own drain
 class LocalReplica:
     """One replica: its command, its ports, its supervisor."""
 
-    def __init__(self, name: str, command: ReplicaCommand) -> None:
+    def __init__(self, name: str, command: ReplicaCommand, service: str) -> None:
         self.name = name
+        self.service = service
         self.command = command
         self.ports = [ports.free_port(HOST) for _ in range(4)]
         self.supervisor: ProcessSupervisor
@@ -97,29 +100,38 @@ class LocalFleet:
         self._supervisors: set[ProcessSupervisor] = set()
         """Supervisors of every process, including those that start or end at the moment."""
         self._config: RouterConfig | None = None
-        self._reported_command: ReplicaCommand | None = None
+        self._reported_commands: dict[str, ReplicaCommand] = {}
 
     async def apply(self, manifest: Manifest, *, superseded: asyncio.Event | None = None) -> None:
         """Change the fleet to `manifest`; raises `FleetError`, and then the fleet stays as it was.
 
         When `superseded` is set before the new replicas are ready, they are stopped, and it raises `Superseded`.
         """
-        command = await self._command(manifest)
         # 1. Refuse more processes than fit, before the first of them starts.
-        self._check_memory(manifest, command)
+        each = [(one, await self._command(one)) for one in manifest.each()]
+        for one, command in each:
+            self._check_memory(one, command, routers=count_of(manifest) - len(self.routers))
         # 2. Start new replicas and wait until all are ready.
-        changes = changes_to(
-            {name: replica.command for name, replica in self.replicas.items()},
-            command=command,
-            count=manifest.service.spec.initial_replicas,
-        )
-        new = [LocalReplica(name, command) for name in changes.start]
+        new: list[LocalReplica] = []
+        kept: set[str] = set()
+        for one, command in each:
+            service = one.service.metadata.name
+            own = {r.name: r.command for r in self.replicas.values() if r.service == service}
+            changes = changes_to(
+                own,
+                command=command,
+                count=one.service.spec.initial_replicas,
+                prefix="" if manifest.gateway is None else f"{service}-",
+            )
+            new += [LocalReplica(name, command, service) for name in changes.start]
+            kept |= own.keys() - set(changes.stop)
         await self._start(new, superseded or asyncio.Event())
         # 3. Add the new replicas to the router and remove the old ones. From here on the change is completed.
-        old = [self.replicas.pop(name) for name in changes.stop]
+        old = [self.replicas.pop(name) for name in [*self.replicas] if name not in kept]
         self.replicas.update((replica.name, replica) for replica in new)
         await self._route(manifest)
-        if self._config is not None and self._config.at_zero is AtZero.REFUSE:
+        configs = () if self._config is None else configs_of(self._config)
+        if any(config.at_zero is AtZero.REFUSE for config in configs):
             self._report(
                 "no replica runs because spec.engine.replicas is 0; requests get 503 at once, and "
                 "only an edit of the file starts a replica"
@@ -146,9 +158,12 @@ class LocalFleet:
         await asyncio.gather(*(supervisor.stop(grace_s) for supervisor in stopping))
         self._supervisors.difference_update(stopping)
 
-    def _check_memory(self, manifest: Manifest, command: ReplicaCommand) -> None:
-        spec = manifest.service.spec
-        fitting = sum(replica.command == command for replica in self.replicas.values())
+    def _check_memory(self, manifest: Manifest, command: ReplicaCommand, *, routers: int) -> None:
+        spec, service = manifest.service.spec, manifest.service.metadata.name
+        fitting = sum(
+            replica.command == command and replica.service == service
+            for replica in self.replicas.values()
+        )
         kept = min(fitting, spec.initial_replicas)
         scaled = spec.autoscaling is not None
         check_memory(
@@ -156,7 +171,7 @@ class LocalFleet:
             kept=kept,
             started=spec.initial_replicas - kept,
             replica_bytes=command.memory_bytes,
-            routers_started=max(0, count_of(manifest) - len(self.routers)),
+            routers_started=max(0, routers),
             available_bytes=psutil.virtual_memory().available,
         )
 
@@ -164,9 +179,10 @@ class LocalFleet:
         if manifest.service.spec.engine.runtime is Runtime.SIMULATOR:
             return simulated(manifest.service)
         found = await asyncio.to_thread(real, manifest, self._engines)
-        if found != self._reported_command:
+        service = manifest.service.metadata.name
+        if found != self._reported_commands.get(service):
             self._report(found.summary())
-            self._reported_command = found
+            self._reported_commands[service] = found
         return found
 
     async def _start(self, replicas: list[LocalReplica], superseded: asyncio.Event) -> None:
@@ -198,14 +214,7 @@ class LocalFleet:
             newer.cancel()
 
     async def _route(self, manifest: Manifest) -> None:
-        self._config = router_config(
-            manifest.service,
-            tenants=manifest.tenants,
-            key_hashes=manifest.key_hashes,
-            replicas=[replica.config() for replica in self.replicas.values()],
-            listen=self.listen,
-            state=state_of(manifest, self._folder),
-        )
+        self._config = self._router_config(manifest)
         running, wanted = list(self.routers), count_of(manifest)
         new = [self._new_router(index) for index in range(len(running), wanted)]
         self.routers += new
@@ -221,6 +230,37 @@ class LocalFleet:
         removed, self.routers = self.routers[wanted:], self.routers[:wanted]
         await self._stop_routers(removed)
         self._publish()
+
+    def _router_config(self, manifest: Manifest) -> RouterConfig:
+        state = state_of(manifest, self._folder)
+        configs = {
+            one.service.metadata.name: router_config(
+                one.service,
+                tenants=manifest.tenants,
+                key_hashes=manifest.key_hashes,
+                replicas=self._replicas_of(one.service.metadata.name),
+                listen=self.listen,
+                state=state,
+                credentials=one.credentials,
+            )
+            for one in manifest.each()
+        }
+        if manifest.gateway is None:
+            return configs[manifest.service.metadata.name]
+        return gateway_config(
+            manifest.gateway,
+            manifest.members,
+            configs=configs,
+            tenants=manifest.tenants,
+            key_hashes=manifest.key_hashes,
+            listen=self.listen,
+            state=state,
+            credentials=manifest.credentials,
+        )
+
+    def _replicas_of(self, service: str) -> tuple[ReplicaConfig, ...]:
+        found = [one.config() for one in self.replicas.values() if one.service == service]
+        return tuple(sorted(found, key=lambda replica: replica.name))
 
     def _new_router(self, index: int) -> LocalRouter:
         listen = further_listen(self.listen, index) if index else self.listen
@@ -276,12 +316,15 @@ class LocalFleet:
 
     def _republish(self) -> None:
         """Write the addresses of the replicas to all routers: a restarted replica may have other ports."""
-        if self._config is not None:
-            replicas = sorted(
-                (replica.config() for replica in self.replicas.values()), key=lambda r: r.name
-            )
-            self._config = replace(self._config, replicas=tuple(replicas))
-            self._publish()
+        if self._config is None:
+            return
+        config = self._config
+        if config.pools:
+            pools = (replace(one, replicas=self._replicas_of(one.service)) for one in config.pools)
+            self._config = replace(config, pools=tuple(pools))
+        else:
+            self._config = replace(config, replicas=self._replicas_of(config.service))
+        self._publish()
 
 
 @asynccontextmanager
@@ -297,8 +340,7 @@ async def running_fleet(
 
     It first ends the processes that a killed run of the same service left behind, and reports them.
     """
-    metadata = manifest.service.metadata
-    folder = StateFolder.open(state_root, f"{metadata.namespace}.{metadata.name}")
+    folder = StateFolder.open(state_root, ".".join(manifest.identity))
     try:
         await asyncio.to_thread(_clean_up, folder, report)
         async with Probes.open() as probes:

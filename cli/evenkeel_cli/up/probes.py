@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Final, Self
 
 import httpx
-from evenkeel_contract.adminstate import STATE_PATH, RouterState, StateError, decode_state
+from evenkeel_contract.adminstate import (
+    STATE_PATH,
+    ReplicaState,
+    RouterState,
+    StateError,
+    decode_state,
+)
 
 _TIMEOUT_S: Final = 2.0
 _BETWEEN_S: Final = 0.05
@@ -56,5 +62,11 @@ class Probes:
 
 
 def _routes_exactly(state: RouterState, names: frozenset[str]) -> bool:
-    known = {replica.name for replica in state.replicas}
-    return known == names and all(replica.routable for replica in state.replicas)
+    replicas = replicas_of(state)
+    known = {replica.name for replica in replicas}
+    return known == names and all(replica.routable for replica in replicas)
+
+
+def replicas_of(state: RouterState) -> tuple[ReplicaState, ...]:
+    """The replicas of a router, of all its services."""
+    return (*state.replicas, *(replica for one in state.services for replica in one.replicas))

@@ -101,24 +101,24 @@ def simulated(service: FairInferenceService) -> SimulatedReplica:
 
 
 def changes_to(
-    current: Mapping[str, ReplicaCommand], *, command: ReplicaCommand, count: int
+    current: Mapping[str, ReplicaCommand], *, command: ReplicaCommand, count: int, prefix: str = ""
 ) -> ReplicaChanges:
-    """What leads from `current` to `count` replicas that run `command`.
+    """What leads from `current` to `count` replicas that run `command`. `prefix`: of the names of new ones.
 
     A replica whose command differs is replaced by a new one, so that its requests end in the process
     that began them. Of replicas with this command, the oldest stay.
     """
     fitting = sorted((name for name in current if current[name] == command), key=_number)
     keep = fitting[:count]
-    start = tuple(_fresh_names(current, count - len(keep)))
+    start = tuple(_fresh_names(current, count - len(keep), prefix))
     stop = tuple(name for name in current if name not in keep)
     return ReplicaChanges(start=start, stop=stop)
 
 
-def _fresh_names(taken: Iterable[str], count: int) -> Iterator[str]:
+def _fresh_names(taken: Iterable[str], count: int, prefix: str) -> Iterator[str]:
     """`count` free names, lowest first."""
     used = set(taken)
-    names = (f"replica-{number}" for number in naturals())
+    names = (f"{prefix}replica-{number}" for number in naturals())
     return islice((name for name in names if name not in used), count)
 
 

@@ -40,6 +40,7 @@ class LocalRouter:
         self.supervisor: ProcessSupervisor
         self._path: Path = folder.router_config(self.name)
         self._recording = folder.recording_of(self.name).absolute()
+        self._revocations = folder.revocations_of(self.name).absolute()
 
     @property
     def url(self) -> str:
@@ -70,7 +71,11 @@ class LocalRouter:
         own = replace(
             config,
             listen=self.listen,
-            state=replace(config.state, peers=peers),
+            state=replace(
+                config.state,
+                peers=peers,
+                revocations=str(self._revocations) if config.tenancy.signed_keys else None,
+            ),
             recording=config.recording and replace(config.recording, file=str(self._recording)),
         )
         if own != self.config:
@@ -94,11 +99,13 @@ def further_listen(first: ListenConfig, index: int) -> ListenConfig:
 
 def count_of(manifest: Manifest) -> int:
     """How many routers run. The default is one: a second router would only help if a node fails."""
-    return manifest.service.spec.router.replicas or 1
+    return (manifest.gateway or manifest.service).spec.router.replicas or 1
 
 
 def state_of(manifest: Manifest, folder: StateFolder) -> StateConfig:
-    """Where the ledger is stored: `File` means the folder of the fleet."""
+    """Where the ledger is stored: `File` means the folder of the fleet. Routers of a gateway keep it among themselves."""
+    if manifest.gateway is not None:
+        return StateConfig()
     state = manifest.service.spec.router.state
     if state.store is StateStore.FILE:
         return StateConfig(store=state.store, file=str(folder.ledger.absolute()))

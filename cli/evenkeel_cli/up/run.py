@@ -17,10 +17,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from evenkeel_contract.consolestate import PAGE_PATH
-from evenkeel_contract.routerconfig import Anonymous, ListenConfig, TracingConfig
+from evenkeel_contract.routerconfig import Anonymous, ListenConfig
+from evenkeel_contract.spec.gateway import FairInferenceGateway
+from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.tracingconfig import TracingConfig
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -84,7 +87,7 @@ def banner(manifest: Manifest, fleet: LocalFleet) -> RenderableType:
     key = next(iter(keys.values()), None)
     first, *others = fleet.routers
     lines = [
-        f"router  {first.url}/v1    model {manifest.service.spec.model.name}",
+        f"router  {first.url}/v1    model {', '.join(manifest.models)}",
         *(f"        {router.url}/v1    {router.name}" for router in others),
         f"console {first.admin_url}{PAGE_PATH}",
         f"tenants {first.url}{PAGE_PATH}    with an API key; shows its tenant only",
@@ -95,11 +98,11 @@ def banner(manifest: Manifest, fleet: LocalFleet) -> RenderableType:
         "",
     ]
     hints = []
-    if key is None and manifest.service.spec.tenancy.anonymous is not Anonymous.SHARE:
+    if key is None and manifest.tenancy.anonymous is not Anonymous.SHARE:
         hints.append("(the file has no API key: requests get 401)")
     if not fleet.replicas:
         hints.append("(spec.engine.replicas is 0: requests get 503 until you change it)")
-    curl = Text(curl_line(first.url, manifest.service.spec.model.name, key), style="bold")
+    curl = Text(curl_line(first.url, manifest.models[0], key), style="bold")
     return Group("", FittedTable(table), "", *lines, curl, *hints, "")
 
 
@@ -172,9 +175,9 @@ class Run:
         manifest = parse_manifest(data, str(self.path))
         if self.tracing is None:
             return manifest
-        service, spec = manifest.service, manifest.service.spec
-        spec = replace(spec, router=replace(spec.router, tracing=self.tracing))
-        return replace(manifest, service=replace(service, spec=spec))
+        if manifest.gateway is not None:
+            return replace(manifest, gateway=_traced(manifest.gateway, self.tracing))
+        return replace(manifest, services=(_traced(manifest.service, self.tracing),))
 
     async def until_stopped(self, manifest: Manifest, data: bytes) -> int:
         """The exit status: OK after an orderly stop, FAILED if the fleet could not run, INTERRUPTED after a second signal."""
@@ -228,9 +231,9 @@ class Run:
         data = await edits.next()
         try:
             wanted = self.parse(data)
-            if _identity(wanted) != _identity(running):
-                name = "/".join(_identity(running))
-                message = f"metadata.name: {name} runs; stop it to run another service"
+            if _kind(wanted) != _kind(running):
+                name = "/".join(running.identity)
+                message = f"metadata.name: {name} runs; stop it to run another service or gateway"
                 raise ManifestFaults([FileFault(file=str(self.path), message=message)])
         except ManifestFaults as error:
             print_faults(error.faults)
@@ -285,5 +288,18 @@ class Run:
             print_note(self.console, warning)
 
 
-def _identity(manifest: Manifest) -> tuple[str, str]:
-    return manifest.service.metadata.namespace, manifest.service.metadata.name
+def _kind(manifest: Manifest) -> tuple[bool, tuple[str, str]]:
+    """What does not change while a fleet runs."""
+    return manifest.gateway is None, manifest.identity
+
+
+_Routed = TypeVar("_Routed", FairInferenceService, FairInferenceGateway)
+
+
+def _traced(resource: _Routed, tracing: TracingConfig) -> _Routed:
+    """A resource whose routers trace so."""
+    spec: Any = resource.spec
+    changed: _Routed = replace(
+        resource, spec=replace(spec, router=replace(spec.router, tracing=tracing))
+    )
+    return changed

@@ -68,6 +68,10 @@ class StateFolder:
         """The recording of a router; it outlives the run."""
         return self.path / f"{name}.recording.jsonl"
 
+    def revocations_of(self, name: str) -> Path:
+        """What a router knows of revoked keys; it outlives the run."""
+        return self.path / f"{name}.revocations.json"
+
     def log_of(self, name: str) -> Path:
         """The output of a process."""
         return self.path / f"{name}.log"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from evenkeel_contract.crd.schema import Schema, object_schema
 from evenkeel_contract.names import GROUP, VERSION
+from evenkeel_contract.spec.gateway import FairInferenceGateway, GatewayStatus
 from evenkeel_contract.spec.parts import MAX_RESOURCE_NAME
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
@@ -67,6 +68,14 @@ _TENANT_COLUMNS: Final = (
     _REASON,
 )
 
+_GATEWAY_COLUMNS: Final = (
+    _IS_READY,
+    _column("URL", ".status.url", "Address that clients send requests to."),
+    _column("Models", ".status.models[*].name", "Models that the routers serve."),
+    _AGE,
+    _REASON,
+)
+
 _SCALE: Final = {
     "specReplicasPath": ".spec.engine.replicas",
     "statusReplicasPath": ".status.replicas",
@@ -75,7 +84,7 @@ _SCALE: Final = {
 
 
 def definitions() -> dict[str, dict[str, Any]]:
-    """Both CustomResourceDefinitions by their name."""
+    """All CustomResourceDefinitions by their name."""
     service = _root(FairInferenceService, status=ServiceStatus, name=SERVICE_NAME)
     tenant = _root(InferenceTenant, status=TenantStatus, name=DNS_LABEL)
     made = (
@@ -89,6 +98,12 @@ def definitions() -> dict[str, dict[str, Any]]:
             tenant,
             names=_names("InferenceTenant", short="itn"),
             columns=_TENANT_COLUMNS,
+            subresources={"status": {}},
+        ),
+        _definition(
+            _root(FairInferenceGateway, status=GatewayStatus, name=SERVICE_NAME),
+            names=_names("FairInferenceGateway", short="fig"),
+            columns=_GATEWAY_COLUMNS,
             subresources={"status": {}},
         ),
     )

@@ -9,13 +9,16 @@ Needs Kubernetes 1.31 or newer (`isCIDR`, `quantity`, `sets`, `fieldPath`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_contract.crd.rule import Rule, on_field
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
+from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure
+from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
     Cache,
     Engine,
@@ -29,39 +32,14 @@ from evenkeel_contract.spec.parts import (
     RouterLimits,
     State,
 )
-from evenkeel_contract.spec.resources import LabelSelectorRequirement, ServiceSpec, TenantSpec
+from evenkeel_contract.spec.resources import (
+    LabelSelectorRequirement,
+    ServiceSpec,
+    Tenancy,
+    TenantSpec,
+)
+from evenkeel_contract.tokenissuers import NO_KEYS, NO_TENANT
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One entry of `x-kubernetes-validations`."""
-
-    mirrors: str
-    """The function in `validate`, the constraint or the scalar with the same check; `transition` if there is none."""
-    rule: str
-    """CEL: true if the value is valid; `self` is the value that the rule is attached to."""
-    message: str
-    """Names the field and the fix."""
-    field: str | None = None
-    """The invalid field below the value; None: the value itself."""
-    message_expression: str | None = None
-    """CEL that yields a message containing the value."""
-
-    def to_plain(self) -> dict[str, str]:
-        """The rule in the form that the API server reads."""
-        plain = {"rule": self.rule, "message": self.message}
-        if self.message_expression is not None:
-            plain["messageExpression"] = self.message_expression
-        if self.field is not None:
-            plain["fieldPath"] = f".{self.field}"
-        return plain
-
-
-def _on_field(field: str, problem: str, *, mirrors: str, rule: str) -> Rule:
-    """A rule whose message begins with the name of the invalid field."""
-    return Rule(mirrors=mirrors, rule=rule, message=f"{field} {problem}", field=field)
-
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
@@ -88,15 +66,29 @@ _SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to
 )
 
 
-def _within_a_week(name: str, *, given: bool = True) -> Rule:
+def _within_a_week(
+    name: str, *, given: bool = True, mirrors: str = "limits_are_beyond_reason"
+) -> Rule:
     """`given`: whether the field always has a value."""
     rule = "" if given else f"!has(self.{name}) || "
     rule += f"!self.{name}.matches({_SHORT_DURATION}) || duration(self.{name}) <= duration('168h')"
-    return _on_field(name, "must be at most 168h", mirrors="limits_are_beyond_reason", rule=rule)
+    return on_field(name, "must be at most 168h", mirrors=mirrors, rule=rule)
 
 
 def _unless_no_quantity(value: str, rule: str) -> str:
     return f"!isQuantity(string({value})) || ({rule})"
+
+
+def _body_size(mirrors: str) -> Rule:
+    return on_field(
+        "maxBodySize",
+        "must be at most 1Gi, since routers keep a request in memory",
+        mirrors=mirrors,
+        rule=_unless_no_quantity(
+            "self.maxBodySize",
+            "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
+        ),
+    )
 
 
 _FLAG: Final = "self.split('=')[0]"
@@ -115,7 +107,7 @@ def _may_not_shrink(remedy: str) -> Rule:
     """The size of a volume."""
     grown = "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0"
     rule = _unless_no_quantity("self.size", grown)
-    return _on_field("size", f"cannot shrink{remedy}", mirrors="transition", rule=rule)
+    return on_field("size", f"cannot shrink{remedy}", mirrors="transition", rule=rule)
 
 
 SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
@@ -183,13 +175,13 @@ ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
 
 OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ServiceSpec: (
-        _on_field(
+        on_field(
             "engine.replicas",
             "is set together with autoscaling; remove one of the two",
             mirrors="replicas_and_autoscaling_are_both_given",
             rule="!(has(self.engine.replicas) && has(self.autoscaling))",
         ),
-        _on_field(
+        on_field(
             "model.cache.accessModes",
             "must include ReadWriteMany or ReadOnlyMany for more than one "
             "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
@@ -199,7 +191,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "(has(self.autoscaling) ? self.autoscaling.maxReplicas < 2 : "
             "(!has(self.engine.replicas) || self.engine.replicas < 2))",
         ),
-        _on_field(
+        on_field(
             "autoscaling",
             "needs engine.external.scaleTargetRef with runtime External; set it, or remove "
             "autoscaling",
@@ -207,7 +199,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="self.engine.runtime != 'External' || !has(self.autoscaling) || "
             "(has(self.engine.external) && has(self.engine.external.scaleTargetRef))",
         ),
-        _on_field(
+        on_field(
             "model.cache",
             "has no effect with runtime External, since another owner makes the pods; remove it",
             mirrors="external_pods_are_described",
@@ -215,20 +207,20 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     Engine: (
-        _on_field(
+        on_field(
             "external",
             "is required with runtime External; set its selector and port",
             mirrors="runtime_and_external_differ",
             rule="self.runtime != 'External' || has(self.external)",
         ),
-        _on_field(
+        on_field(
             "external",
             "needs runtime: External; remove external or set runtime: External",
             mirrors="runtime_and_external_differ",
             rule="self.runtime == 'External' || !has(self.external)",
         ),
         *(
-            _on_field(
+            on_field(
                 name,
                 "has no effect with runtime External, since another owner makes the pods; remove it",
                 mirrors="external_pods_are_described",
@@ -243,7 +235,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ),
     External: (
         *(
-            _on_field(
+            on_field(
                 name,
                 "is required without inferencePool; set selector and port",
                 mirrors="external_pods_are_named_twice_or_not_at_all",
@@ -259,7 +251,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     PodSelector: (
-        _on_field(
+        on_field(
             "matchLabels",
             "must have at least one label, else all pods of the namespace would be engines",
             mirrors="external_selector_is_empty",
@@ -277,7 +269,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     Cache: (
-        _on_field(
+        on_field(
             "storageClassName",
             "cannot change while the volume exists; remove model.cache, "
             "apply, then add it with the new class",
@@ -285,7 +277,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="has(self.storageClassName) == has(oldSelf.storageClassName) && "
             "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
         ),
-        _on_field(
+        on_field(
             "accessModes",
             "cannot change while the volume exists; remove model.cache, "
             "apply, then add it with the new modes",
@@ -295,7 +287,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _may_not_shrink("; remove model.cache, apply, then add it with the new size"),
     ),
     Rollout: (
-        _on_field(
+        on_field(
             "maxSurge",
             "must be above 0 if maxUnavailable is 0, else a rollout could not replace any replica",
             mirrors="rollout_cannot_move",
@@ -304,13 +296,13 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     Router: (
-        _on_field(
+        on_field(
             "replicas",
             "must be 1 with state.store File; use Peers or Redis for more routers",
             mirrors="file_store_has_several_routers",
             rule="self.state.store != 'File' || !has(self.replicas) || self.replicas == 1",
         ),
-        _on_field(
+        on_field(
             "allowFields",
             "names a field that routers set themselves; remove it",
             mirrors="routers_field_is_allowed",
@@ -318,19 +310,19 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     State: (
-        _on_field(
+        on_field(
             "file",
             "needs store: File; remove file or set store: File",
             mirrors="store_and_its_settings_differ",
             rule="!has(self.file) || self.store == 'File'",
         ),
-        _on_field(
+        on_field(
             "redis",
             "needs store: Redis; remove redis or set store: Redis",
             mirrors="store_and_its_settings_differ",
             rule="!has(self.redis) || self.store == 'Redis'",
         ),
-        _on_field(
+        on_field(
             "redis",
             "is required with store Redis; set redis.urlSecretRef",
             mirrors="store_and_its_settings_differ",
@@ -341,15 +333,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _may_not_shrink(" while the volume exists; keep the size or choose another store"),
     ),
     RouterLimits: (
-        _on_field(
-            "maxBodySize",
-            "must be at most 1Gi, since routers keep a request in memory",
-            mirrors="limits_are_beyond_reason",
-            rule=_unless_no_quantity(
-                "self.maxBodySize",
-                "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
-            ),
-        ),
+        _body_size("limits_are_beyond_reason"),
         *map(
             _within_a_week,
             (
@@ -364,19 +348,19 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ),
     Qoe: tuple(map(_within_a_week, ("expectedTtft", "expectedItl"))),
     Autoscaling: (
-        _on_field(
+        on_field(
             "minReplicas",
             "is above maxReplicas; lower it or raise maxReplicas",
             mirrors="scaling_bounds_are_crossed",
             rule="self.minReplicas <= self.maxReplicas",
         ),
-        _on_field(
+        on_field(
             "maxReplicasPerClient",
             "must be above 0, else a client's requests cannot start a replica",
             mirrors="cap_per_client_is_out_of_range",
             rule="!(string(self.maxReplicasPerClient) in ['0', '0%'])",
         ),
-        _on_field(
+        on_field(
             "maxReplicasPerClient",
             "is above maxReplicas; lower it or use a percentage",
             mirrors="cap_per_client_is_out_of_range",
@@ -385,26 +369,111 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
     Exposure: (
-        _on_field(
+        on_field(
             "httpRoute",
             "is set together with ingress; remove one of the two",
             mirrors="exposed_twice",
             rule="!(has(self.ingress) && has(self.httpRoute))",
         ),
     ),
+    IdentityHeader: (
+        Rule(
+            mirrors="identity_headers_name_no_tenant",
+            rule="has(self.preset) || has(self.tenant) || (has(self.client) && has(self.defaultTenant))",
+            message=NAMES_NO_TENANT,
+        ),
+    ),
+    SignedKeys: (
+        on_field(
+            "maxLifetime",
+            "must be from 1m to 87840h (10 years)",
+            mirrors="credentials_live_beyond_reason",
+            rule=f"!self.maxLifetime.matches({_SHORT_DURATION}) || "
+            "(duration(self.maxLifetime) >= duration('1m') && "
+            "duration(self.maxLifetime) <= duration('87840h'))",
+        ),
+    ),
+    JwtIssuer: (
+        on_field(
+            "jwksURL",
+            NO_KEYS.format(other="secretRef"),
+            mirrors="issuers_lack_keys",
+            rule="has(self.jwksURL) != has(self.secretRef)",
+        ),
+        on_field(
+            "tenantClaim",
+            NO_TENANT,
+            mirrors="issuers_name_no_tenant",
+            rule="has(self.tenantClaim) || (has(self.tenantOf) && size(self.tenantOf) > 0)",
+        ),
+        on_field(
+            "leeway",
+            "must be at most 10m",
+            mirrors="credentials_live_beyond_reason",
+            rule=f"!self.leeway.matches({_SHORT_DURATION}) || "
+            "duration(self.leeway) <= duration('10m')",
+        ),
+    ),
+    Tenancy: (
+        on_field(
+            "identityHeaders",
+            NO_PROXY,
+            mirrors="identity_headers_have_no_proxy",
+            rule="!has(self.identityHeaders) || size(self.identityHeaders) == 0 || "
+            "(has(self.trustedProxies) && size(self.trustedProxies) > 0)",
+        ),
+    ),
     LabelSelectorRequirement: (
-        _on_field(
+        on_field(
             "values",
             "is required with operators In and NotIn; add at least one",
             mirrors="selector_values_do_not_fit",
             rule="!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
         ),
-        _on_field(
+        on_field(
             "values",
             "must be empty with operators Exists and DoesNotExist; remove them",
             mirrors="selector_values_do_not_fit",
             rule="self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0",
         ),
+    ),
+    GatewayModel: (
+        on_field(
+            "serviceRef",
+            "is required without serviceSelector; name a service",
+            mirrors="model_names_no_service_or_two",
+            rule="has(self.serviceRef) || has(self.serviceSelector)",
+        ),
+        on_field(
+            "serviceSelector",
+            "is set together with serviceRef; remove one of the two",
+            mirrors="model_names_no_service_or_two",
+            rule="!(has(self.serviceRef) && has(self.serviceSelector))",
+        ),
+        on_field(
+            "name",
+            "needs serviceRef, since a selector may select several services; remove it",
+            mirrors="selected_models_are_renamed",
+            rule="!(has(self.serviceSelector) && has(self.name))",
+        ),
+        on_field(
+            "aliases",
+            "needs name; set the model name that clients send",
+            mirrors="selected_models_are_renamed",
+            rule="!has(self.aliases) || size(self.aliases) == 0 || has(self.name)",
+        ),
+    ),
+    GatewaySpec: (
+        Rule(
+            mirrors="models_share_a_name",
+            rule="self.models.all(m, !has(m.name) || self.models.exists_one(o, has(o.name) && o.name == m.name))",
+            message="models: each name means one model; give each model a name of its own",
+            field="models",
+        ),
+    ),
+    GatewayLimits: (
+        _body_size("gateway_limits_are_beyond_reason"),
+        _within_a_week("keepAliveTimeout", mirrors="gateway_limits_are_beyond_reason"),
     ),
     TenantSpec: (
         Rule(

@@ -14,7 +14,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES, Rule
+from evenkeel_contract.crd.rule import Rule
+from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
 from evenkeel_contract.values import (
@@ -36,9 +37,12 @@ Schema = dict[str, Any]
 _RULES: Final = "x-kubernetes-validations"
 _INT32: Final = 2**31 - 1
 
-NOT_STORED: Final = frozenset({"clientQuantum", "workerQuantum", "order"})
+NOT_STORED: Final = frozenset(
+    {"clientQuantum", "workerQuantum", "order", "undeclaredTenants", "undeclaredTenantWeight"}
+)
 """Fields whose default the API server does not store. After a rollback, older versions have to read services that were made with
-this version. Version 0.1 takes only numbers as quanta. Version 0.2 does not know `order`."""
+this version. Version 0.1 takes only numbers as quanta. Version 0.2 does not know `order`, version 0.3 not what is said of undeclared
+tenants."""
 
 
 def object_schema(cls: type, *, defaults: bool = True) -> Schema:

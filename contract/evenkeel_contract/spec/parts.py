@@ -14,9 +14,9 @@ from evenkeel_contract.routerconfig import (
     PrefixMode,
     RecordingStart,
     StateStore,
-    TracingConfig,
     VolatileLines,
 )
+from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
@@ -162,13 +162,27 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClaim:
+    """Devices that a driver of dynamic resource allocation (DRA) gives each replica."""
+
+    name: Annotated[str, DNS_LABEL, Length(1, 63)]
+    """Name of the claim within the pod."""
+    resource_claim_template_name: DnsName
+    """ResourceClaimTemplate of the service's namespace. Each replica gets a claim of its own."""
+    request: Annotated[str, DNS_LABEL, Length(1, 63)] | None = None
+    """Request of the claim whose devices the engine gets. If not set, it gets those of all requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """GPUs of one replica."""
 
     resource_name: Annotated[str, Length(1, 253)] = "nvidia.com/gpu"
-    """Extended resource that a replica requests."""
+    """Extended resource that a replica requests, such as `nvidia.com/gpu`, a MIG device or a time slice. Not requested with `claims`."""
     count: Positive = 1
     """GPUs per replica. The model is split over them by tensor parallelism."""
+    claims: Annotated[tuple[DeviceClaim, ...], UniqueBy(("name",)), Length(0, 8)] = ()
+    """Devices by dynamic resource allocation (Kubernetes 1.34 or newer), in place of the extended resource. They must hold `count` GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,11 @@ from typing import Annotated, Final
 from evenkeel_fairshare.replica.deficit import Rejoin
 
 from evenkeel_contract.enginesettings import ISOLATION
+from evenkeel_contract.identityheaders import (
+    IDENTITY_HEADERS,
+    IdentityHeader,
+    UndeclaredTenants,
+)
 from evenkeel_contract.queueorder import (
     DEFAULT_ORDER,
     IsolationSetting,
@@ -31,6 +36,7 @@ from evenkeel_contract.routerconfig import (
     Weight,
 )
 from evenkeel_contract.spec.autoscaling import Autoscaling
+from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.parts import (
     ApiVersion,
@@ -43,6 +49,7 @@ from evenkeel_contract.spec.parts import (
     SecretKeyRef,
     Slo,
 )
+from evenkeel_contract.tokenissuers import MAX_ISSUERS
 from evenkeel_contract.values import (
     DNS_LABEL,
     Cidr,
@@ -159,6 +166,20 @@ class Tenancy:
     """Who shares cached prefixes. A request with a cached prefix is answered sooner, so response times can show whether
     another client sent the same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all
     prefixes: choose it if all tenants may know each other's prompts."""
+    identity_headers: Annotated[tuple[IdentityHeader, ...], Length(0, IDENTITY_HEADERS)] = ()
+    """Headers by which trusted proxies name the tenant and the client. The first entry whose headers a request has decides, and the
+    request's key is not read. If empty, `x-evenkeel-client` and its aliases name the client of a request without a key."""
+    undeclared_tenants: UndeclaredTenants = UndeclaredTenants.REJECT
+    """Handling of a request whose tenant has no InferenceTenant. Reject answers 403. Share makes all such tenants clients of one
+    tenant, `undeclared`. Accept makes each of them a tenant."""
+    undeclared_tenant_weight: Weight = 1
+    """Weight of each tenant that is accepted without being declared; with Share, of the tenant `undeclared`."""
+    signed_keys: SignedKeys | None = None
+    """API keys that name their client themselves. If not set, there are none."""
+    jwt: Annotated[
+        tuple[JwtIssuer, ...], UniqueBy(("issuer", "audience")), Length(0, MAX_ISSUERS)
+    ] = ()
+    """Issuers whose tokens identify clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

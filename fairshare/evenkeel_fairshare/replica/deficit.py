@@ -262,7 +262,7 @@ class DeficitLevel:
         self.forgotten: dict[str, str] = {} if parent is None else parent.forgotten
         """Client that is not remembered any more → its tenant."""
         self.owing: dict[Account, None] = {}
-        """At least the members and idle members whose deficits the next refill raises; `raised` removes the others."""
+        """Members and idle members whose deficits the next refill raises, and perhaps others, which `raised` removes."""
         self.depth = depth
         """Index of its members in the paths of accounts."""
         self.quantum = rules.first_quantum if quantum is None else quantum

@@ -93,8 +93,8 @@ class Dlpm(ReplicaPolicy):
         rules = rules or DeficitRules()
         self.tenants = DeficitLevel(rules, warming_up=warmup_s > 0)
         self._changed: dict[Account, None] | None = None
-        """Clients and tenants that changed since the last `news`, apart from charges to running requests and refills; None: nobody asks
-        for news."""
+        """Clients and tenants that changed since the last `news`, apart from charges to running requests and refills; None before the
+        first `news`."""
         self._rounds = Rounds(self.tenants, self.tenant_queues)
         self._passes = 0
         self._measured = MeasuredQuantum() if rules.quantum is None else None
@@ -279,7 +279,7 @@ class Dlpm(ReplicaPolicy):
             del changed[tenant]
         seen = {client.path[0] for client in changed}
         for tenant in tenants:
-            if tenant not in seen:  # any client of it tells its deficit
+            if tenant not in seen:  # any client of it reports its deficit
                 changed |= dict.fromkeys(islice(tenant.children.known(), 1))
         news = {client.name: _deficits(client) for client in changed}
         return news | {name: self._deficits_of(name, tenant) for name, tenant in forgotten.items()}

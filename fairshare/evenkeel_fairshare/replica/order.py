@@ -135,13 +135,13 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self._rest = None
 
     def known(self) -> Entry | None:
-        """Its next entry if this pass has refused none of its requests."""
+        """The client's next entry if this pass has refused none of its requests."""
         if self._rest is not None:
             return None
         return self.line[0] if self.overtaken < self.max_overtaken else self.first()
 
     def offer(self, number: int) -> Entry | None:
-        """Its next entry in this pass."""
+        """The client's next entry in this pass."""
         if self._rest is not None:
             return next(self._rest, None)
         return self.line[0] if self.overtaken < self.max_overtaken else self.first()
@@ -153,7 +153,7 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """Nothing follows from an answer as long as it is not asked again."""
 
     def after(self, number: int, answer: Answer) -> Entry | None:
-        """Its next entry after the answer to the one that it offered."""
+        """The client's next entry after the answer to the one that it offered."""
         if answer.refused and self._rest is None:
             self._rest = self.proposals()
             next(self._rest, None)  # the refused one
@@ -182,8 +182,8 @@ class TenantQueue(dict[Account, ClientQueue]):
         return queue
 
     def begin(self) -> None:
-        """Its rounds begin a pass themselves, when they are first asked in it."""
+        """The rounds of the tenant begin a pass themselves, when they are first asked in it."""
 
     def known(self) -> Entry | None:
-        """None: its clients may need a refill for the next entry."""
+        """No entry is known: the clients may need a refill for the next one."""
         return None

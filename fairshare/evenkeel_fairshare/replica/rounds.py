@@ -34,16 +34,16 @@ class Queue(Protocol):
         """A pass begins. Called if the last one refused a request of it."""
 
     def known(self) -> Entry | None:
-        """Its next entry in this pass, if that needs no refill of another level and moves no iterator."""
+        """The member's next entry in this pass, if that needs no refill of another level and moves no iterator."""
 
     def offer(self, number: int) -> Entry | None:
-        """Its next entry in pass `number`, if the engine answered the one before; None: it has no more."""
+        """The member's next entry in pass `number`, if the engine answered the one before; None: it has no more."""
 
     def propose(self, number: int) -> None:
         """The entry that it offered, perhaps in an earlier pass, is proposed in pass `number`."""
 
     def after(self, number: int, answer: Answer) -> Entry | None:
-        """Its next entry in pass `number` after the answer to the proposed one."""
+        """The member's next entry in pass `number` after the answer to the proposed one."""
 
     def told(self, number: int, answer: Answer) -> None:
         """The answer for a member that may not go on now."""
@@ -69,7 +69,7 @@ class Round:
         self.light: list[Entry] = []
         """The next entries of members that take less than their share, as a heap."""
         self.heavy: list[Entry] = []
-        """Those of the others, as a heap."""
+        """The next entries of the other members, as a heap."""
         self.unasked: list[Unasked] = []
         """Members that are asked for an entry once they are eligible."""
 
@@ -330,7 +330,7 @@ class Rounds:
         return False
 
     def _is_unasked_due(self, unasked: list[Unasked], number: int) -> bool:
-        """The same for members that are not asked yet; the last one is looked at first."""
+        """`_is_due` for members that are not asked yet; the last one is looked at first."""
         while unasked:
             item = unasked[-1]
             counts = self._offers.get(item[0]) is item

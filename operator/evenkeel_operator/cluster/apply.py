@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 from random import Random
 from typing import Any, Final
 
-from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.names import API_VERSION, router_name
+from evenkeel_contract.tenantshards import index_name, shard_names
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
 
@@ -24,6 +26,7 @@ from evenkeel_operator.cluster.observe import Observed
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import (
+    BULKY,
     DIGEST_ANNOTATION,
     Change,
     Difference,
@@ -35,8 +38,10 @@ from evenkeel_operator.core.objects import (
     make_plan,
     ref_of,
     seal,
+    without_bulk,
 )
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.core.status import EventText, cut, differs
 from evenkeel_operator.manifests.context import MANAGER
 
@@ -152,41 +157,62 @@ class Applier:
         self._residue.pop(key, None)
         self._refusals.keep(key, ())
 
-    async def carry_out(self, seen: Observed, manifests: Sequence[Manifest]) -> ApplyResult:
+    async def carry_out(
+        self, seen: Observed, manifests: Sequence[Manifest], layout: Layout
+    ) -> ApplyResult:
         """Apply what differs, then delete the rest. A refusal is noted, and the other writes continue. Raises
-        `ClusterError` if a later attempt may succeed."""
+        `ClusterError` if a later attempt may succeed.
+
+        While a Secret with tenants is refused, the index stays as it is and no such Secret is deleted: routers keep what
+        they have."""
         key, outcome = seen.key, ApplyResult()
+        tenants = {Ref("Secret", name) for name in (router_name(key.base), *shard_names(key.base))}
+        index, held = Ref("Secret", index_name(key.base)), False
         # Fields that the server normalises are no difference.
         residue = self._residue.get(key, {})
         plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         for change in plan.apply:
-            digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
-            what = f"{'make' if change.new else 'change'} {digest}"
-            refusal = self._refusals.pending(key, change.ref, what)
-            if refusal is None:
-                try:
-                    _log.info("%s: apply %s", key, change.why)
-                    await self._apply(key, change, outcome, owner_uid=seen.uid)
-                    continue
-                except ApiError as error:
-                    if not is_lasting(error):
-                        raise
-                    why = note_of(error)
-                    refusal = self._refusals.refused(key, change.ref, what, why=why)
-            outcome.refused(change.ref, refusal.why, again_s=self._refusals.wait_s(refusal))
+            if held and change.ref == index:
+                continue
+            if refusal := await self._attempt(seen, change, layout, outcome):
+                held |= change.ref in tenants
+                outcome.refused(change.ref, refusal.why, again_s=self._refusals.wait_s(refusal))
         for item in plan.delete:
-            _log.info("%s: delete %s", key, ref_of(item))
-            try:
-                await self._client.delete(item)
-            except ApiError as error:
-                if not is_lasting(error):
-                    raise
-                outcome.refused(ref_of(item), note_of(error), again_s=LAST_RETRY_S)
-            else:
-                self._store.children(key).drop(ref_of(item))
+            if not held or ref_of(item) not in tenants:
+                await self._delete(key, item, outcome)
         return outcome
+
+    async def _attempt(
+        self, seen: Observed, change: Change, layout: Layout, outcome: ApplyResult
+    ) -> Refusal | None:
+        """Apply one object, unless the same write was refused a short time ago."""
+        key = seen.key
+        digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
+        what = f"{'make' if change.new else 'change'} {digest}"
+        refusal = self._refusals.pending(key, change.ref, what)
+        if refusal is not None:
+            return refusal
+        try:
+            _log.info("%s: apply %s", key, change.why)
+            await self._apply(key, change, outcome, owner_uid=seen.uid, layout=layout)
+        except ApiError as error:
+            if not is_lasting(error):
+                raise
+            return self._refusals.refused(key, change.ref, what, why=note_of(error))
+        return None
+
+    async def _delete(self, key: Key, item: Object, outcome: ApplyResult) -> None:
+        _log.info("%s: delete %s", key, ref_of(item))
+        try:
+            await self._client.delete(item)
+        except ApiError as error:
+            if not is_lasting(error):
+                raise
+            outcome.refused(ref_of(item), note_of(error), again_s=LAST_RETRY_S)
+        else:
+            self._store.children(key).drop(ref_of(item))
 
     async def dry_run(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
         """Refusals of the API server in a dry run of a new spec. Raises `ClusterError`."""
@@ -244,15 +270,29 @@ class Applier:
         except ClusterError as error:
             _log.warning("cannot write event %s of %s: %s", news.reason, metadata["name"], error)
 
+    async def rewrite(self, key: Key, item: Object, data: Mapping[str, bytes]) -> None:
+        """Replace the entries of a Secret of a service, before the pass that builds it anew. Raises `ClusterError`."""
+        metadata = item["metadata"]
+        kept = {
+            name: metadata[name]
+            for name in ("name", "namespace", "labels", "ownerReferences", "annotations")
+            if name in metadata
+        }
+        encoded = {name: b64encode(entry).decode() for name, entry in data.items()}
+        head = {"apiVersion": "v1", "kind": "Secret", "metadata": kept, "type": item.get("type")}
+        _log.info("%s: revoke in %s", key, ref_of(item))
+        answer = await self._client.apply({**head, "data": encoded})
+        self._store.children(key).put(answer)
+
     async def _apply(
-        self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str
+        self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str, layout: Layout
     ) -> None:
         ref, manifest = change.ref, change.manifest
         if change.new and await self._is_taken(key, ref, owner_uid):
             message = f"{ref} exists and belongs to someone else. Rename the service, or remove that object."
             outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
-        answer = await self._client.apply(manifest)
+        answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
         self._store.children(key).put(answer)
         residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue
@@ -262,6 +302,18 @@ class Applier:
     async def _is_taken(self, key: Key, ref: Ref, owner_uid: str) -> bool:
         found = await self._client.get(ref.kind, key.namespace, ref.name)
         return found is not None and not is_controlled_by(found, owner_uid)
+
+
+def _whole(manifest: Manifest, layout: Layout) -> Manifest:
+    """The manifest with the contents of entries that it names by digest."""
+    data = manifest.get("data") if manifest["kind"] == "Secret" else None
+    if not data or not BULKY & data.keys():
+        return manifest
+    whole = {
+        name: b64encode(layout.contents[entry]()).decode() if name in BULKY else entry
+        for name, entry in data.items()
+    }
+    return {**manifest, "data": whole}
 
 
 def _field_of(manifest: Manifest) -> str:

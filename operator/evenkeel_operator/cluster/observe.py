@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Final
 
 from evenkeel_contract.names import (
@@ -13,36 +14,57 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     EXTERNAL_LABEL,
     ROUTER_COMPONENT,
-    ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
     USE_LABEL,
     credentials_name,
     engine_name,
     router_name,
 )
+from evenkeel_contract.render import CredentialSecrets
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_contract.routerdocument import parse_router_config
+from evenkeel_contract.signedkeys import salvage_signing_keys
+from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_kube.client import ClusterError, KubeClient, Refused
+from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
+from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
-from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
+from evenkeel_operator.cluster.live_config import LiveConfigs
+from evenkeel_operator.cluster.store import (
+    GATEWAY,
+    POOL,
+    SCALER,
+    SERVICE,
+    SLICE,
+    TENANT,
+    Key,
+    Store,
+)
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.gateways import Behind, behind_of
 from evenkeel_operator.core.neighbours import default_class
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
+from evenkeel_operator.core.objects import (
+    KINDS,
+    OPTIONAL_KINDS,
+    Object,
+    Ref,
+    entries_of,
+    labels_of,
+)
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import Credentials, read_credentials
-from evenkeel_operator.core.tenants import (
-    NamedSecret,
-    SecretHashes,
-    Tenant,
-    lacks_label,
-    read_tenants,
-    secrets_named_by,
-)
+from evenkeel_operator.core.roster import UNREAD, Roster
+from evenkeel_operator.core.sharding import LiveConfig
+from evenkeel_operator.core.tenants import NamedSecret, lacks_label
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
+READS: Final = 5
+"""Most reads of one Secret that changes meanwhile."""
+MANY_SECRETS: Final = 20
+"""Most unread Secrets of a namespace that are read one by one; of more, those with the label are read in pages."""
+SECRETS: Final = 20
+"""Secrets of a page: each may have 1 MiB."""
 INGRESS_CLASSES: Final = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
@@ -52,13 +74,18 @@ class Pods:
 
     client: KubeClient
     key: Key
+    behind: Behind | None = None
+    """The gateway whose routers serve the service now."""
     _listed: list[Object] | None = field(default=None, init=False)
 
     async def of(self, component: str) -> list[Object]:
         """Pods of a component, listed at the first call. Raises `ClusterError`."""
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        if self.behind is not None and component == ROUTER_COMPONENT:
+            selector = f"{SERVICE_LABEL}={self.behind.base}"
+            return await self.client.list_all("Pod", self.key.namespace, selector=selector)
         if self._listed is None:
-            selector = f"{SERVICE_LABEL}={self.key.name}"
+            selector = f"{SERVICE_LABEL}={self.key.base}"
             self._listed = await self.client.list_all("Pod", self.key.namespace, selector=selector)
         return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
 
@@ -70,14 +97,18 @@ class Observed:
     raw: Object
     """The FairInferenceService."""
     children: Mapping[Ref, Object]
+    live: LiveConfig
+    """The routers' present configuration."""
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
     forbidden: frozenset[str] = frozenset()
     """Optional kinds that the operator may not read in this namespace."""
     pools: tuple[Object, ...] = ()
     """InferencePools of the namespace, if another owner made the engines."""
-    router_config: RouterConfig | None
-    """The routers' present configuration."""
+    behind: Behind | None = None
+    """The gateway that has the service among its models; `pods` says whether its routers serve it already."""
+    routers_token: str = ""
+    """Admin token of the routers that serve the service: its own, or those of its gateway."""
     pods: Pods
     """Asked for only while a part of it is not at rest, or routers have to answer a question."""
 
@@ -107,15 +138,25 @@ class Observed:
 
     def child(self, kind: str, name_of: Callable[[str], str]) -> Object | None:
         """The object of this kind whose name is made from the service's."""
-        return self.children.get(Ref(kind, name_of(self.key.name)))
+        return self.children.get(Ref(kind, name_of(self.key.base)))
+
+    @property
+    def named_at_routers(self) -> str:
+        """The service that a question to its routers names: empty where they have no other."""
+        return self.key.name if self.pods.behind is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The tenants of a namespace and the Secrets they name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedGateway:
+    """One gateway, and the services of its namespace."""
 
-    tenants: tuple[Tenant, ...]
-    secrets: SecretHashes
+    seen: Observed
+    services: tuple[Object, ...]
+    """All services of the namespace."""
+    gateways: tuple[Object, ...]
+    """All gateways of the namespace."""
+    configs: Mapping[str, RouterConfig]
+    """Service → the configuration that routers of it alone have, or would have."""
 
 
 class Observer:
@@ -127,6 +168,9 @@ class Observer:
         self._store = store
         self._any_secret = any_secret
         self._forbidden: dict[Key, frozenset[str]] = {}
+        self.live_configs = LiveConfigs(client, store)
+        self.wake: Callable[[Key], None] = lambda key: None
+        """What is called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
         self.default_class = ""
@@ -139,30 +183,130 @@ class Observer:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
+                self.live_configs.forget(key)
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
             self._store.forget_endpoints(key)
         children, forbidden = await self._children(key, relist=relist)
+        behind = behind_of(key.name, await self._gateways(key.namespace))
         may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
             children=children,
+            live=await self.live_configs.read(key),
             scalers=await self._scalers(key.namespace),
             forbidden=forbidden,
             pools=await self.all_of(POOL, key.namespace) if may_have_a_pool else (),
-            router_config=_router_config(key, children),
-            pods=self.pods(key),
+            behind=behind,
+            routers_token=self._token(key, children, _serving(key, children, behind)),
+            pods=Pods(self._client, key, _serving(key, children, behind)),
         )
 
-    async def neighbours(self, namespace: str, *, of: Key | None = None) -> Neighbours:
-        """All tenants of a namespace. Their changes trigger passes over service `of` from now on."""
+    async def gateway(self, key: Key, *, relist: bool = False) -> ObservedGateway | None:
+        """A gateway with the services of its namespace, or None where there is none."""
+        raw = self._store.named(GATEWAY, key.namespace).items.get(key.name)
+        if raw is None or relist:
+            raw = await self._client.get(GATEWAY, key.namespace, key.name)
+            if raw is None:
+                self._store.forget(key)
+                self.live_configs.forget(key)
+                return None
+            self._store.named(GATEWAY, key.namespace).put(raw)
+        children, forbidden = await self._children(key, relist=relist)
+        services = await self.all_of(SERVICE, key.namespace)
+        configs = {}
+        for service in services:
+            own = Key(SERVICE, key.namespace, str(service["metadata"]["name"]))
+            await self._children(own, relist=False)
+            live = await self.live_configs.read(own)
+            if live.core is not None:
+                configs[own.name] = live.core
+        return ObservedGateway(
+            seen=Observed(
+                raw=raw,
+                children=children,
+                live=await self.live_configs.read(key),
+                scalers=(),
+                forbidden=forbidden,
+                pods=Pods(self._client, key),
+            ),
+            services=services,
+            gateways=await self.all_of(GATEWAY, key.namespace),
+            configs=configs,
+        )
+
+    async def _gateways(self, namespace: str) -> tuple[Object, ...]:
+        """The gateways of a namespace. A service does without the right to read them, and without their API."""
+        try:
+            return await self.all_of(GATEWAY, namespace)
+        except ApiError as error:
+            if not isinstance(error, Refused) and error.status != HTTPStatus.NOT_FOUND:
+                raise
+            _log.info("%s: cannot list FairInferenceGateways: %s", namespace, error)
+            return ()
+
+    def _token(self, key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> str:
+        """The admin token of the routers that serve a service; empty if it is not known."""
+        base = key.name
+        if behind is not None:
+            base = behind.base
+            children = self._store.children(Key(GATEWAY, key.namespace, behind.gateway)).items
+        found = read_credentials(children.get(Ref("Secret", credentials_name(base))))
+        return "" if found is None else found.admin_token
+
+    async def roster(self, namespace: str, *, of: Key | None = None) -> Roster:
+        """The tenants of a namespace. Their changes trigger passes over service `of` from now on. Raises `ClusterError` if a
+        Secret that they name cannot be read; the roster has the rest."""
         if of is not None:
             self._store.use_tenants(of, namespace)
-        tenants = read_tenants(await self.all_of(TENANT, namespace))
-        secrets = {
-            name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
-        }
-        return Neighbours(tenants, secrets)
+        table, roster = self._store.named(TENANT, namespace), self._store.roster(namespace)
+        if not table.is_listed:
+            await self._list(TENANT, namespace)
+        for name in table.take_changed():
+            raw = table.get(name)
+            if raw is None:
+                roster.remove(name)
+            else:
+                roster.put(raw)
+        failure = None
+        try:
+            await self._read_secrets(namespace, roster)
+        except ClusterError as error:
+            failure = error
+        for name in roster.settle():
+            self.wake(Key(TENANT, namespace, name))
+        if failure is not None:
+            raise failure
+        return roster
+
+    async def _read_secrets(self, namespace: str, roster: Roster) -> None:
+        """Read the Secrets that tenants name and that changed. One that cannot be read costs no other one."""
+        failure = None
+        for name in self._store.take_touched(namespace):
+            if roster.named_by(name):
+                roster.unread.add(name)
+        unread = sorted(roster.unread)
+        new = frozenset(name for name in unread if self._store.hashes(namespace, name) is None)
+        if len(new) > MANY_SECRETS:
+            await self._read_labelled(namespace, new)
+        for name in unread:
+            try:
+                roster.learn(name, await self.secret(namespace, name))
+            except ClusterError as error:
+                roster.learn(name, UNREAD)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _read_labelled(self, namespace: str, names: frozenset[str]) -> None:
+        """Read many Secrets with few requests, a page at a time: those that owners allowed by label."""
+        asked = {name: self._store.expect_secret(namespace, name) for name in names}
+        pages = self._client.pages("Secret", namespace, selector=f"{USE_LABEL}=true", limit=SECRETS)
+        async for page in pages:
+            for item in page:
+                name = str(item["metadata"]["name"])
+                if name in asked:
+                    self._store.remember_secret(namespace, name, item, asked=asked[name])
 
     async def list_again(self, *, only: Collection[str] | None = None) -> None:
         """List and read again all objects that belong to no service, of these or of all namespaces: watches may have missed
@@ -170,7 +314,7 @@ class Observer:
         known = self._store.namespaces()
         named = known if only is None else known.intersection(only)
         for namespace in sorted(named):
-            for kind in (SERVICE, TENANT, SCALER, POOL):
+            for kind in (SERVICE, TENANT, GATEWAY, SCALER, POOL):
                 with _logged(f"{kind} in {namespace}"):
                     await self._list(kind, namespace)
         for namespace, name in sorted(one for one in self._store.secrets() if one[0] in named):
@@ -198,6 +342,50 @@ class Observer:
         if external is None or external.api_key_secret_ref is None:
             return None
         return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
+
+    async def credentials(
+        self, service: FairInferenceService | FairInferenceGateway
+    ) -> tuple[CredentialSecrets, tuple[Note, ...]]:
+        """What the Secrets of `spec.tenancy` contain, and why some of them cannot be used."""
+        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
+        notes: list[Note] = []
+        signing: Mapping[str, str] = {}
+        if tenancy.signed_keys is not None:
+            path = "spec.tenancy.signedKeys.secretRef"
+            found = await self._signing_keys(namespace, tenancy.signed_keys.secret_ref.name)
+            if isinstance(found, Note):
+                notes.append(Note(found.reason, f"{path}: {found.message}"))
+            else:
+                signing = found
+        key_sets: dict[tuple[str, str], str] = {}
+        for index, issuer in enumerate(tenancy.jwt):
+            if (ref := issuer.secret_ref) is not None:
+                entry = await self.entry(namespace, ref)
+                if isinstance(entry, str) and not is_key_set(entry):
+                    text = f"Entry {ref.key} of Secret {ref.name} {NO_KEY_SET}."
+                    entry = Note(reasons.SECRET_MISSING, text)
+                if isinstance(entry, Note):
+                    path = f"spec.tenancy.jwt[{index}].secretRef"
+                    notes.append(Note(entry.reason, f"{path}: {entry.message}"))
+                else:
+                    key_sets[ref.name, ref.key] = entry
+        return CredentialSecrets(signing, key_sets), tuple(notes)
+
+    async def _signing_keys(self, namespace: str, name: str) -> Mapping[str, str] | Note:
+        """Id → signing key; a note if the Secret must not be used, or has an entry that is no signing key."""
+        named = await self.secret(namespace, name)
+        if named is not None and not named.labelled:
+            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(name))
+        entries = entries_of(await self._client.get("Secret", namespace, name))
+        keys: dict[str, str] = {}
+        for id_, value in entries.items():
+            with suppress(UnicodeDecodeError):
+                keys[id_] = value.decode().strip()
+        found, faults = salvage_signing_keys(keys)
+        if faults or not found:
+            message = f"Secret {name} has no usable signing key: {faults[0] if faults else 'it is empty'}."
+            return Note(reasons.SECRET_MISSING, message)
+        return found
 
     async def external_engines(self, key: Key) -> Workload:
         """The engines that another owner made."""
@@ -227,11 +415,13 @@ class Observer:
 
     def pods(self, key: Key) -> Pods:
         """The pods of a service as they are when they are first asked for."""
-        return Pods(self._client, key)
+        gateways = self._store.named(GATEWAY, key.namespace).items.values()
+        behind = behind_of(key.name, gateways)
+        return Pods(self._client, key, _serving(key, self._store.children(key).items, behind))
 
     async def replica_sets(self, key: Key, component: str) -> list[Object]:
         """The ReplicaSets of a component; listed only while a container of it cannot start, or crashes."""
-        selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
+        selector = f"{SERVICE_LABEL}={key.base},{COMPONENT_LABEL}={component}"
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
@@ -277,22 +467,32 @@ class Observer:
             for kind in KINDS:
                 if kind in OPTIONAL_KINDS and kind not in self.apis:
                     continue
-                selector = f"{SERVICE_LABEL}={key.name}"
+                selector = f"{SERVICE_LABEL}={key.base}"
                 try:
                     found += await self._client.list_all(kind, key.namespace, selector=selector)
                 except Refused:
                     if kind not in OPTIONAL_KINDS:
                         raise
                     forbidden.add(kind)
+            self._store.take_stale(key)
             table.finish(found)
             self._forbidden[key] = frozenset(forbidden)
+        for ref in self._store.take_stale(key):
+            item = await self._client.get(ref.kind, key.namespace, ref.name)
+            if item is None:
+                table.drop(ref)
+            else:
+                table.put(item)
         return table.items, self._forbidden.get(key, frozenset())
 
     async def secret(self, namespace: str, name: str) -> NamedSecret | None:
         """A Secret that a resource names; None if it is missing. Its changes trigger passes from now on."""
-        if self._store.hashes(namespace, name) is None:
-            await self._read_secret(namespace, name)
+        for _ in range(READS):  # an event during a read asks for another one
+            if self._store.hashes(namespace, name) is None:
+                await self._read_secret(namespace, name)
         known = self._store.hashes(namespace, name)
+        if known is None:
+            raise Unreachable(f"Secret {name} in {namespace} changes faster than it can be read")
         found = None if known is None else known.secret
         return replace(found, labelled=True) if found and self._any_secret else found
 
@@ -323,10 +523,10 @@ def _logged(what: str) -> Iterator[None]:
         _log.warning("cannot list %s: %s", what, error)
 
 
-def _router_config(key: Key, children: Mapping[Ref, Object]) -> RouterConfig | None:
-    secret = children.get(Ref("Secret", router_name(key.name)))
-    data = entries_of(secret).get(ROUTER_CONFIG_KEY)
-    return None if data is None else parse_router_config(data)[0]
+def _serving(key: Key, children: Mapping[Ref, Object], behind: Behind | None) -> Behind | None:
+    """The gateway whose routers serve the service now: until one is ready, its own routers do, if it has any."""
+    has_own = Ref("Deployment", router_name(key.name)) in children
+    return None if behind is None or (has_own and not behind.ready) else behind
 
 
 def _is_external(raw: Object, service: Object | None) -> bool:

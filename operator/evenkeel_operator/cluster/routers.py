@@ -10,12 +10,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
 from evenkeel_contract.adminstate import (
     ACTIVATION_PATH,
     ACTIVATION_POLL_S,
     REPLICAS_PATH,
+    SERVICE_QUERY,
     ReplicasState,
     StateError,
     decode_activation,
@@ -36,10 +38,15 @@ POLL_S: Final = ACTIVATION_POLL_S + 10
 class Routers(Protocol):
     """The only access to routers; tests replace it."""
 
-    async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
-        """The replicas of every ready router among these pods; None for a router that does not answer."""
+    async def ask(
+        self, pods: Iterable[Object], *, token: str, service: str = ""
+    ) -> Sequence[ReplicasState | None]:
+        """The replicas of every ready router among these pods; None for a router that does not answer. `service`: the one that is
+        asked about, at routers of several."""
 
-    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+    async def activation(
+        self, address: str, *, token: str, known: bool, service: str = ""
+    ) -> bool | None:
         """Whether requests wait for a first replica. Returns when that differs from `known` or after a timeout; None:
         no answer."""
 
@@ -55,17 +62,23 @@ class HttpRouters:
         self._polls = polls
         self._port = port
 
-    async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
-        asked = [self._replicas(address, token) for address in addresses_of_ready(pods)]
+    async def ask(
+        self, pods: Iterable[Object], *, token: str, service: str = ""
+    ) -> Sequence[ReplicasState | None]:
+        asked = [self._replicas(address, token, service) for address in addresses_of_ready(pods)]
         return await asyncio.gather(*asked)
 
-    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
-        url = f"{self._base(address)}{ACTIVATION_PATH}?wanted={str(known).lower()}"
+    async def activation(
+        self, address: str, *, token: str, known: bool, service: str = ""
+    ) -> bool | None:
+        query = {"wanted": str(known).lower()} | ({SERVICE_QUERY: service} if service else {})
+        url = f"{self._base(address)}{ACTIVATION_PATH}?{urlencode(query)}"
         found = await _get(self._polls, url, token, decode_activation)
         return None if found is None else found.wanted
 
-    async def _replicas(self, address: str, token: str) -> ReplicasState | None:
-        url = f"{self._base(address)}{REPLICAS_PATH}"
+    async def _replicas(self, address: str, token: str, service: str) -> ReplicasState | None:
+        query = f"?{urlencode({SERVICE_QUERY: service})}" if service else ""
+        url = f"{self._base(address)}{REPLICAS_PATH}{query}"
         return await _get(self._session, url, token, decode_replicas)
 
     def _base(self, address: str) -> str:

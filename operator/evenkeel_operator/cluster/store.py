@@ -6,96 +6,22 @@ at intervals. A plan can be executed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
-from evenkeel_contract.names import SERVICE_LABEL
+from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
+from evenkeel_operator.cluster.object_table import ObjectTable, version_of
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
-from evenkeel_operator.core.ownership import foreign_fields
+from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
-from evenkeel_operator.manifests.context import MANAGER
-
-_Id = TypeVar("_Id", bound=Hashable)
-
-
-class ObjectTable(Generic[_Id]):
-    """Objects by id."""
-
-    def __init__(self, id_of: Callable[[Object], _Id]) -> None:
-        self._id_of = id_of
-        self._items: dict[_Id, Object] = {}
-        self._meanwhile: list[tuple[bool, Object]] | None = None
-        self.is_listed = False
-
-    @property
-    def items(self) -> Mapping[_Id, Object]:
-        """The known objects; complete once `is_listed`."""
-        return dict(self._items)
-
-    def begin(self) -> None:
-        """A list was requested."""
-        self._meanwhile = []
-
-    def finish(self, listed: Iterable[Object]) -> None:
-        """The list has arrived."""
-        self._items = {self._id_of(item): slim(item) for item in listed}
-        for gone, item in self._meanwhile or ():
-            self._put(item, gone=gone)
-        self._meanwhile = None
-        self.is_listed = True
-
-    def put(self, item: Object) -> None:
-        """An object that the API server returned for a read or a write."""
-        self.see(item, gone=False)
-
-    def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
-        """Apply an event. Returns whether it is newer than the known object, and the object known before."""
-        if self._meanwhile is not None:
-            self._meanwhile.append((gone, item))
-        known = self._items.get(self._id_of(item))
-        return self._put(item, gone=gone), known
-
-    def drop(self, id_: _Id) -> None:
-        """The operator deleted the object."""
-        self._items.pop(id_, None)
-
-    def _put(self, item: Object, *, gone: bool) -> bool:
-        id_ = self._id_of(item)
-        known = self._items.get(id_)
-        if gone:
-            # A newer object of the same name stays.
-            if known is not None and version_of(known) <= version_of(item):
-                del self._items[id_]
-            return True
-        if known is not None and version_of(known) >= version_of(item):
-            return False  # the event of an own write, or an old event
-        self._items[id_] = slim(item)
-        return True
-
-
-def slim(item: Object) -> dict[str, Any]:
-    """The object without managed fields, which are half of it. What they say of others stays, in `FOREIGN`."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    found = foreign_fields(item, MANAGER) if item.get("kind") in KINDS else ()
-    return {**item, "metadata": metadata | ({FOREIGN: found} if found else {})}
-
-
-FOREIGN: Final = "foreignFields"
-"""Entry of an object's metadata in the store: fields that others added."""
-
-
-def version_of(item: Object) -> int:
-    """Resource versions are decimal and grow (Kubernetes 1.35 says so; with etcd they always did)."""
-    text = str(item["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
-
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
+GATEWAY: Final = "FairInferenceGateway"
 SCALER: Final = "HorizontalPodAutoscaler"
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
@@ -112,6 +38,11 @@ class Key:
     namespace: str
     name: str
 
+    @property
+    def base(self) -> str:
+        """What the names of its objects begin with, and their label `evenkeel.dev/service`."""
+        return gateway_base(self.name) if self.kind == GATEWAY else self.name
+
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
@@ -123,6 +54,8 @@ class Hashes:
     version: int
     secret: NamedSecret | None
     """The Secret as it was read; None: there is no such Secret."""
+    stale: bool = False
+    """Whether the Secret changed since: an event has only its metadata."""
 
 
 class Store:
@@ -133,6 +66,11 @@ class Store:
         self._children: dict[Key, ObjectTable[Ref]] = {}
         self._endpoints: dict[Key, ObjectTable[str]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
+        self._rosters: dict[str, Roster] = {}
+        self._touched: dict[str, set[str]] = {}
+        """Namespace → Secrets that were read or changed since the roster learnt them."""
+        self._stale: dict[Key, set[Ref]] = {}
+        """Service → its Secrets of which an event had only the metadata."""
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
@@ -145,21 +83,45 @@ class Store:
         """Service → the other namespace whose tenants its last pass used."""
         self._held: dict[Key, frozenset[str]] = {}
         """Service → the hosts that it had in its last event."""
+        self._served: dict[Key, tuple[object, ...]] = {}
+        """Gateway → what services behind it read in its status, as of its last event."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start; the Deployment does not report
         these."""
 
     def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
-        return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
+        found = self._tables.get((kind, namespace))
+        if found is None:
+            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=kind == TENANT)
+        return found
 
     def children(self, key: Key) -> ObjectTable[Ref]:
         """The generated objects of a service."""
-        return self._children.setdefault(key, ObjectTable(ref_of))
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = ObjectTable(ref_of, packed=True)
+        return found
 
     def endpoints(self, key: Key) -> ObjectTable[str]:
         """The EndpointSlices of a service's external engines, by name."""
         return self._endpoints.setdefault(key, ObjectTable(_name_of))
+
+    def roster(self, namespace: str) -> Roster:
+        """The tenants of a namespace, as of the last `Observer.roster`."""
+        return self._rosters.setdefault(namespace, Roster())
+
+    def take_touched(self, namespace: str) -> frozenset[str]:
+        """Named Secrets of a namespace that were read or changed since the last call."""
+        return frozenset(self._touched.pop(namespace, ()))
+
+    def _touch(self, where: tuple[str, str], hashes: Hashes) -> None:
+        self._hashes[where] = hashes
+        self._touched.setdefault(where[0], set()).add(where[1])
+
+    def take_stale(self, key: Key) -> frozenset[Ref]:
+        """The Secrets of a service that changed, and have to be read."""
+        return frozenset(self._stale.pop(key, ()))
 
     def forget_endpoints(self, key: Key) -> None:
         """Forget the listed EndpointSlices of a service: they are to be listed again."""
@@ -167,7 +129,7 @@ class Store:
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
-        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
+        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).ids)
 
     def keys_anywhere(self, *kinds: str) -> frozenset[Key]:
         """The resources of these kinds in all namespaces."""
@@ -182,9 +144,14 @@ class Store:
             self._tenants_of[key] = namespace
 
     def users(self, namespace: str) -> frozenset[Key]:
-        """The services that may use the tenants of a namespace."""
+        """The services and gateways that may use the tenants of a namespace."""
         others = {key for key, used in self._tenants_of.items() if used == namespace}
-        return self.keys(SERVICE, namespace) | others
+        return self.keys(SERVICE, namespace) | self.keys(GATEWAY, namespace) | others
+
+    def exposed_anywhere(self) -> tuple[Object, ...]:
+        """The known FairInferenceServices and FairInferenceGateways of all namespaces."""
+        tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
+        return tuple(item for table in tables for item in table.items.values())
 
     def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
         """The services of a namespace, and those of others whose newest spec names it."""
@@ -204,14 +171,16 @@ class Store:
         self._children.pop(key, None)
         self._endpoints.pop(key, None)
         self._pods.pop(key, None)
+        self._stale.pop(key, None)
         self._tenants_of.pop(key, None)
+        self._served.pop(key, None)
 
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Hashes of the entries of a Secret; None before `expect_secret`."""
+        """Hashes of the entries of a Secret; None if it was not read since its last change."""
         found = self._hashes.get((namespace, name))
-        return None if found is None or found.version < 0 else found
+        return None if found is None or found.version < 0 or found.stale else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
         """Call before the Secret is read: its events count from now on. Pass the result to `remember_secret`."""
@@ -220,11 +189,12 @@ class Store:
     def remember_secret(
         self, namespace: str, name: str, item: Object | None, *, asked: int
     ) -> None:
-        """Store the result of a read, unless an event arrived in the meantime."""
-        if self._hashes[namespace, name].version == asked:
+        """Store the result of a read, unless an event of a newer version arrived in the meantime."""
+        known = self._hashes[namespace, name]
+        if known.version == asked or (item is not None and version_of(item) >= known.version):
             secret = None if item is None else read_secret(item)
             version = max(asked, 0) if item is None else version_of(item)
-            self._hashes[namespace, name] = Hashes(version, secret)
+            self._touch((namespace, name), Hashes(version, secret))
 
     def secrets(self) -> frozenset[tuple[str, str]]:
         """Namespace and name of every Secret that a resource names."""
@@ -259,7 +229,7 @@ class Store:
             see = self._see_node if kind == NODE else self._see_namespace
             return see(item, gone=gone)
         namespace = str(item["metadata"]["namespace"])
-        if kind in (SERVICE, TENANT):
+        if kind in (SERVICE, TENANT, GATEWAY):
             return self._see_resource(kind, namespace, item, gone=gone)
         if kind == POD:
             return self._see_pod(namespace, item, gone=gone)
@@ -268,10 +238,8 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        found = self._see_child(namespace, {**item, "kind": kind}, gone=gone)
-        if kind == "Secret":
-            found |= self._see_secret(namespace, item, gone=gone)
-        return frozenset(found)
+        see_made = self._see_secret if kind == "Secret" else self._see_child
+        return frozenset(see_made(namespace, {**item, "kind": kind}, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
@@ -292,18 +260,20 @@ class Store:
         self._uids[name] = uid
         if not others:
             return frozenset()
-        lost = self.keys(SERVICE, name) | self.keys(TENANT, name)
+        lost = self.keys(SERVICE, name) | self.keys(TENANT, name) | self.keys(GATEWAY, name)
         users = self.users(name)
         for key in lost:
             self.forget(key)
         self._tables = {where: table for where, table in self._tables.items() if where[1] != name}
         self._hashes = {where: one for where, one in self._hashes.items() if where[0] != name}
+        self._rosters.pop(name, None)
+        self._touched.pop(name, None)
         self._held = {key: hosts for key, hosts in self._held.items() if key.namespace != name}
         return lost | users
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
-        key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
+        key = _key_of(namespace, item)
         engine = None if gone else engine_of(item)
         pods = self._pods.setdefault(key, {})
         before = pods.pop(_name_of(item), None)
@@ -336,6 +306,7 @@ class Store:
         # An event that is old for the table may still need a pass: a list of another pass may have been faster.
         _, known = self.named(kind, namespace).see(item, gone=gone)
         held = self._held.pop(own, None)
+        served = self._see_served(own, item, gone=gone) if kind == GATEWAY else frozenset()
         if gone:
             self._children.pop(own, None)
         else:
@@ -343,46 +314,105 @@ class Store:
             # The table has the status that this operator wrote, before its event arrives.
             freed = bool(held) and held != hosts_held(item)
             if known is not None and _intent(known) == _intent(item) and not freed:
-                return frozenset({own})
-        versions = [one for one in (known, item) if one is not None]
-        # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
-        # key, the change of one may resolve the conflict.
+                return frozenset({own, *served})
         if kind == TENANT:
-            return frozenset({own, *self.users(namespace), *self.keys(TENANT, namespace)})
+            # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
+            return frozenset({own}) | (
+                self.users(namespace) if self._has_listed(kind, namespace) else frozenset()
+            )
+        versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
+        same = known is not None and not gone and _chooses(known) == _chooses(item)
+        listed = self._has_listed(kind, namespace)
         places = {namespace, *map(_tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
-        return frozenset({own, *rivals, *tenants})
+        # Services and gateways name each other.
+        others = self.keys(SERVICE, namespace) if kind == GATEWAY else self.keys(GATEWAY, namespace)
+        return frozenset({own, *others, *rivals, *(() if same or not listed else tenants)})
+
+    def _see_served(self, own: Key, item: Object, *, gone: bool) -> frozenset[Key]:
+        """The services of the namespace, if the gateway serves others than in its last event, or became ready: they read that in
+        its status. The table has the status that this operator wrote, before its event arrives."""
+        before = self._served.pop(own, None)
+        if not gone:
+            status = item.get("status") or {}
+            ready = bool((status.get("router") or {}).get("readyReplicas"))
+            models = tuple(str(model.get("service")) for model in status.get("models") or ())
+            self._served[own] = (ready, str(status.get("url") or ""), models)
+        changed = before != self._served.get(own)
+        return self.keys(SERVICE, own.namespace) if changed else frozenset()
+
+    def _has_listed(self, kind: str, namespace: str) -> bool:
+        """Whether a pass has used the list of a kind. Before, an event concerns no other resource."""
+        return self.named(kind, namespace).is_listed
 
     def _rivals(self, versions: Iterable[Object], held: frozenset[str]) -> frozenset[Key]:
         """Services that have a host of a changed service, before or after its change; `held`: the hosts that it had."""
         hosts = held.union(*map(hosts_of, versions))
         return frozenset(
-            Key(SERVICE, str(one["metadata"]["namespace"]), _name_of(one))
-            for one in (self.services_anywhere() if hosts else ())
+            Key(str(one.get("kind") or SERVICE), str(one["metadata"]["namespace"]), _name_of(one))
+            for one in (self.exposed_anywhere() if hosts else ())
             if any(overlap(hosts, hosts_of(one)))
         )
 
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
             return set()
-        # By owner and by label: a person may have changed either.
-        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
-        keys = {Key(SERVICE, namespace, str(name)) for name in named}
-        return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
+        changed = {
+            key for key in _owners(namespace, item) if self.children(key).see(item, gone=gone)[0]
+        }
+        return self._concerned(changed)
+
+    def _concerned(self, owners: set[Key]) -> set[Key]:
+        """The owners of changed objects; services behind a gateway report its routers, and ask them."""
+        gateways = [key for key in owners if key.kind == GATEWAY]
+        return owners.union(*(self.keys(SERVICE, key.namespace) for key in gateways))
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
-        """Events of all Secrets arrive here; only those that a resource names are kept."""
+        """Events of all Secrets arrive here, with their metadata; only those that a resource names or has are kept."""
+        found, owners = self._see_named(namespace, item, gone=gone), _owners(namespace, item)
+        changed = set[Key]()
+        for key in owners:
+            table, ref = self.children(key), ref_of(item)
+            known = table.get(ref)
+            if gone:
+                if table.see(item, gone=True)[0]:
+                    changed.add(key)
+            elif table.is_listed and (known is None or version_of(known) < version_of(item)):
+                self._stale.setdefault(key, set()).add(ref)
+                changed.add(key)
+        # A gateway configures its routers with those of its services, also with what this operator has just written.
+        gateways = self.keys(GATEWAY, namespace) if any(k.kind == SERVICE for k in owners) else ()
+        return {*found, *self._concerned(changed), *gateways}
+
+    def _see_named(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         where = (namespace, _name_of(item))
         known = self._hashes.get(where)
         old = known is not None and known.version + (not gone) > version_of(item)
         if known is None or old:
             return set()
-        secret = None if gone else read_secret(item)
-        self._hashes[where] = Hashes(version_of(item), secret)
-        if known.secret == secret:
+        stale = not gone
+        self._touch(where, Hashes(version_of(item), None if gone else known.secret, stale))
+        if gone and known.secret is None and not known.stale:
             return set()
-        return {*self.users(namespace), *self.keys(TENANT, namespace)}
+        tenants = self.roster(namespace).named_by(where[1])
+        return {*self.users(namespace), *(Key(TENANT, namespace, name) for name in tenants)}
+
+
+def _key_of(namespace: str, item: Object) -> Key:
+    """The resource whose label an object has."""
+    labels = labels_of(item)
+    if GATEWAY_LABEL in labels:
+        return Key(GATEWAY, namespace, labels[GATEWAY_LABEL])
+    return Key(SERVICE, namespace, labels.get(SERVICE_LABEL, ""))
+
+
+def _owners(namespace: str, item: Object) -> frozenset[Key]:
+    """The resources that an object is of, by owner and by label: a person may have changed either."""
+    if GATEWAY_LABEL in labels_of(item):
+        return frozenset({_key_of(namespace, item)})
+    named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+    return frozenset(Key(SERVICE, namespace, str(name)) for name in named)
 
 
 def _name_of(item: Object) -> str:
@@ -399,6 +429,12 @@ def _owner_of(item: Object) -> str | None:
     owners = item["metadata"].get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
     return next(names, None)
+
+
+def _chooses(service: Object) -> Any:
+    """Which tenants a service takes."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return tenancy.get("selector"), tenancy.get("namespace")
 
 
 def _intent(item: Object) -> tuple[Any, ...]:

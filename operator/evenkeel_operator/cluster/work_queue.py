@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from math import inf
 from random import Random
 from typing import Final
 
@@ -35,6 +37,8 @@ class WorkQueue:
         """`waiting` counts the resources with a pass that is due now or later."""
         self._waiting = waiting
         self._due_s: dict[Key, float] = {}
+        self._order: list[tuple[float, Key]] = []
+        """A heap of `_due_s`, with entries that are out of date."""
         self._running: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -47,7 +51,10 @@ class WorkQueue:
             self._again.add(key)
             return
         due_s = asyncio.get_running_loop().time() + after_s
-        self._due_s[key] = min(due_s, self._due_s.get(key, due_s))
+        if due_s >= self._due_s.get(key, inf):
+            return
+        self._due_s[key] = due_s
+        heappush(self._order, (due_s, key))
         self._waiting.set(len(self._due_s))
         self._changed.set()
 
@@ -83,13 +90,16 @@ class WorkQueue:
     async def _next(self) -> Key:
         while True:
             now_s = asyncio.get_running_loop().time()
-            key = min(self._due_s, key=lambda key: self._due_s[key], default=None)
-            if key is not None and self._due_s[key] <= now_s:
+            while self._order and self._due_s.get(self._order[0][1]) != self._order[0][0]:
+                heappop(self._order)
+            due_s, key = self._order[0] if self._order else (inf, None)
+            if key is not None and due_s <= now_s:
+                heappop(self._order)
                 del self._due_s[key]
                 self._waiting.set(len(self._due_s))
                 self._running.add(key)
                 return key
-            wait_s = None if key is None else self._due_s[key] - now_s
+            wait_s = None if key is None else due_s - now_s
             self._changed.clear()
             try:
                 async with asyncio.timeout(wait_s):

@@ -146,7 +146,7 @@ def host_taken(
     if not hosts:
         return None
     for other in sorted(others, key=_age):
-        if _identity(other) == _identity(service):
+        if _is_same(other, service):
             continue
         for host, of_other in overlap(hosts, hosts_of(other)):
             first = (of_other not in hosts_held(other), _age(other))
@@ -180,6 +180,11 @@ def _clash(service: Object, owner: Object, host: str, both: Collection[Claim]) -
 def _identity(service: Object) -> tuple[str, str]:
     """(namespace, name)."""
     return str(service["metadata"]["namespace"]), str(service["metadata"]["name"])
+
+
+def _is_same(one: Object, other: Object) -> bool:
+    kinds = {str(item.get("kind") or "FairInferenceService") for item in (one, other)}
+    return len(kinds) == 1 and _identity(one) == _identity(other)
 
 
 def _age(service: Object) -> tuple[str, str, str]:

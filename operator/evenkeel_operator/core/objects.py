@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from evenkeel_contract.names import API_VERSION, GROUP
+from evenkeel_contract.names import API_VERSION, GROUP, ROUTER_CONFIG_KEY
+from evenkeel_contract.tenantshards import INDEX_ENTRY, SHARD_ENTRY
 from evenkeel_contract.values import Quantity, show
 
 Object = Mapping[str, Any]
@@ -66,6 +67,7 @@ ALL_KINDS: Final[Mapping[str, Kind]] = {
     **KINDS,
     "FairInferenceService": Kind(API_VERSION, "fairinferenceservices"),
     "InferenceTenant": Kind(API_VERSION, "inferencetenants"),
+    "FairInferenceGateway": Kind(API_VERSION, "fairinferencegateways"),
     "Pod": Kind("v1", "pods"),
     "EndpointSlice": Kind("discovery.k8s.io/v1", "endpointslices"),
     "ReplicaSet": Kind("apps/v1", "replicasets"),
@@ -122,6 +124,26 @@ def entries_of(secret: Object | None) -> dict[str, bytes]:
     return found
 
 
+BULKY: Final = frozenset({ROUTER_CONFIG_KEY, INDEX_ENTRY, SHARD_ENTRY})
+"""Entries of generated Secrets that hold tenants. The operator keeps their digests: one service may have megabytes."""
+DIGEST_PREFIX: Final = "sha256:"
+
+
+def digest_of(encoded: str) -> str:
+    """What stands for an entry with tenants; `encoded`: the entry in Base64, which has no colon."""
+    return f"{DIGEST_PREFIX}{hashlib.sha256(encoded.encode()).hexdigest()}"
+
+
+def without_bulk(item: Object) -> Object:
+    """The object, with digests in place of the entries of a Secret that hold tenants."""
+    data = (item.get("data") or {}) if item.get("kind") == "Secret" else {}
+    bulky = {name for name in BULKY & data.keys() if not data[name].startswith(DIGEST_PREFIX)}
+    if not bulky:
+        return item
+    short = {name: digest_of(str(data[name])) for name in bulky}
+    return {**item, "data": {**data, **short}}
+
+
 # Associative lists of Kubernetes (`x-kubernetes-list-map-keys`): where several keys could, the first that all entries have.
 LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
@@ -136,6 +158,7 @@ LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "topologySpreadConstraints": ("topologyKey",),
     "ownerReferences": ("uid",),
     "resourceClaims": ("name",),
+    "claims": ("name",),
     "readinessGates": ("conditionType",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "capacity"})
@@ -310,7 +333,7 @@ def was_meant(manifest: Manifest, live: Object) -> bool:
 
 
 def seal(manifest: Manifest) -> Manifest:
-    """The manifest with its digest."""
+    """The manifest with its digest. Entries with tenants are in it by their own digests (`without_bulk`)."""
     digest = hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()[:16]
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}

@@ -46,8 +46,12 @@ OLD_SPEC_RUNS: Final = "OldSpecRuns"  # the newest spec is invalid
 FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
 HOST_TAKEN: Final = "HostTaken"  # the host, or its path, belongs to another service
+BEHIND_GATEWAY: Final = (
+    "BehindGateway"  # a gateway serves the service, so its exposure has no effect
+)
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
-CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # the configuration does not fit into one Secret
+CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # some tenants do not fit into the configuration
+CONFIG_NEARLY_FULL: Final = "ConfigNearlyFull"  # tenants use 80 % of a limit of the configuration
 SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not exist
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # a Secret lacks the label evenkeel.dev/use=true
 TARGET_NOT_LABELLED: Final = (
@@ -103,6 +107,13 @@ RATE_LIMITED: Final = "RateLimited"  # the policies of spec.autoscaling.behavior
 KEYS_KNOWN: Final = "KeysKnown"  # routers accept all keys of the tenant
 KEYS_MISSING: Final = "KeysMissing"  # a Secret with a key is missing
 KEYS_CLASH: Final = "KeysClash"  # an older tenant has the same key
+
+# FairInferenceGateway's ModelsReady and Ready
+SERVICE_MISSING: Final = "ServiceMissing"  # a service that the gateway names does not exist
+SERVICE_TAKEN: Final = "ServiceTaken"  # another gateway serves the service already
+MODEL_CLASH: Final = "ModelClash"  # two services of the gateway have the same model name
+FALLBACK_UNKNOWN: Final = "FallbackUnknown"  # a fallback is no other model of the gateway
+NO_MODELS: Final = "NoModels"  # the gateway has no model that it can serve
 
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas

@@ -19,13 +19,12 @@ It suffices to remove replicas, not to add any.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from evenkeel_contract.names import OTHER_CLIENTS, SERVICE_LABEL
+from evenkeel_contract.names import OTHER_CLIENTS, SERVICE_SERIES_LABEL
 from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_contract.spec.autoscaling import Autoscaling
 
@@ -282,10 +281,6 @@ Answers = Mapping[str, Sequence[Sample]]
 def series_of(namespace: str, name: str) -> str:
     """The labels of all series that a service's routers and engines export, as its PodMonitors have it."""
     return f'namespace="{namespace}",{SERVICE_SERIES_LABEL}="{name}"'
-
-
-SERVICE_SERIES_LABEL: Final = re.sub(r"\W", "_", SERVICE_LABEL)
-"""The label of a service, as Prometheus spells it."""
 
 
 def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:

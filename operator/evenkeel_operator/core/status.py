@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from evenkeel_contract.decode import fields_of, salvage, to_plain
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL, router_name
+from evenkeel_contract.spec.gateway import GatewayCondition, GatewayStatus
 from evenkeel_contract.spec.resources import (
     Condition,
     ConditionStatus,
@@ -39,7 +41,7 @@ TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 class Verdict:
     """A condition without its time."""
 
-    type: ServiceCondition | TenantCondition
+    type: ServiceCondition | TenantCondition | GatewayCondition
     status: ConditionStatus
     reason: str
     message: str
@@ -62,6 +64,8 @@ class Findings:
     """Whether the next request starts an engine when there are none."""
     inactive: tuple[str, ...] = ()
     """Why engines run without the policy of their plug-in."""
+    fill: float = 0.0
+    """The largest part of a limit of the routers' configuration that tenants use."""
 
     @property
     def workloads(self) -> tuple[tuple[str, Workload], ...]:
@@ -73,8 +77,8 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
     """All conditions, in the order in which they are read."""
     return (
         _ready(found),
-        _pods(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
-        _pods(ServiceCondition.ROUTER_READY, found.routers, "routers"),
+        pods_verdict(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
+        pods_verdict(ServiceCondition.ROUTER_READY, found.routers, "routers"),
         _scaling(found),
         _progressing(found),
         _degraded(found),
@@ -110,9 +114,14 @@ def _at_zero(engines: Workload) -> Verdict:
     return Verdict(ready, FALSE, reasons.ENGINES_NOT_READY, _why(engines, "engines"))
 
 
-def _pods(
-    condition: ServiceCondition, load: Workload, what: str, *, wakes: bool = False
+def pods_verdict(
+    condition: ServiceCondition | GatewayCondition,
+    load: Workload,
+    what: str,
+    *,
+    wakes: bool = False,
 ) -> Verdict:
+    """The condition of a component's pods."""
     if load.wanted == 0 and wakes:
         message = f"0 {what} are desired until a request arrives."
         return Verdict(condition, TRUE, reasons.IDLE, message)
@@ -283,17 +292,21 @@ def service_status(
     image: str | None,
     available_image: str | None,
     host_taken: bool,
+    gateway_url: str | None = None,
     now: str,
 ) -> dict[str, Any]:
-    """The status of the FairInferenceService `raw`. `host_taken`: requests to its host reach another service."""
+    """The status of the FairInferenceService `raw`. `host_taken`: requests to its host reach another service. `gateway_url`: address
+    of the gateway that it is behind."""
     decision = found.scaling.decision
     status = ServiceStatus(
         observed_generation=generation_of(raw),
         replicas=found.engines.pods,
         ready_replicas=found.engines.ready,
         selector=engine_selector(str(raw["metadata"]["name"]), running),
-        url=None if running is None else url_of(running, host_taken=host_taken),
-        hosts=() if running is None or host_taken else running.spec.exposure.hosts,
+        url=_url(running, gateway_url, host_taken=host_taken),
+        hosts=()
+        if running is None or host_taken or gateway_url is not None
+        else running.spec.exposure.hosts,
         image=image,
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
@@ -313,7 +326,11 @@ def failed_status(raw: Object, why: Note, *, now: str) -> dict[str, Any]:
         else Verdict(ServiceCondition.DEGRADED, TRUE, why.reason, _failed(why))
     )
     (found,) = conditions((verdict,), raw, now=now)
-    types = {one.value for one in (TenantCondition if is_tenant else ServiceCondition)}
+    kinds: Mapping[str, type[Enum]] = {
+        "InferenceTenant": TenantCondition,
+        "FairInferenceGateway": GatewayCondition,
+    }
+    types = {one.value for one in kinds.get(raw["kind"], ServiceCondition)}
     present = raw.get("status") or {}
     before = [one for one in _known_conditions(raw) if one.type in types]
     kept = [found if one.type == found.type else one for one in before]
@@ -355,7 +372,9 @@ def differs(status: Mapping[str, Any], raw: Object) -> bool:
     return owned != status
 
 
-_OWNED: Final = (fields_of(ServiceStatus).keys() | fields_of(TenantStatus).keys()) - {"fairness"}
+_OWNED: Final = {
+    name for kind in (ServiceStatus, TenantStatus, GatewayStatus) for name in fields_of(kind)
+} - {"fairness"}
 
 
 def engine_selector(service: str, running: FairInferenceService | None) -> str:
@@ -364,6 +383,14 @@ def engine_selector(service: str, running: FairInferenceService | None) -> str:
     own = {SERVICE_LABEL: service, COMPONENT_LABEL: ENGINE_COMPONENT}
     labels = own if external is None else external.labels
     return ",".join(f"{name}={value}" for name, value in labels.items())
+
+
+def _url(
+    running: FairInferenceService | None, gateway_url: str | None, *, host_taken: bool
+) -> str | None:
+    if gateway_url is not None:
+        return gateway_url or None
+    return None if running is None else url_of(running, host_taken=host_taken)
 
 
 def url_of(service: FairInferenceService, *, host_taken: bool) -> str:

@@ -10,6 +10,7 @@ from evenkeel_contract.names import (
     API_VERSION,
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
+    GATEWAY_LABEL,
     ROUTER_COMPONENT,
     SERVICE_LABEL,
     engine_name,
@@ -21,6 +22,7 @@ from evenkeel_contract.values import Quantity
 
 from evenkeel_operator.core.objects import KINDS, Manifest, list_key
 from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.core.sharding import Layout
 
 # How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set. Nearly every chat
 # answer takes less than five minutes.
@@ -36,11 +38,17 @@ class BuildContext:
     engine_image: str
     engine_key_id: str
     """Id of the key that engines ask for, never the key. A label of the engines' pods: a new key is a rollout."""
-    router_config: bytes
-    """The RouterConfig in JSON."""
+    layout: Layout
+    """The RouterConfig and the Secrets with tenants."""
     defaults: Defaults
     apis: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as `PodMonitor`."""
+    gateway: str | None = None
+    """The gateway that the service is behind, or the gateway that is built."""
+    has_routers: bool = True
+    """Whether the service has routers of its own."""
+    kind: str = "FairInferenceService"
+    """The kind of the owner."""
 
     @property
     def name(self) -> str:
@@ -55,12 +63,20 @@ class BuildContext:
         return self.service.spec
 
     @property
+    def own_labels(self) -> dict[str, str]:
+        """Labels of the objects of a gateway, besides those of a service's."""
+        if self.gateway is None or self.kind == "FairInferenceService":
+            return {}
+        return {GATEWAY_LABEL: self.gateway}
+
+    @property
     def owner_reference(self) -> Manifest:
-        """Refers to the FairInferenceService, which all generated objects go with."""
+        """Refers to the owner, which all generated objects go with."""
+        is_gateway = self.kind != "FairInferenceService"
         return {
             "apiVersion": API_VERSION,
-            "kind": "FairInferenceService",
-            "name": self.name,
+            "kind": self.kind,
+            "name": self.gateway if is_gateway else self.name,
             "uid": self.uid,
             "controller": True,
             "blockOwnerDeletion": True,
@@ -109,7 +125,11 @@ def manifest(
     metadata: Manifest = {
         "name": name or of_component(context.name),
         "namespace": context.namespace,
-        "labels": {**(given_labels or {}), **labels(context.name, component)},
+        "labels": {
+            **(given_labels or {}),
+            **labels(context.name, component),
+            **context.own_labels,
+        },
         "ownerReferences": [context.owner_reference],
     }
     if annotations:
@@ -279,7 +299,7 @@ def pod_template(
             "imagePullSecrets": [{"name": name} for name in context.defaults.pull_secrets],
         }
     template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))
-    ours = {**labels(context.name, component), **extra_labels}
+    ours = {**labels(context.name, component), **context.own_labels, **extra_labels}
     given = template["metadata"].get("labels") or {}
     template["metadata"]["labels"] = {**given, **ours}
     return template

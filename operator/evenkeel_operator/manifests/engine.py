@@ -25,6 +25,7 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     credentials_name,
     engine_name,
+    gateway_base,
 )
 from evenkeel_contract.render import (
     SGLANG_MODULE,
@@ -139,9 +140,12 @@ def engine_policy(context: BuildContext) -> Manifest:
     """Network policy of engines. The service's routers reach every port; scrapers reach the HTTP port, whose metrics need no
     key."""
     ports = tcp(ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT)
-    routers = pods_of(context, ROUTER_COMPONENT)
+    routers = [pods_of(context, ROUTER_COMPONENT)]
+    if context.gateway is not None:
+        match = selector(gateway_base(context.gateway), ROUTER_COMPONENT)
+        routers.append({"podSelector": {"matchLabels": match}})
     ingress = [
-        {"from": [routers], "ports": ports},
+        {"from": routers, "ports": ports},
         {"from": [scrapers(context)], "ports": tcp(ENGINE_PORT)},
     ]
     return network_policy(context, ENGINE_COMPONENT, ingress)
@@ -154,7 +158,14 @@ def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
 
 
 def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
+    spec = context.spec.engine
+    claims = () if spec.runtime is Runtime.SIMULATOR else spec.gpu.claims
+    named = [
+        {"name": one.name, "resourceClaimTemplateName": one.resource_claim_template_name}
+        for one in claims
+    ]
     return {
+        **({"resourceClaims": named} if named else {}),
         "serviceAccountName": engine_name(context.name),
         "automountServiceAccountToken": False,  # an engine does not use the API server
         "enableServiceLinks": False,  # otherwise variables of other Services could become settings
@@ -240,6 +251,12 @@ def _resources(context: BuildContext) -> Manifest:
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return {"requests": {"cpu": "50m", "memory": "128Mi"}}
     gpu = context.spec.engine.gpu
+    if gpu.claims:
+        claims = [
+            {"name": one.name, **({"request": one.request} if one.request else {})}
+            for one in gpu.claims
+        ]
+        return {"requests": {"cpu": "1", "memory": "8Gi"}, "claims": claims}
     return {
         "requests": {"cpu": "1", "memory": "8Gi", gpu.resource_name: str(gpu.count)},
         "limits": {gpu.resource_name: str(gpu.count)},

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
+    GATEWAY_LABEL,
     HTTP_PORT_NAME,
     PROBE_PORT_NAME,
     ROUTER_COMPONENT,
@@ -17,6 +18,7 @@ from evenkeel_contract.names import (
     SERVICE_LABEL,
     alerts_name,
     engine_name,
+    gateway_base,
     router_name,
 )
 from evenkeel_contract.spec.parts import Slo, TtftObjective
@@ -31,10 +33,21 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
     """One for engines, unless another owner made them, and one for routers; none without the API."""
     if "PodMonitor" not in context.apis:
         return []
-    routers = _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME)
-    if context.spec.engine.pods_of_others is not None:
-        return [routers]
-    return [_monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME), routers]
+    found = []
+    if context.spec.engine.pods_of_others is None:
+        found.append(_monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME))
+    if context.has_routers:
+        found.append(_monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME))
+    return found
+
+
+def gateway_monitor(context: BuildContext) -> Manifest | None:
+    """The monitor of a gateway's routers. Their series name the service themselves."""
+    if "PodMonitor" not in context.apis:
+        return None
+    found = _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME)
+    found["spec"]["podTargetLabels"] = [GATEWAY_LABEL]
+    return found
 
 
 def _monitor(context: BuildContext, component: str, port: str) -> Manifest:
@@ -142,7 +155,9 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     yield "of", series_of(namespace, name)
     yield "operator", f'service_namespace="{namespace}",service_name="{name}"'
     # The job name that the Prometheus operator gives to a PodMonitor.
-    yield "routers", f"{namespace}/{router_name(name)}"
+    behind = context.gateway is not None and not context.has_routers
+    routers = gateway_base(context.gateway) if behind and context.gateway else name
+    yield "routers", f"{namespace}/{router_name(routers)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
     yield "drained_by", _span(drain_s(context.spec) + _LATE_S)
     yield "runbooks", context.defaults.monitoring.runbooks.rstrip("/")

@@ -6,7 +6,6 @@ namespace. Of Secrets they may read only their own.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from math import ceil
 from typing import Final
 
@@ -21,11 +20,19 @@ from evenkeel_contract.names import (
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     TRAFFIC_PORT,
+    revocations_name,
     router_name,
     router_peers_name,
 )
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import FileState
+from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.tenantshards import (
+    INDEX_ENTRY,
+    SHARD_ENTRY,
+    index_name,
+    shard_names,
+)
 
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.rotation import LAST_WORDS
@@ -122,10 +129,28 @@ def router_peers_service(context: BuildContext) -> Manifest:
 
 
 def router_secret(context: BuildContext) -> Manifest:
-    """The RouterConfig: policies, tenants, key hashes, the engines' key."""
-    found = manifest(context, "Secret", ROUTER_COMPONENT)
+    """The RouterConfig: policies, tenants, key hashes, the engines' key. Its content is in the layout, by its digest."""
+    return _opaque(context, router_name(context.name), ROUTER_CONFIG_KEY, context.layout.config)
+
+
+def tenant_secrets(context: BuildContext) -> list[Manifest]:
+    """The shards with tenants, and then the index that names them; none while all tenants are in the RouterConfig."""
+    layout = context.layout
+    if layout.index is None:
+        return []
+    return [
+        *(
+            _opaque(context, name, SHARD_ENTRY, one.digest)
+            for name, one in sorted(layout.shards.items())
+        ),
+        _opaque(context, index_name(context.name), INDEX_ENTRY, layout.index),
+    ]
+
+
+def _opaque(context: BuildContext, name: str, entry: str, digest: str) -> Manifest:
+    found = manifest(context, "Secret", ROUTER_COMPONENT, name=name)
     found["type"] = "Opaque"
-    found["data"] = {ROUTER_CONFIG_KEY: b64encode(context.router_config).decode()}
+    found["data"] = {entry: digest}
     return found
 
 
@@ -163,6 +188,16 @@ def router_budget(context: BuildContext) -> Manifest:
     return disruption_budget(context, ROUTER_COMPONENT, max_unavailable=1)
 
 
+def has_signed_keys(service: FairInferenceService) -> bool:
+    """Whether clients may have signed keys, which may be revoked."""
+    return service.spec.tenancy.signed_keys is not None
+
+
+def revocations_config_map(context: BuildContext) -> Manifest:
+    """Revocations of signed keys. Routers own its entries."""
+    return manifest(context, "ConfigMap", ROUTER_COMPONENT, name=revocations_name(context.name))
+
+
 def router_role(context: BuildContext) -> Manifest:
     """What routers need to watch their configuration, the engines, and their peers."""
     found = manifest(context, "Role", ROUTER_COMPONENT)
@@ -170,7 +205,7 @@ def router_role(context: BuildContext) -> Manifest:
         {
             "apiGroups": [""],
             "resources": ["secrets"],
-            "resourceNames": [router_name(context.name)],
+            "resourceNames": [router_name(context.name), *shard_names(context.name)],
             "verbs": ["get", "list", "watch"],
         },
         {
@@ -180,6 +215,15 @@ def router_role(context: BuildContext) -> Manifest:
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
+    if has_signed_keys(context.service):
+        found["rules"].append(
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": [revocations_name(context.name)],
+                "verbs": ["get", "patch"],
+            }
+        )
     return found
 
 

@@ -58,6 +58,29 @@ def translation(body: bytes, limits: Limits, content_type: str) -> Inference:
 
 
 def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str]) -> Inference:
+    boundary, parts = _read(body, content_type)
+    fields = {part.name: part.value for part in parts}
+    _check(fields, limits)
+    unlisted = [
+        part for part in parts if part.name not in listed and part.name not in limits.allowed_fields
+    ]
+    beams = _beams(fields)
+    return Inference(
+        body=_without(body, unlisted) if unlisted else body,
+        text=b"",
+        prompt_bytes=0,
+        prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
+        max_output_tokens=None,
+        most_output_tokens=limits.max_output_tokens * beams,
+        sequences=beams,
+        stream=(fields.get("stream") or b"").strip().lower() in _TRUE,
+        stripped=tuple(dict.fromkeys(part.name for part in unlisted)),
+        content_type=b'multipart/form-data; boundary="%b"' % boundary,
+    )
+
+
+def _read(body: bytes, content_type: str) -> tuple[bytes, list[_Part]]:
+    """The boundary of a form, and its fields; raises `Refusal`."""
     found = _BOUNDARY.match(content_type)
     if found is None:
         message = (
@@ -78,24 +101,24 @@ def _heard(body: bytes, limits: Limits, content_type: str, listed: frozenset[str
         if len(parts) > MAX_FIELDS:
             message = f"The form has more than {MAX_FIELDS} fields."
             raise invalid(message, code="invalid_value")
-    fields = {part.name: part.value for part in parts}
-    _check(fields, limits)
-    unlisted = [
-        part for part in parts if part.name not in listed and part.name not in limits.allowed_fields
-    ]
-    beams = _beams(fields)
-    return Inference(
-        body=_without(body, unlisted) if unlisted else body,
-        text=b"",
-        prompt_bytes=0,
-        prompt_tokens=1 + len(body) // BYTES_PER_TOKEN,
-        max_output_tokens=None,
-        most_output_tokens=limits.max_output_tokens * beams,
-        sequences=beams,
-        stream=(fields.get("stream") or b"").strip().lower() in _TRUE,
-        stripped=tuple(dict.fromkeys(part.name for part in unlisted)),
-        content_type=b'multipart/form-data; boundary="%b"' % boundary,
-    )
+    return boundary, parts
+
+
+def model_of_form(body: bytes, content_type: str) -> str | None:
+    """The model that a form names; raises `Refusal`."""
+    _, parts = _read(body, content_type)
+    values = [part.value for part in parts if part.name == "model"]
+    return values[-1].decode("utf-8", "replace") if values and values[-1] is not None else None
+
+
+def with_model_in_form(body: bytes, content_type: str, model: str) -> bytes:
+    """The form with another model; raises `Refusal`."""
+    boundary, parts = _read(body, content_type)
+    head = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b' % model.encode()
+    named = [part for part in parts if part.name == "model"]
+    first = body[: named[0].start]
+    rest = _without(body, named)[len(first) :]
+    return b"%b%b\r\n--%b%b" % (first, head, boundary, rest)
 
 
 def _without(body: bytes, unlisted: list[_Part]) -> bytes:

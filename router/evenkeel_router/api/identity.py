@@ -4,24 +4,28 @@ The strongest claim decides alone: an unknown key is refused, even if a weaker c
 key, the headers of keys are ignored, because OpenAI's and Anthropic's clients always send one. Keys are looked up by their SHA-256, so
 that neither the table nor the time of a look-up reveals them. OpenAI's `user` field is no identity, because any sender can
 choose it.
+
+With `identityHeaders`, headers of a trusted proxy are the strongest claim: the key of such a request is the proxy's own, and
+LiteLLM's proxy always sends one (docs/design/identity.md).
 """
 
 from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-import msgspec
+from evenkeel_contract.identityheaders import UNDECLARED, UndeclaredTenants
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
-from evenkeel_contract.names import CLIENT_HEADERS, OTHER_CLIENTS
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
+from evenkeel_contract.revocations import RevocationList
 from evenkeel_contract.routerconfig import (
     Anonymous,
     CacheSharing,
@@ -29,11 +33,18 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
+from evenkeel_contract.signedkeys import is_signed_key
 from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
+from evenkeel_router.api.buckets import Buckets
+from evenkeel_router.api.claims import KEY_HEADERS, Claims, bearer, duplicate, missing_key
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
+from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
+from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
+from evenkeel_router.api.tenant_change import STEP, TenantChange
 
 
 class Paid(NamedTuple):
@@ -50,22 +61,25 @@ WHOLE: Final = 2**31
 """More output tokens than any request has."""
 
 
-KEY_HEADERS: Final = ("x-api-key", "api-key")
-"""Where Anthropic's and Azure's clients send their key."""
 _AUTHORIZATION: Final = istr("Authorization")
 _KEYS: Final = tuple(map(istr, KEY_HEADERS))
-_IDENTITY: Final = tuple((name, istr(name)) for name in CLIENT_HEADERS)
-_RARE: Final = (*_KEYS, *(key for _, key in _IDENTITY))
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
-DEFAULT_CLIENT: Final = "default"
-"""The client where a header names only a tenant."""
 _SHA256: Final = sha256()  # a copy of it takes half of the time of a new one
-MAX_ADDRESS: Final = 64
-"""Most characters of an address in `X-Forwarded-For`."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
+_NO_LIMITS: Final = TenantLimits()
+"""Limits of all undeclared tenants: one object, because admission compares it to see whether limits changed."""
 
 MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
+
+
+Clock = Callable[[], float]
+Verifier = Callable[[str, float], tuple[Named, float]]
+"""Takes a token and the time; returns whom it names, and when it ends. Raises `CredentialRefused`."""
+
+
+def _no_clock() -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +97,8 @@ class Client:
     key: str
     """The client key, as replicas receive it."""
     limits: TenantLimits
+    own_limits: TenantLimits | None = None
+    """Limits of this client beside its tenant's; None: it has none."""
     cache_salt: str = ""
     """Requests with different salts share no cached prefix (`tenancy.cacheSharing`); empty: there is no border."""
 
@@ -99,54 +115,99 @@ class Client:
         return text
 
 
-class Claims(msgspec.Struct, frozen=True):
-    """The headers of a request that identify its client."""
-
-    authorization: Sequence[str]
-    """Every `Authorization` header."""
-    keys: Sequence[str] = ()
-    """Every header that is an API key and nothing else (`KEY_HEADERS`)."""
-    named: Sequence[tuple[str, str]] = ()
-    """Every identity header, name and value."""
-    peer: str = ""
-    """The address of the other end; empty if it has none."""
-
-
-def claims_of(headers: CIMultiDict[str], peer: str) -> Claims:
-    """The headers that identify the sender. `peer`: see `Claims`."""
-    authorization = headers.getall(_AUTHORIZATION, ())
-    if not any(map(headers.__contains__, _RARE)):
-        return Claims(authorization)
-    named: list[tuple[str, str]] = []
-    for name, key in _IDENTITY:
-        if key in headers:
-            named.extend((name, value) for value in headers.getall(key))
-    keys: list[str] = []
-    for key_header in filter(headers.__contains__, _KEYS):
-        keys += headers.getall(key_header)
-    return Claims(authorization, keys, named, peer)
-
-
 class Directory:
     """All clients that may use the service. Immutable, but for caches."""
 
-    def __init__(self, tenancy: TenancyConfig, *, namespace: str, salt_key: str = "") -> None:
-        """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from."""
+    def __init__(
+        self,
+        tenancy: TenancyConfig,
+        *,
+        namespace: str,
+        salt_key: str = "",
+        revocations: RevocationList | None = None,
+        tokens: Verifier | None = None,
+        clock: Clock = _no_clock,
+    ) -> None:
+        """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from. `clock`: seconds
+        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`."""
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
-        self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
-        self._by_key: Mapping[bytes, Client] = {
-            bytes.fromhex(key.sha256): self._client(tenant, key.client)
-            for tenant in tenancy.tenants
-            for key in tenant.api_keys
-        }
-        self.anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
-        """The client of all requests without an identity; None if they are refused."""
+        self._shares = tenancy.anonymous is Anonymous.SHARE
         self._proxies = Proxies(tenancy.trusted_proxies)
-        self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._undeclared = tenancy.undeclared_tenants or UndeclaredTenants.REJECT
+        self._undeclared_weight = tenancy.undeclared_tenant_weight or 1
+        self._headers = IdentityHeaders(tenancy.identity_headers)
+        self._rare = (*_KEYS, *self._headers.names)
+        self._by_name: OrderedDict[tuple[tuple[str, str], ...], Client] = OrderedDict()
+        self._signed = None
+        if tenancy.signed_keys is not None:
+            known = RevocationList() if revocations is None else revocations
+            self._signed = SignedKeys(tenancy.signed_keys, known)
+        self._tokens = tokens
+        self._takes_others = self._signed is not None or tokens is not None
+        """Whether credentials count that are in no list."""
+        self._clock = clock
+        self._verified: OrderedDict[bytes, tuple[Client, float]] = OrderedDict()
+        """SHA-256 of a credential that was verified → its client, and the time at which it ends."""
+        self._tenants: Buckets[tuple[str, str], TenantConfig] = Buckets()
+        self._by_key: Buckets[bytes, tuple[TenantConfig, str]] = Buckets()
+        """SHA-256 → tenant and client. Most keys of many tenants are never used: `Client`s are made when they are."""
+        self._clients: OrderedDict[bytes, Client] = OrderedDict()
         self._by_authorization: dict[bytes, Client] = {}
         """SHA-256 of a whole `Authorization` header with a valid key → its client: most headers need not be read again."""
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+        self.anonymous = self._shared() if self._shares else None
+        """The client of all requests without an identity; None if they are refused."""
+
+    def claims_of(self, headers: CIMultiDict[str], peer: str) -> Claims:
+        """The headers that identify the sender. `peer`: see `Claims`."""
+        authorization = headers.getall(_AUTHORIZATION, ())
+        if not any(map(headers.__contains__, self._rare)):
+            return Claims(authorization)
+        keys: list[str] = []
+        for key_header in filter(headers.__contains__, _KEYS):
+            keys += headers.getall(key_header)
+        return Claims(authorization, keys, self._headers.of(headers), peer)
+
+    def changed(self, change: TenantChange) -> Generator[None, None, Directory]:
+        """This directory with changed tenants, in steps. The other settings are the same."""
+        found = copy(self)
+        found._tenants, found._by_key = self._tenants.fork(), self._by_key.fork()
+        found._clients, found._by_name = self._clients.copy(), self._by_name.copy()
+        found._by_authorization = {}  # a header with a revoked key may be in it
+        found._verified = OrderedDict()  # and credentials of a changed tenant
+        yield
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        gone = {tenant_identity(one) for one in (*change.before, *change.after)}
+        yield
+        for number, (named, client) in enumerate(list(found._by_name.items())):
+            if client.tenant_identity in gone:
+                del found._by_name[named]
+            if not number % STEP:
+                yield
+        found.anonymous = found._shared() if self._shares else None
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        self._tenants.put((tenant.namespace, tenant.name), tenant)
+        for key in tenant.api_keys:
+            self._by_key.put(bytes.fromhex(key.sha256), (tenant, key.client))
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        self._tenants.drop((tenant.namespace, tenant.name))
+        for key in tenant.api_keys:
+            digest = bytes.fromhex(key.sha256)
+            known = self._by_key.get(digest)
+            if known is not None and known[0] is tenant:
+                self._by_key.drop(digest)
+                self._clients.pop(digest, None)
 
     def identify(self, claims: Claims) -> Client:
         """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
@@ -155,16 +216,14 @@ class Directory:
             if known is not None:
                 return known
         if len(claims.authorization) > 1:
-            raise _duplicate("authorization")
-        if len(claims.named) > 1:
-            raise _duplicate(claims.named[1][0])
-        if self._by_key and (claims.authorization or claims.keys):
+            raise duplicate("authorization")
+        if claims.named and (client := self._by_proxy(claims)) is not None:
+            return client
+        if (self._by_key or self._takes_others) and (claims.authorization or claims.keys):
             return self._by_api_key(claims)
-        if claims.named and self._proxies.trusts(claims.peer):
-            return self._by_header(*claims.named[0])
         if self.anonymous is not None:
             return self.anonymous
-        raise _missing_key()
+        raise missing_key()
 
     def trusts(self, peer: str) -> bool:
         """Whether the address is a trusted proxy's."""
@@ -179,7 +238,7 @@ class Directory:
         address = peer
         if forwarded and self._proxies.trusts(peer):
             for named in reversed(",".join(forwarded).split(",")):
-                address = _without_port(named.strip()[:MAX_ADDRESS]) or address
+                address = without_port(named.strip()[:MAX_ADDRESS]) or address
                 if not self._proxies.trusts(address):
                     break
         return network_of(address)
@@ -188,7 +247,7 @@ class Directory:
         """The client, like `identify`; refuses a request that would be anonymous."""
         client = self.identify(claims)
         if client is self.anonymous:
-            raise _missing_key()
+            raise missing_key()
         return client
 
     def spoofed(self, claims: Claims) -> bool:
@@ -196,51 +255,103 @@ class Directory:
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
     def _by_api_key(self, claims: Claims) -> Client:
-        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
-        if claims.keys and any(other != key for other in claims.keys):
-            raise _duplicate(KEY_HEADERS[0])
-        client = self._by_key.get(_digest(key.strip()))
+        key = bearer(claims.authorization[0]) if claims.authorization else claims.keys[0].strip()
+        if claims.keys and any(other.strip() != key for other in claims.keys):
+            raise duplicate(KEY_HEADERS[0])
+        digest = _digest(key)
+        client = self._clients.get(digest)
         if client is None:
-            message = "The API key is unknown to this service."
-            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+            entry = self._by_key.get(digest)
+            if entry is None:
+                return self._by_credential(key, digest)
+            client = self._clients[digest] = self._client(*entry)
+            if len(self._clients) > _MAX_REMEMBERED:
+                self._clients.popitem(last=False)
         if claims.authorization:
             if len(self._by_authorization) >= _MAX_REMEMBERED:
                 self._by_authorization.clear()
             self._by_authorization[_digest(claims.authorization[0])] = client
         return client
 
-    def _by_header(self, header: str, value: str) -> Client:
-        client = self._by_name.get(value)
-        if client is None:
-            client = self._by_name[value] = self._read(header, value)
-            if len(self._by_name) > _MAX_REMEMBERED:
-                self._by_name.popitem(last=False)
+    def _by_credential(self, credential: str, digest: bytes) -> Client:
+        """The client of a credential that is in no list; raises `Refusal`."""
+        known = self._verified.get(digest)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
+        if self._signed is not None and is_signed_key(credential):
+            client, ends_s = self._of_signed_key(self._signed, credential)
+        elif self._tokens is not None and credential.count(".") == 2:
+            named, ends_s = self._tokens(credential, self._clock())
+            client = self.client_named(named)
+        else:
+            raise CredentialRefused("unknown_key", "")
+        self._verified[digest] = client, ends_s
+        if len(self._verified) > _MAX_REMEMBERED:
+            self._verified.popitem(last=False)
         return client
 
-    def _read(self, header: str, value: str) -> Client:
-        """The client that a header names: `tenant`, `tenant/client` or `namespace/tenant/client`."""
-        if not value.isprintable() or not value.isascii() or " " in value:
-            message = (
-                f"The header {header} contains spaces, control characters or non-ASCII characters."
-            )
-            raise invalid(message, code="invalid_header", param=header)
-        parts = value.split("/")
-        if len(parts) > 3 or not all(parts):
-            message = (
-                f"The header {header} must be tenant, tenant/client or namespace/tenant/client."
-            )
-            raise invalid(message, code="invalid_header", param=header)
-        namespace = parts.pop(0) if len(parts) == 3 else self._namespace
-        name = parts[1] if len(parts) == 2 else DEFAULT_CLIENT
-        tenant = self._tenants.get((namespace, parts[0]))
-        if tenant is None:
-            message = f"Tenant {parts[0]!r} does not exist in namespace {namespace!r}."
-            raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=header)
+    def _of_signed_key(self, signed: SignedKeys, credential: str) -> tuple[Client, float]:
+        """(client, the time at which the key ends)."""
+        key = signed.verified(credential, self._clock())
+        named = Named(key.namespace, key.tenant, key.client, "authorization")
+        client = self.client_named(named)
+        ceilings = TenantLimits(
+            requests_per_minute=key.requests_per_minute,
+            tokens_per_minute=key.tokens_per_minute,
+            max_concurrent=key.max_concurrent,
+        )
+        return with_ceilings(client, ceilings), float(key.expires_s)
+
+    def forget(self) -> None:
+        """Verify each credential again: revocations, or keys of issuers, have changed."""
+        self._verified.clear()
+
+    def _by_proxy(self, claims: Claims) -> Client | None:
+        """The client that a trusted proxy names; None if the peer is no proxy, or if another claim decides."""
+        configured = self._headers.are_configured
+        if not configured and len(claims.named) > 1:
+            raise duplicate(claims.named[1][0])
+        if not self._proxies.trusts(claims.peer):
+            return None
+        keyed = claims.authorization or claims.keys
+        if not configured and keyed and (self._by_key or self._takes_others):
+            return None
+        given = tuple(claims.named)
+        client = self._by_name.get(given)
+        if client is None and (named := self._headers.named(given)) is not None:
+            client = self._remember(given, self.client_named(named))
+        return client
+
+    def client_named(self, named: Named) -> Client:
+        """A client by its names, of a tenant that is declared or not; raises `Refusal`."""
+        tenant, client = self._tenant_named(named)
         try:
-            return self._client(tenant, name)
+            return self._client(tenant, client)
         except ClientKeyError as error:
-            message = f"The header {header}: {error}."
-            raise invalid(message, code="invalid_header", param=header) from error
+            message = f"The header {named.source}: {error}."
+            raise invalid(message, code="invalid_header", param=named.source) from error
+
+    def _tenant_named(self, named: Named) -> tuple[TenantConfig, str]:
+        """The tenant, and the name of the client in it."""
+        namespace = named.namespace or self._namespace
+        tenant = self._tenants.get((namespace, named.tenant))
+        if tenant is not None:
+            return tenant, named.client
+        if self._undeclared is UndeclaredTenants.REJECT or namespace != self._namespace:
+            message = f"Tenant {named.tenant!r} does not exist in namespace {namespace!r}."
+            raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=named.source)
+        shares = self._undeclared is UndeclaredTenants.SHARE
+        name = UNDECLARED if shares else named.tenant
+        tenant = self._tenants.get((namespace, name)) or TenantConfig(
+            namespace=namespace, name=name, weight=self._undeclared_weight, limits=_NO_LIMITS
+        )
+        return tenant, named.tenant if shares else named.client
+
+    def _remember(self, given: tuple[tuple[str, str], ...], client: Client) -> Client:
+        self._by_name[given] = client
+        if len(self._by_name) > _MAX_REMEMBERED:
+            self._by_name.popitem(last=False)
+        return client
 
     def _shared(self) -> Client:
         tenant = self._tenants.get((self._namespace, ANONYMOUS))
@@ -261,51 +372,17 @@ class Directory:
         return replace(client, cache_salt=salt)
 
 
-class Proxies:
-    """The networks whose identity headers are trusted."""
-
-    def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [ip_network(network, strict=False) for network in networks]
-        self._known: dict[str, bool] = {}
-
-    def trusts(self, peer: str) -> bool:
-        """Whether the address belongs to one of them. No address (a Unix socket) is not trusted."""
-        known = self._known.get(peer)
-        if known is None:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
-            known = self._known[peer] = self._is_inside(peer)
-        return known
-
-    def _is_inside(self, peer: str) -> bool:
-        try:
-            address = ip_address(peer.partition("%")[0])  # without an IPv6 zone
-        except ValueError:
-            return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped  # an IPv4 address on a dual-stack socket
-        return any(address in network for network in self._networks)
-
-
-def _without_port(address: str) -> str:
-    """The address of `1.2.3.4:56` or `[2001:db8::1]:56`, as some proxies write them."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0] if address.count(":") == 1 else address
-
-
-@lru_cache(4096)
-def network_of(address: str) -> str:
-    """The address itself, or the first 64 bits of an IPv6 address: one host may use all addresses that begin so. Without a slash."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address.replace("/", "")
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ip_network((found, 64), strict=False).network_address)
-    return str(found)
+def with_ceilings(client: Client, ceilings: TenantLimits) -> Client:
+    """The client with further limits of its own; of two limits the lower one counts."""
+    if ceilings == _NO_LIMITS:
+        return client
+    own = client.own_limits or _NO_LIMITS
+    lower = {
+        name: min(filter(None, (getattr(own, name), getattr(ceilings, name))), default=0)
+        for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent")
+    }
+    # A copy of the tenant's limits: admission looks at them again where the object is another one.
+    return replace(client, own_limits=TenantLimits(**lower), limits=replace(client.limits))
 
 
 def client_of(tenant: TenantConfig, name: str) -> Client:
@@ -361,23 +438,3 @@ def _digest(text: str) -> bytes:
     digest = _SHA256.copy()
     digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.digest()
-
-
-def _bearer(authorization: str) -> str:
-    scheme, _, key = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not key:
-        message = "The Authorization header must have the form 'Bearer <key>'."
-        raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
-    return key.strip()
-
-
-def _missing_key() -> Refusal:
-    message = (
-        "The API key is missing. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-    )
-    return Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
-
-
-def _duplicate(header: str) -> Refusal:
-    message = f"More than one header identifies the client ({header}); send one."
-    return invalid(message, code="duplicate_header", param=header)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,10 +19,10 @@ from evenkeel_contract.values import Fault
 
 _log = logging.getLogger(__name__)
 
-Apply = Callable[[RouterConfig], None]
+Apply = Callable[[RouterConfig], Awaitable[None]]
 Complain = Callable[[tuple[str, ...]], None]
 Loaded = tuple[RouterConfig | None, tuple[Fault, ...]]
-"""A configuration and no faults, or None and every fault."""
+"""A configuration, or None; and every fault. With both, the invalid parts are as they were before."""
 
 
 class ConfigSource(Protocol):
@@ -80,11 +80,11 @@ class FileSource:
             config, faults, data = await asyncio.to_thread(load, self._path, self._parse)
             if data != self._last:
                 self._last = data
-                hand_over((config, faults), apply, complain)
+                await hand_over((config, faults), apply, complain)
 
 
-def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
-    """Apply the configuration, or report why it is invalid."""
+async def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
+    """Apply the configuration, and report what of it is invalid."""
     config, faults = loaded
     messages = tuple(str(fault) for fault in faults)
     complain(messages)
@@ -93,5 +93,7 @@ def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
             "invalid configuration, the last valid one stays in use: %s", "; ".join(messages)
         )
         return
-    apply(config)
+    if messages:
+        _log.error("parts of the configuration are invalid and stay as they were: %s", messages)
+    await apply(config)
     _log.info("the configuration changed")

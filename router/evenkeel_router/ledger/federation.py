@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -60,14 +60,14 @@ class Federation:
         service_ledger: ServiceLedger,
         session: aiohttp.ClientSession,
         *,
-        apply: Callable[[RouterConfig], None],
+        reweighed: Callable[[], Awaitable[None]],
     ) -> None:
-        """`apply` takes a configuration with other weights."""
+        """`reweighed` is called after the weights have changed."""
         self.configured = config
         """The configuration without the weights of this cell."""
         self._service_ledger = service_ledger
         self._session = session
-        self._apply = apply
+        self._reweighed = reweighed
         self._now = asyncio.get_running_loop().time
         self._before: tuple[float, Mapping[str, float]] | None = None
         """Time of the last figures, and what each tenant had been served by then."""
@@ -82,7 +82,7 @@ class Federation:
         if config.federation != self.configured.federation:
             self.weights, self.own, self._before = {}, nothing_yet(config), None
         self.configured = config
-        return self._in_force()
+        return self.in_force()
 
     @property
     def expected(self) -> str | None:
@@ -104,7 +104,7 @@ class Federation:
             self._measure(federation)
             await self._ask_all(federation)
             if federation is self.configured.federation:
-                self._weigh(federation)
+                await self._weigh(federation)
             await asyncio.sleep(federation.interval_s)
 
     def _measure(self, federation: FederationConfig) -> None:
@@ -173,7 +173,7 @@ class Federation:
                 raise CellMessageError(f"its answer is longer than {MAX_CELL_BYTES} bytes")
             return decode(body)
 
-    def _weigh(self, federation: FederationConfig) -> None:
+    async def _weigh(self, federation: FederationConfig) -> None:
         limit_s = self._now() - SILENT_INTERVALS * federation.interval_s
         others = [
             contact.figures
@@ -198,9 +198,10 @@ class Federation:
             self.weights = {
                 name: weight for name, weight in changed.items() if weight != configured[name]
             }
-            self._apply(self._in_force())
+            await self._reweighed()
 
-    def _in_force(self) -> RouterConfig:
+    def in_force(self) -> RouterConfig:
+        """The configuration with the weights of this cell."""
         if not self.weights:
             return self.configured
         tenancy = self.configured.tenancy

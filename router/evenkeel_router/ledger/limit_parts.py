@@ -341,3 +341,10 @@ class LimitParts:
         if abs(missing) > TINY:
             self._default = self._default.found(missing, since_s)
         return True
+
+
+def unshared_parts(router: str, now_s: float) -> LimitParts:
+    """Parts that no other router has a share in: each is the whole limit."""
+    parts = LimitParts(router)
+    parts.end_census(parts.begin_census(), (), now_s)
+    return parts

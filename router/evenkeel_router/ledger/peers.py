@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Final
+from urllib.parse import urlencode
 
 import aiohttp
+from evenkeel_contract.adminstate import SERVICE_QUERY
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LENGTH_BYTES,
@@ -37,8 +39,17 @@ class Peers:
     """Asks all peers."""
 
     def __init__(
-        self, settings: Settings, service_ledger: ServiceLedger, session: aiohttp.ClientSession
+        self,
+        settings: Settings,
+        service_ledger: ServiceLedger,
+        session: aiohttp.ClientSession,
+        *,
+        several: bool = False,
     ) -> None:
+        """`several`: the routers have several services, so a question names its own."""
+        self._path = LEDGER_PATH
+        if several:
+            self._path += f"?{urlencode({SERVICE_QUERY: settings.config.service})}"
         self._settings = settings
         self._service_ledger = service_ledger
         self._session = session
@@ -122,7 +133,7 @@ class Peers:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
         async with self._session.post(
-            peer.url + LEDGER_PATH, data=question, headers=headers, timeout=timeout
+            peer.url + self._path, data=question, headers=headers, timeout=timeout
         ) as response:
             if response.status != 200:
                 raise ValueError(f"it answered {response.status}")

@@ -112,9 +112,7 @@ class ServiceLedger:
             self._update_rules()
 
     def apply(self, config: RouterConfig, before: RouterConfig) -> None:
-        """Use a changed configuration; what was counted stays."""
-        if config.tenancy != before.tenancy:
-            self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
+        """Use a changed configuration, except for the weights; what was counted stays."""
         if config.scheduling != before.scheduling:
             self.accounting.cost = cost_of(config.scheduling)
             self.accounting.queue = config.scheduling.queue

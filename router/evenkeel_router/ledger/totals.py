@@ -36,6 +36,9 @@ RECENT: Final = 300
 MAX_TENANTS: Final = 100
 """Tenants with distributions of their own; the other tenants share one, without a name."""
 
+MAX_ESTIMATES: Final = 4096
+"""Tenants with estimates of their own prompts."""
+
 
 class Histogram:
     """Counts of values up to each bound; the last count is of values above all bounds."""
@@ -232,7 +235,7 @@ class RequestTotals:
         self._tenants: dict[str, Distributions] = {}
         self._other_tenants = Distributions("")
         self._estimates: dict[str, TenantEstimates] = {}
-        """Tenant → its estimates. As many as the configuration ever named, and anonymous."""
+        """Tenant → its estimates. Beyond `MAX_ESTIMATES`, the oldest ones are dropped, and learnt again."""
 
     def of(self, client: Client) -> ClientTotals:
         """A client's totals; beyond the first `max_clients` clients, those of the tenant's other clients."""
@@ -252,6 +255,8 @@ class RequestTotals:
         """The estimates of a client's tenant, which nothing of another tenant changes (R18)."""
         found = self._estimates.get(client.tenant_identity)
         if found is None:
+            if len(self._estimates) >= MAX_ESTIMATES:
+                del self._estimates[next(iter(self._estimates))]
             found = self._estimates[client.tenant_identity] = TenantEstimates()
         return found
 
@@ -328,7 +333,7 @@ class DemandMeter:
     def __init__(self, *, window_s: float = 60.0) -> None:
         self._window_s = window_s
         self._clients: dict[str, _Requested] = {}
-        """In the order of their last requests."""
+        """Client → its requested service, in the order of the last requests."""
 
     def __len__(self) -> int:
         return len(self._clients)

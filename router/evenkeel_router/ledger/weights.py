@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from copy import copy
 
 from evenkeel_contract.key import ClientKey
-from evenkeel_contract.routerconfig import TenancyConfig
+from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 
+from evenkeel_router.api.buckets import Buckets
 from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.api.tenant_change import TenantChange
 
 
 class ConfiguredWeights:
     """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
 
     def __init__(self, tenancy: TenancyConfig) -> None:
-        self._tenants: dict[str, float] = {}
-        self._defaults: dict[str, float] = {}
-        self._clients: dict[str, float] = {}
+        self._tenants: Buckets[str, float] = Buckets()
+        self._defaults: Buckets[str, float] = Buckets()
+        self._clients: Buckets[str, float] = Buckets()
         for tenant in tenancy.tenants:
-            name = tenant_identity(tenant)
-            self._tenants[name] = float(tenant.weight)
-            self._defaults[name] = float(tenant.default_client_weight)
-            for client in tenant.clients:
-                key = ClientKey(tenant.namespace, tenant.name, client.name)
-                self._clients[key.identity] = float(client.weight)
+            self._add(tenant)
+
+    def changed(self, change: TenantChange) -> Generator[None, None, ConfiguredWeights]:
+        """The weights with changed tenants, in steps."""
+        found = copy(self)
+        found._tenants, found._defaults = self._tenants.fork(), self._defaults.fork()
+        found._clients = self._clients.fork()
+        for before in change.before:
+            found._remove(before)
+            yield
+        for after in change.after:
+            found._add(after)
+            yield
+        return found
+
+    def _add(self, tenant: TenantConfig) -> None:
+        name = tenant_identity(tenant)
+        self._tenants.put(name, float(tenant.weight))
+        self._defaults.put(name, float(tenant.default_client_weight))
+        for client in tenant.clients:
+            self._clients.put(_identity(tenant, client.name), float(client.weight))
+
+    def _remove(self, tenant: TenantConfig) -> None:
+        name = tenant_identity(tenant)
+        self._tenants.drop(name)
+        self._defaults.drop(name)
+        for client in tenant.clients:
+            self._clients.drop(_identity(tenant, client.name))
 
     @property
     def declared(self) -> Collection[str]:
@@ -34,8 +59,15 @@ class ConfiguredWeights:
     def client(self, client: str) -> float:
         """The client's weight within its tenant."""
         weight = self._clients.get(client)
-        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
+        if weight is None:
+            weight = self._defaults.get(tenant_of(client))
+        return 1.0 if weight is None else weight
 
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
-        return self._tenants.get(tenant, 1.0)
+        weight = self._tenants.get(tenant)
+        return 1.0 if weight is None else weight
+
+
+def _identity(tenant: TenantConfig, client: str) -> str:
+    return ClientKey(tenant.namespace, tenant.name, client).identity

@@ -27,13 +27,17 @@ from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client
-from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
+from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts, unshared_parts
 
 TopUp = Callable[[LimitPart, float], Awaitable[bool]]
 """Asks other routers for what a request needs of a limit; False if they cannot give it."""
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
 _NO_PART_RETRY_S: Final = 1.0
+MAX_TENANTS: Final = 4096
+"""Tenants that are remembered though nothing of theirs is in flight: a proxy may name any number of them."""
+MAX_LIMITED: Final = 4096
+"""Clients with limits of their own that are remembered though nothing of theirs is in flight."""
 SHARE_FACTOR: Final = 8
 """One party alone gets 8/9 of the bound; n parties that ask for more get 8/(8n + 1) each."""
 
@@ -53,12 +57,14 @@ class BodyMemory:
     limit_bytes: int
     used_bytes: int = 0
     _tenants: dict[str, TenantMemory] = field(default_factory=dict)
-    """Tenant → what it holds. As many tenants as the configuration names."""
+    """Tenant → what it holds. Beyond `MAX_TENANTS`, those that hold nothing are dropped."""
 
     def of(self, tenant: str) -> TenantMemory:
         """What one tenant holds of it."""
         memory = self._tenants.get(tenant)
         if memory is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                self._tenants = {name: one for name, one in self._tenants.items() if one.is_used}
             memory = self._tenants[tenant] = TenantMemory(self)
         return memory
 
@@ -69,6 +75,11 @@ class TenantMemory:
 
     _all: BodyMemory
     _held_bytes: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the tenant holds any."""
+        return self._held_bytes > 0
 
     def reserve(self, size_bytes: int) -> None:
         """Use some of it; raises `Refusal`."""
@@ -106,10 +117,12 @@ class PartUsedUp(Refusal):
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
-    """One tenant's requests here, and the parts of its limits. A part that was used once is counted ever after."""
+    """One tenant's requests here, and the parts of its limits. A part that was used once is counted ever after. A client with
+    limits of its own is counted in the same way."""
 
     _name: str
     _parts: LimitParts
+    _what: str = "tenant"
     limits: TenantLimits | None = None
     """Limits as configured at the last `update`; None before."""
     is_limited: bool = False
@@ -151,7 +164,7 @@ class _Tenant:
             if self.requests.free(now_s) < need - TINY:
                 raise self._used_up(
                     self.requests,
-                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute. "
+                    f"The {self._what} used up its limit of {limits.requests_per_minute} requests per minute. "
                     f"{_burst(self.requests, 'request')}{_needs(need)}",
                     code="requests_per_minute",
                     amount=need,
@@ -162,7 +175,7 @@ class _Tenant:
             if self.tokens.free(now_s) <= TINY:
                 raise self._used_up(
                     self.tokens,
-                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute. "
+                    f"The {self._what} used up its limit of {limits.tokens_per_minute} tokens per minute. "
                     f"{_burst(self.tokens, 'token')}",
                     code="tokens_per_minute",
                     amount=float(max(1, tokens)),
@@ -172,10 +185,8 @@ class _Tenant:
             need = min(float(sequences), self.slots.size)
             self.slots.asked(need, now_s)
             if self.slots.free(now_s) < need - TINY:
-                few = f"The tenant has {limits.max_concurrent} requests in flight, which is its limit."
-                many = (
-                    f"The tenant may have {limits.max_concurrent} requests in flight.{_needs(need)}"
-                )
+                few = f"The {self._what} has {limits.max_concurrent} requests in flight, which is its limit."
+                many = f"The {self._what} may have {limits.max_concurrent} requests in flight.{_needs(need)}"
                 raise self._used_up(
                     self.slots,
                     few if need == 1 else many,
@@ -183,6 +194,18 @@ class _Tenant:
                     amount=need,
                     now_s=now_s,
                 )
+
+    def check_alone(self, limits: TenantLimits, tokens: int, now_s: float, sequences: int) -> None:
+        """Raise `Refusal` for the first limit of which too little is free, where other routers have nothing of it."""
+        try:
+            self.check(limits, tokens, now_s, sequences)
+        except PartUsedUp as refusal:
+            raise Refusal(
+                refusal.outcome,
+                refusal.message,
+                code=refusal.code,
+                retry_after_s=refusal.retry_after_s,
+            ) from refusal
 
     def _used_up(
         self, limit: LimitPart, message: str, *, code: str, amount: float, now_s: float
@@ -243,10 +266,15 @@ class Admission:
         """Limits in force. They may be replaced at any time; what is in flight stays."""
         self.running = 0
         self._parts = parts
-        self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
+        self._tenants: dict[str, _Tenant] = {}
+        """Beyond `MAX_TENANTS`, those without limits and without requests in flight are dropped."""
         self._clients: dict[str, int] = {}  # no zeros: bounded by what is in flight
+        self._limited: dict[str, _Tenant] = {}
+        """Clients with limits of their own. Beyond `MAX_LIMITED`, those without requests in flight are dropped."""
 
-    def enter(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
+    def enter(  # noqa: C901 - one limit after another, without calls that each request would pay for
+        self, client: Client, tokens: int, now_s: float, sequences: int = 1
+    ) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
         limits = self.limits
         free = limits.max_concurrent - self.running - sequences  # with this request in flight
@@ -260,6 +288,9 @@ class Admission:
             tenant = self._updated(client, now_s)
         if tenant.is_limited:
             tenant.check(client.limits, tokens, now_s, sequences)
+            if client.own_limits is not None:
+                own = self._own(client, client.own_limits, now_s)
+                own.check_alone(client.own_limits, tokens, now_s, sequences)
         held = self._clients.get(client.identity, 0)
         allowed = limits.max_concurrent_per_client
         if allowed and held and held + sequences > allowed:
@@ -276,6 +307,9 @@ class Admission:
         tenant.running += sequences
         if tenant.is_limited:
             tenant.enter(tokens, now_s, sequences)
+            if client.own_limits is not None:
+                own.running += sequences
+                own.enter(tokens, now_s, sequences)
         self._clients[client.identity] = held + sequences
         self.running += sequences
 
@@ -287,6 +321,8 @@ class Admission:
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
         """An admitted request has so many more input tokens than estimated; may be negative."""
         self._tenants[client.tenant_identity].use(tokens, now_s)
+        if client.own_limits is not None:
+            self._limited[client.identity].use(tokens, now_s)
 
     def leave(self, client: Client, tokens: int, now_s: float, sequences: int = 1) -> None:
         """A request is over. `tokens`: what it used beyond the estimate at its start; may be negative."""
@@ -294,6 +330,10 @@ class Admission:
         tenant.running -= sequences
         if tenant.is_limited:
             tenant.leave(tokens, now_s, sequences)
+            if client.own_limits is not None:
+                own = self._limited[client.identity]
+                own.running -= sequences
+                own.leave(tokens, now_s, sequences)
         held = self._clients[client.identity] - sequences
         if held:
             self._clients[client.identity] = held
@@ -305,10 +345,28 @@ class Admission:
         """The client's tenant, new or with changed limits."""
         tenant = self._tenants.get(client.tenant_identity)
         if tenant is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                kept = self._tenants.items()
+                self._tenants = {name: one for name, one in kept if one.running or one.is_limited}
             tenant = _Tenant(client.tenant_identity, self._parts)
             self._tenants[client.tenant_identity] = tenant
         tenant.update(client.limits, now_s)
+        if client.own_limits is not None:
+            tenant.is_limited = True  # its clients are looked at from now on
         return tenant
+
+    def _own(self, client: Client, limits: TenantLimits, now_s: float) -> _Tenant:
+        """The limits of one client, new or changed."""
+        own = self._limited.get(client.identity)
+        if own is None:
+            if len(self._limited) >= MAX_LIMITED:
+                self._limited = {name: one for name, one in self._limited.items() if one.running}
+            # Of this router alone: the parts of every client that ever came would be too much to exchange.
+            parts = unshared_parts(self._parts.router, now_s)
+            own = self._limited[client.identity] = _Tenant(client.identity, parts, "client")
+        if own.limits != limits:
+            own.update(limits, now_s)
+        return own
 
 
 async def topped_up(  # noqa: PLR0917 - the state of one request, called once

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 from array import array
+from collections.abc import Mapping
 from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ from evenkeel_router.api.answers import ErrorAnswer, GarbageError, of_reply, wri
 from evenkeel_router.api.endpoints import ENDPOINTS
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.inference import Inference, Limits
+from evenkeel_router.api.named import NotNamed, read_named
 
 QUESTION: Final = struct.Struct(">IQ")
 ANSWER: Final = struct.Struct(">I")
@@ -50,6 +52,15 @@ class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
     seed: int
 
 
+class ReadName(msgspec.Struct, frozen=True, tag="name"):
+    """Read which model a request's body names."""
+
+    path: str
+    content_type: str
+    renames: Mapping[str, str]
+    """Names that replicas do not get as they are."""
+
+
 class ReadAnswer(msgspec.Struct, frozen=True, tag="answer"):
     """Read a replica's whole answer."""
 
@@ -71,6 +82,14 @@ class ReadInference(msgspec.Struct, frozen=True, tag="inference"):
     """64 bits for each block."""
     values: int
     """Values of the body, or a few more."""
+
+
+class ReadNamed(msgspec.Struct, frozen=True, tag="named"):
+    """The model of a request."""
+
+    model: str | None
+    pieces: list[Piece]
+    """The body with the name that replicas know."""
 
 
 class ReadUsage(msgspec.Struct, frozen=True, tag="usage"):
@@ -125,8 +144,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
         )
 
 
-Question: TypeAlias = ReadRequest | ReadAnswer
-Answer: TypeAlias = ReadInference | ReadUsage | Unreadable | Refused
+Question: TypeAlias = ReadRequest | ReadName | ReadAnswer
+Answer: TypeAlias = ReadInference | ReadNamed | ReadUsage | Unreadable | Refused
 
 
 def answer_to(question: Question, body: bytes) -> Answer:
@@ -134,6 +153,8 @@ def answer_to(question: Question, body: bytes) -> Answer:
     if isinstance(question, ReadAnswer):
         return _read_answer(question, body)
     try:
+        if isinstance(question, ReadName):
+            return _read_name(question, body)
         return _read_request(question, body)
     except Refusal as refusal:
         return Refused.of(refusal)
@@ -152,6 +173,18 @@ def values_in(body: bytes) -> int:
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # so a quote begins or ends a string
     least = bare.count(b'"') // 4  # a value has one string at most, and its name one
     return least if least > MAX_VALUES else 1 + marks_in(b"".join(bare.split(b'"')[::2]))
+
+
+def _read_name(question: ReadName, body: bytes) -> ReadNamed:
+    endpoint = ENDPOINTS[question.path]
+    try:
+        named = read_named(endpoint, body, question.content_type, question.renames)
+    except NotNamed as error:
+        message = (
+            "The body cannot be read, so it names no model; send valid JSON with the field model."
+        )
+        raise invalid(message, code="invalid_json", param="model") from error
+    return ReadNamed(named.model, _pieces(named.body, body, 0))
 
 
 def _read_request(question: ReadRequest, body: bytes) -> ReadInference:

@@ -18,8 +18,9 @@ from typing import Final
 
 from multidict import istr
 
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.identity import Claims, Client, Directory
+from evenkeel_router.api.identity import Client, Directory
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.connection_shares import NO_KEY, Closing, ConnectionShares, party_of
@@ -59,9 +60,13 @@ def identified(directory: Directory, request: Request, claims: Claims) -> Client
 
 def _by_sender(directory: Directory, request: Request, party: str) -> None:
     """The request names no client: its sender's address holds its connection."""
-    connection = request.connection
+    request.connection.holder = f"{party}/{sender_of(directory, request)}"
+
+
+def sender_of(directory: Directory, request: Request) -> str:
+    """The address that a request was sent from."""
     forwarded = request.headers.getall(_FORWARDED_FOR, ())
-    connection.holder = f"{party}/{directory.sender_of(connection.peer, forwarded)}"
+    return directory.sender_of(request.connection.peer, forwarded)
 
 
 def report(holder: str, why: Closing, count: int) -> None:

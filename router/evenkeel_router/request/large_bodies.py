@@ -12,6 +12,7 @@ import logging
 import subprocess
 import sys
 from array import array
+from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from socket import AF_UNIX, SO_SNDBUF, SOCK_STREAM, SOL_SOCKET, socketpair
@@ -26,6 +27,7 @@ from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Hashed, Inference, Limits
+from evenkeel_router.api.named import Named
 from evenkeel_router.request import body_worker
 from evenkeel_router.request.body_worker import (
     ANSWER,
@@ -35,6 +37,8 @@ from evenkeel_router.request.body_worker import (
     Question,
     ReadAnswer,
     ReadInference,
+    ReadName,
+    ReadNamed,
     ReadRequest,
     ReadUsage,
     Refused,
@@ -111,6 +115,22 @@ class LargeBodies:
             hashed=Hashed(hashes, block_bytes, read.text_bytes),
             values=read.values,
         )
+
+    async def named(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        content_type: str,
+        *,
+        tenant: str,
+        renames: Mapping[str, str],
+    ) -> Named:
+        """What `read_named` makes of a body; raises `Refusal`."""
+        read = await self._ask(tenant, ReadName(endpoint.value, content_type, renames), body)
+        if isinstance(read, Refused):
+            raise read.refusal()
+        assert isinstance(read, ReadNamed)
+        return Named(read.model, await _joined(read.pieces, body))
 
     async def answer(
         self, endpoint: Endpoint, body: bytes, content_type: str, *, tenant: str, counts_text: bool

@@ -150,7 +150,7 @@ def cross_origin(request_state: RequestState, request: Request, cors: Cors) -> C
         return None
     if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
         return CompleteReply(request, status=200, body=b"", headers=cors.preflight(origin))
-    request_state.cors = cors.headers(origin)
+    request_state.more_headers = cors.headers(origin)
     return None
 
 
@@ -251,6 +251,12 @@ def shutting_down() -> Refusal:
     """The refusal of a router that drains."""
     message = "The router is shutting down. Send the request again."
     return Refusal(Outcome.UNAVAILABLE, message, code="draining", retry_after_s=RETRY_AFTER_S)
+
+
+def opening(model: str) -> Refusal:
+    """The refusal for a model that was added a moment ago."""
+    message = f"The router does not serve the model {model!r} yet. Send the request again."
+    return Refusal(Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S)
 
 
 def no_connection(why: str) -> Refusal:

@@ -5,27 +5,25 @@
 Each decision is a pure function; this file puts them in order. The sender is identified before the body is read, so
 that an unknown sender cannot make the router hold megabytes.
 
-Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests of other cells and to the console are neither counted nor logged.
+`front` has what is around these steps: refusals and faults become answers there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
+from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import ENDPOINTS, MODELS, Endpoint, is_stored_response
-from evenkeel_router.api.errors import OURS, Refusal
-from evenkeel_router.api.identity import Client, claims_of
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.errors import OURS
+from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
-from evenkeel_router.api.responses import not_stored
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
@@ -39,15 +37,14 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
-from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
-    REQUEST_ID,
     AdmittedRequest,
-    RequestIds,
     RequestState,
     RequestTracer,
     Step,
@@ -55,32 +52,21 @@ from evenkeel_router.request.request_state import (
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
-    INVALID_BODY,
     Answer,
-    CompleteReply,
     Request,
     Stream,
     read_body,
     whole_body,
 )
 from evenkeel_router.transport.downstream import yielding
-from evenkeel_router.transport.request_head import HttpSyntaxError
 
 _log = logging.getLogger(__name__)
-_OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
-
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
-SPOOFED = "identity-header"
-"""The name in `stripped` of an identity header from a peer that may not send one."""
 
 
-RequestSink: TypeAlias = Callable[[RequestState, float], None]
-"""Takes a request that is over, and its duration in seconds."""
-
-
-class Pipeline:
-    """Answers every request of the traffic port."""
+class Pipeline(Front):
+    """Serves the requests of one service."""
 
     def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
@@ -95,121 +81,46 @@ class Pipeline:
         prefixes: Prefixes,
         tokenising: Tokenisation,
         console: TenantConsole,
+        key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`sinks` take every request that is over; more of them may be added later."""
+        super().__init__(
+            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=sinks
+        )
         self._settings = settings
-        self._intake = intake
         self._replicas = replicas
         self._service_ledger = service_ledger
         self._top_up = top_up
-        self._totals = totals
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
-        self._console = console
         self._federation = federation
         self._large_bodies = large_bodies
         self._long_work = LongWork()
         replicas.fleet.later = self._long_work.add
-        self._tracer = tracer
-        self._sinks = sinks
-        self._now = asyncio.get_running_loop().time
-        self._ids = RequestIds()
 
-    async def handle(self, request: Request) -> Answer:
-        """One request."""
-        path = request.path
-        endpoint = ENDPOINTS.get(path)
-        if endpoint is None:
-            request.target, path = own_answers.known_target(request.target)
-            endpoint = ENDPOINTS.get(path)
-            if endpoint is None and (own := await self._uncounted(request, path)) is not None:
-                return own
-        request_state = RequestState(
-            self._ids.of(request),
-            path if endpoint is not None or path == MODELS else _OTHER_PATH,
-            self._now(),
-            self._ids.new() if REQUEST_ID in request.headers else "",
-        )
-        if (
-            self._intake.cors is not None
-            and (preflight := own_answers.cross_origin(request_state, request, self._intake.cors))
-            is not None
-        ):
-            return preflight
-        if (spans := self._tracer.spans) is not None:
-            request_state.trace = spans.begin(request_state.path, request.method, request.headers)
-        try:
-            if self._intake.draining:
-                self._intake.let_in(request)
-            if endpoint is not None and request.method in endpoint.api.methods:
-                return await self.infer(request_state, request, endpoint)
-            return self._answered_here(request_state, request, path)
-        except Refusal as refusal:
-            return self._refused(
-                request_state, request, refusal, close=refusal.code == INVALID_BODY
-            )
-        except asyncio.CancelledError:
-            request_state.client_left()
-            raise
-        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
-            return self._fault(request_state, request, fault)
-        finally:
-            self._finish(request_state)
-
-    def _answered_here(self, request_state: RequestState, request: Request, path: str) -> Answer:
-        """The answer to a request that no replica gets; raises `Refusal`."""
-        if request.method == "OPTIONS":
-            return own_answers.options(request_state, request, path)
-        if is_stored_response(request.method, path):
-            self.identify(request_state, request)
-            raise not_stored()
-        name = own_answers.asked_model(request, path)
-        self.identify(request_state, request)
-        models = own_answers.models(
+    def _models(self, name: str, client: Client) -> bytes:
+        return own_answers.models(
             name, self._settings.config, started_unix=self._intake.started_unix
         )
-        return own_answers.own(request_state, request, models, close=self._intake.draining)
+
+    def _in_sync(self) -> bool:
+        return self._replicas.in_sync
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health, another cell or the console; None for all other requests."""
-        if own_answers.asks_health(request, path):
-            return own_answers.health(
-                request, draining=self._intake.draining, in_sync=self._replicas.in_sync
-            )
         if path == CELL_PATH and self._federation.expected is not None:
             return own_answers.cell(request, self._federation)
-        if self._console.serves(request, path):
-            return await self._console.handle(request, path)
-        return None
+        return await super()._uncounted(request, path)
 
-    def refuse(self, request: Request, error: BaseException) -> Answer:
-        """Answer a request that is not HTTP, or whose handler raised an exception."""
-        request_state = RequestState(self._ids.new(), _OTHER_PATH, self._now())
-        if isinstance(error, HttpSyntaxError):
-            answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
-            _log.debug("not HTTP", exc_info=error)
-        else:
-            answer = self._fault(request_state, request, error)
-        self._finish(request_state)
-        return answer
-
-    def identify(
-        self, request_state: RequestState, request: Request
-    ) -> tuple[Client, ClientTotals]:
-        """1. The sender, and its totals so far; raises `Refusal`."""
-        claims = claims_of(request.headers, request.connection.peer)
-        if claims.named and self._intake.directory.spoofed(claims):
-            self._totals.stripped[SPOOFED] += 1
-        client = identified(self._intake.directory, request, claims)
-        request_state.client = client
-        request_state.totals = totals = self._totals.of(client)
-        totals.requests += 1
-        return client, totals
+    @property
+    def is_gone(self) -> bool:
+        """Whether no replica takes requests, and no request starts one."""
+        replicas, config = self._replicas, self._settings.config
+        starts = config.at_zero is AtZero.ACTIVATE
+        return replicas.in_sync and not starts and not replicas.fleet.routable
 
     async def infer(
         self, request_state: RequestState, request: Request, endpoint: Endpoint
@@ -395,36 +306,7 @@ class Pipeline:
                 return
         self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
 
-    def _refused(
-        self,
-        request_state: RequestState,
-        request: Request,
-        refusal: Refusal,
-        *,
-        close: bool = False,
-    ) -> Answer:
-        if request_state.heartbeat is not None:
-            begun = request_state.heartbeat.end(refusal)
-            if begun is not None:
-                request_state.status, request_state.outcome = 200, refusal.outcome
-                return begun
-        close = close or self._intake.draining
-        return own_answers.refused(request_state, request, refusal, close=close)
-
-    def _fault(
-        self, request_state: RequestState, request: Request, fault: BaseException
-    ) -> CompleteReply:
-        """A fault of this program: the traceback goes to the log, not to the client. A stream that has begun ends with its connection."""
-        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
-        self._totals.faults += 1
-        heartbeat = request_state.heartbeat
-        if (request_state.stream and request_state.first_byte_s is not None) or (
-            heartbeat is not None and heartbeat.stream.started
-        ):
-            request.connection.abort()
-        return own_answers.failed_here(request_state, request)
-
-    def _finish(self, request_state: RequestState) -> None:
+    def finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""
         totals, duration_s = request_state.totals, self._now() - request_state.started_s
         if request_state.outcome is not None:

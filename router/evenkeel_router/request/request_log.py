@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import IO, Final
 
 import msgspec
@@ -51,6 +52,8 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
     """Time at gates."""
     engine_s: float = 0.0
     """Time from sending it to the last replica until the first content: its queue and the prefill; 0: it never was sent, or had none."""
+    model: str = ""
+    """The model that served it, behind a router of several."""
 
 
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
@@ -121,6 +124,19 @@ class RequestLog:
         self._lines.append(line)
         if len(self._lines) >= BATCH_LINES:
             self._encode()
+
+    def of_model(self, model: str) -> Callable[[RequestState, float], None]:
+        """`add`, for the requests of one of several models."""
+
+        def add(request_state: RequestState, duration_s: float) -> None:
+            if len(self._lines) == BATCH_LINES - 1:
+                self._encode()  # before the line, which is not complete until it has the model
+            count = len(self._lines)
+            self.add(request_state, duration_s)
+            if len(self._lines) > count:
+                self._lines[-1].model = model
+
+        return add
 
     async def run(self) -> None:
         """Write lines every second until cancelled, then the lines that remain."""

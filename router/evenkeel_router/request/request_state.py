@@ -134,8 +134,8 @@ class RequestState(msgspec.Struct, eq=False):
     started_s: float
     upstream_id: str = ""
     """The id that the next replica gets; empty: `request_id`, which the client did not choose."""
-    cors: Headers = ()
-    """Headers for a page of another origin."""
+    more_headers: Headers = ()
+    """Further headers of its answer: for a page of another origin, and the model that serves in place of another."""
     trace: RequestTrace | None = None
     """Trace of the request; None while tracing is off."""
     # Identify, parse, admit.
@@ -197,9 +197,9 @@ class RequestState(msgspec.Struct, eq=False):
         """Headers of every answer to the request."""
         if self.removed:
             removed = (REMOVED_HEADER, shown(self.removed))
-            return ((REQUEST_ID_HEADER, self.request_id), *self.cors, removed)
+            return ((REQUEST_ID_HEADER, self.request_id), *self.more_headers, removed)
         own = (REQUEST_ID_HEADER, self.request_id)
-        return (own, *self.cors) if self.cors else (own,)
+        return (own, *self.more_headers) if self.more_headers else (own,)
 
     def attempt_failed(self, why: str) -> None:
         """The current attempt failed, and the next one has another id; `why` is one of few words, for the trace."""

@@ -23,6 +23,7 @@ from evenkeel_contract.adminstate import (
     ACTIVATION_PATH,
     ACTIVATION_POLL_S,
     REPLICAS_PATH,
+    SERVICE_QUERY,
     STATE_PATH,
     STATE_VERSION,
     ActivationState,
@@ -42,26 +43,29 @@ from evenkeel_contract.recording import (
     RecordingError,
     decode_start,
 )
+from evenkeel_contract.revocations import REVOCATIONS_PATH, RevocationsError
+from evenkeel_contract.revocations import decode as decode_revocations
+from evenkeel_contract.revocations import encode as encode_revocations
+from evenkeel_contract.signedkeys import YEAR_S
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
+from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
 from evenkeel_router.request.tenant_console import Asked
-from evenkeel_router.telemetry.console import Console
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
 from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
-from evenkeel_router.telemetry.recorder import Recorder
-from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.telemetry.served import AllServed, Served
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
-ROOMS = web.AppKey("rooms", Rooms)
-RECORDER = web.AppKey("recorder", Recorder)
+SERVED = web.AppKey("served", AllServed)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 BODY_TIMEOUT_S: Final = 60.0
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
-CONSOLE = web.AppKey("console", Console)
+REVOCATIONS = web.AppKey("revocations", RevocationExchange)
 RENDERING = web.AppKey("rendering", asyncio.Lock)
 """One answer is built at a time: several would each take a slice in every pass of the loop."""
 JSON: Final = "application/json"
@@ -70,10 +74,10 @@ TO_PAGE: Final = ("/", PAGE_PATH.rstrip("/"))
 """Paths that are redirected to the console's page."""
 
 
-def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
+def probe_app(served: AllServed, metrics: Callable[[], Lines]) -> web.Application:
     """`/livez`, `/readyz`, `/metrics`."""
     app = web.Application()
-    app[ROOMS], app[METRICS], app[SENDER] = rooms, SharedText(metrics), Sender()
+    app[SERVED], app[METRICS], app[SENDER] = served, SharedText(metrics), Sender()
     app.on_shutdown.append(_end_rendering)
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready)
@@ -81,15 +85,16 @@ def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     return app
 
 
-def admin_app(rooms: Rooms, console: Console, recorder: Recorder) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/recording` and the console, behind
-    the admin token.
+def admin_app(served: AllServed, revocations: RevocationExchange) -> web.Application:
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/revocations`, `/v1/recording` and the
+    console, behind the admin token.
 
     The files of the console's page contain no data and need no token.
     """
-    app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
-    app[ROOMS], app[RENDERING], app[CONSOLE] = rooms, asyncio.Lock(), console
-    app[RECORDER] = recorder
+    app = web.Application(middlewares=[_refusals, _token], client_max_size=MAX_DIGEST_BYTES)
+    app[SERVED], app[RENDERING], app[REVOCATIONS] = served, asyncio.Lock(), revocations
+    app.router.add_put(REVOCATIONS_PATH, _revoke)
+    app.router.add_get(REVOCATIONS_PATH, _revocations)
     # Not POST: another site's page must not start a recording in the browser of a user who may reach this port.
     app.router.add_put(RECORDING_PATH, _start_recording)
     app.router.add_delete(RECORDING_PATH, _stop_recording)
@@ -104,11 +109,20 @@ def admin_app(rooms: Rooms, console: Console, recorder: Recorder) -> web.Applica
     app.router.add_get(REQUESTS_PATH, _console)
     for path in TO_PAGE:
         app.router.add_get(path, _to_page)
-    for path in console.files:
+    for path in served.files:
         app.router.add_get(path, _page)
     app.router.add_post(LEDGER_PATH, _ledger)
     app.router.add_post(limitswire.LIMITS_PATH, _limits)
     return app
+
+
+def _asked(request: web.Request) -> Served:
+    """The service that a request asks about; raises `Refusal` where there is none."""
+    service = request.query.get(SERVICE_QUERY, "")
+    served = request.app[SERVED].named(service)
+    if served is None:
+        raise request.app[SERVED].unknown(service)
+    return served
 
 
 async def _live(request: web.Request) -> web.Response:
@@ -117,9 +131,9 @@ async def _live(request: web.Request) -> web.Response:
 
 async def _ready(request: web.Request) -> web.Response:
     """A router is ready without replicas: requests wait for one (design §6, scaling from zero)."""
-    if request.app[ROOMS].intake.draining:
+    if request.app[SERVED].shared.intake.draining:
         return web.Response(status=503, text="The router is shutting down.\n")
-    if not request.app[ROOMS].replicas.in_sync:
+    if not request.app[SERVED].look():
         return web.Response(status=503, text="The router has not discovered its replicas yet.\n")
     return web.Response(text="ok\n")
 
@@ -133,30 +147,62 @@ async def _end_rendering(app: web.Application) -> None:
 
 
 async def _state(request: web.Request) -> web.StreamResponse:
+    served = request.app[SERVED]
+    if served.several and SERVICE_QUERY not in request.query:
+        every, shared = [one.rooms for one in served.services.values()], served.shared
+    else:
+        every, shared = [], _asked(request).rooms
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        rooms = request.app[ROOMS]
-        recent, _ = await in_slices(recent_requests(rooms, now_s))
-        verdict = judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))
-        body, _ = await in_slices(router_state(rooms, now_s, verdict))
+        verdicts = []
+        for rooms in (shared, *every):
+            recent, _ = await in_slices(recent_requests(rooms, now_s))
+            verdicts.append((rooms, judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))))
+        (_, verdict), *services = verdicts
+        body, _ = await in_slices(router_state(shared, now_s, verdict, services=services))
     return await send_pieces(request, cut(body), JSON)
 
 
 async def _replicas(request: web.Request) -> web.Response:
     now_s = asyncio.get_running_loop().time()
     async with request.app[RENDERING]:
-        body, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
+        body, _ = await in_slices(replicas_state(_asked(request).rooms, now_s))
     return web.Response(body=body, content_type=JSON)
 
 
+async def _revocations(request: web.Request) -> web.Response:
+    """All revocations; 204 for a router that has them."""
+    message = request.app[REVOCATIONS].message()
+    known = request.query.get("router", ""), request.query.get("version", "")
+    if known == (message.router, str(message.version)):
+        return web.Response(status=204)
+    return web.Response(body=encode_revocations(message), content_type=JSON)
+
+
+async def _revoke(request: web.Request) -> web.Response:
+    try:
+        asked = decode_revocations(await request.read())
+        signed = request.app[SERVED].shared.settings.config.tenancy.signed_keys
+        given = asked.lasting(YEAR_S if signed is None else signed.max_lifetime_s)
+        await request.app[REVOCATIONS].revoke(given, "an administrator")
+    except RevocationsError as error:
+        refusal = invalid(f"{error}.", code="invalid_revocations")
+    except OSError as error:
+        message = f"The keys are revoked at this router, but could not be stored: {error}. Send the request again."
+        refusal = Refusal(Outcome.UNAVAILABLE, message, code="not_stored", retry_after_s=1)
+    else:
+        return web.Response(status=204)
+    return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
+
+
 async def _console(request: web.Request) -> web.StreamResponse:
-    asked = Asked(request.query.get("client", ""), request.query.get("id", ""))
-    body = await request.app[CONSOLE].answer(request.path, WHOLE_SERVICE, asked)
+    asked = Asked.of(request.query_string)
+    body = await request.app[SERVED].answer(request.path, WHOLE_SERVICE, asked)
     return await send_pieces(request, cut(body), JSON, DATA_HEADERS)
 
 
 async def _page(request: web.Request) -> web.Response:
-    body, content_type = request.app[CONSOLE].files[request.path]
+    body, content_type = request.app[SERVED].files[request.path]
     return web.Response(body=body, headers=[("content-type", content_type), *HEADERS])
 
 
@@ -166,7 +212,7 @@ async def _to_page(request: web.Request) -> web.Response:
 
 async def _activation(request: web.Request) -> web.Response:
     """Whether a request waits for a first replica. With `wanted`, the answer waits until it differs from that."""
-    activation, known = request.app[ROOMS].replicas.activation, request.query.get("wanted")
+    activation, known = _asked(request).rooms.replicas.activation, request.query.get("wanted")
     if known not in (None, "true", "false"):
         return _refused(
             invalid("wanted must be true or false.", code="invalid_value", param="wanted")
@@ -180,7 +226,8 @@ async def _activation(request: web.Request) -> web.Response:
 
 async def _answer_all(app: web.Application) -> None:
     """Long polls must not delay the shutdown."""
-    app[ROOMS].replicas.activation.end()
+    for rooms in app[SERVED].all_rooms():
+        rooms.replicas.activation.end()
 
 
 async def _body(request: web.Request) -> bytes:
@@ -202,10 +249,11 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
         return _refused(
             invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
         )
+    ledger = _asked(request).rooms.service_ledger.ledger
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     with suppress(ConnectionResetError):  # the other router ended, or waits no longer
         await response.prepare(request)
-        for part in request.app[ROOMS].service_ledger.ledger.parts(has):
+        for part in ledger.parts(has):
             await response.write(frame(encode(part)))
             await asyncio.sleep(0)
         await response.write_eof()
@@ -218,13 +266,15 @@ async def _limits(request: web.Request) -> web.Response:
         ask = limitswire.decode_ask(await _body(request))
     except limitswire.LimitsMessageError as error:
         return _refused(invalid(f"The body is invalid: {error}.", code="invalid_limits"))
-    parts = request.app[ROOMS].intake.limit_parts
+    parts = request.app[SERVED].shared.intake.limit_parts
     answer = parts.answer(ask, asyncio.get_running_loop().time())
     return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
 
 
 async def _recording(request: web.Request) -> web.Response:
-    return web.Response(body=msgspec.json.encode(request.app[RECORDER].state()), content_type=JSON)
+    return web.Response(
+        body=msgspec.json.encode(_asked(request).recorder.state()), content_type=JSON
+    )
 
 
 async def _start_recording(request: web.Request) -> web.Response:
@@ -232,20 +282,20 @@ async def _start_recording(request: web.Request) -> web.Response:
         salt = decode_start(await _body(request))
     except RecordingError as error:
         return _refused(invalid(f"The body is invalid: {error}.", code="invalid_recording"))
-    if not request.app[RECORDER].start(salt):
+    if not _asked(request).recorder.start(salt):
         message = "The configuration allows no recording; set spec.router.recording."
         return _refused(Refusal(Outcome.FORBIDDEN, message, code="recording_not_allowed"))
     return await _recording(request)
 
 
 async def _stop_recording(request: web.Request) -> web.Response:
-    request.app[RECORDER].stop()
+    _asked(request).recorder.stop()
     return await _recording(request)
 
 
 async def _recording_file(request: web.Request) -> web.StreamResponse:
     """Both files, the older one first, while the recording continues."""
-    recorder = request.app[RECORDER]
+    recorder = _asked(request).recorder
     await recorder.flush()
     response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
     with ExitStack() as stack:
@@ -268,11 +318,20 @@ def _open(paths: Sequence[Path], stack: ExitStack) -> list[IO[bytes]]:
 
 
 @web.middleware
+async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A refusal becomes an answer."""
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return _refused(refusal)
+
+
+@web.middleware
 async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Hashes are compared, so that the duration of the comparison reveals nothing about the token."""
-    if request.path in TO_PAGE or request.path in request.app[CONSOLE].files:
+    if request.path in TO_PAGE or request.path in request.app[SERVED].files:
         return await handler(request)
-    wanted = request.app[ROOMS].settings.config.admin_token_sha256
+    wanted = request.app[SERVED].shared.settings.config.admin_token_sha256
     if wanted is None:
         if not _is_local(request.host):
             message = "Use the address of this machine: http://127.0.0.1, http://localhost or http://[::1]."

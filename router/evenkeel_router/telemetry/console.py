@@ -19,6 +19,7 @@ from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.request.tenant_console import Asked
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import NOTHING, STRIDE, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.recent import (
@@ -31,7 +32,6 @@ from evenkeel_router.telemetry.recent import (
 from evenkeel_router.telemetry.requests import requests_answer
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import sample
-from evenkeel_router.telemetry.slices import in_slices
 from evenkeel_router.telemetry.snapshot import (
     Steps,
     at_replicas,

@@ -6,7 +6,7 @@ family is an iterator of lines, so that the caller may pause between any two (`s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -66,6 +66,26 @@ def histogram(name: str, help_text: str, series: Iterable[tuple[str, Histogram |
             f"{buckets}{PREFIX}{name}_sum{{{own}}} {float(seen.total)!r}\n"
             f"{PREFIX}{name}_count{{{own}}} {float(counts[-1])!r}\n"
         )
+
+
+def merged(parts: Sequence[Lines]) -> Lines:
+    """Several texts of the same families as one: each family's head once, then its series from each."""
+    heads = [""] * len(parts)
+
+    def until_head(number: int) -> Lines:
+        heads[number] = ""
+        for line in parts[number]:
+            if line.startswith("# HELP "):
+                heads[number] = line
+                return
+            yield line
+
+    for number in range(len(parts)):
+        yield from until_head(number)
+    while parts and heads[0]:
+        yield heads[0]
+        for number in range(len(parts)):
+            yield from until_head(number)
 
 
 def _head(name: str, kind: str, help_text: str) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
+
+from evenkeel_contract.names import SERVICE_SERIES_LABEL
 
 from evenkeel_router.api.identity import names_of, other_clients
 from evenkeel_router.fleet.health import FOR_GOOD
@@ -21,8 +23,17 @@ from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.ledger.totals import NO_TOTALS
 from evenkeel_router.prefix.kv_follower import SyncState
 from evenkeel_router.request.own_answers import INTERNAL
-from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
+from evenkeel_router.telemetry.exposition import (
+    Lines,
+    counter,
+    gauge,
+    histogram,
+    labels,
+    merged,
+    summary,
+)
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.served import AllServed
 
 _Value = str | Callable[[Any], Any]
 """An attribute, or what computes a value. A value of None has no series."""
@@ -131,6 +142,10 @@ _ROUTER: Final[_Rows] = (
     (gauge, "requests_held", lambda rooms: len(rooms.replicas.wait_queue), "Requests that wait until a replica is routable."),
     (gauge, "activation_wanted", "replicas.activation.wanted", "1 if a request waits for the first replica of a service with zero replicas."),
     (gauge, "prefix_index_entries", lambda rooms: len(rooms.replicas.fleet.index), "Prefixes in memory. The limit is prefix.maxBlocks."),
+    (histogram, "activation_seconds", "replicas.activation.took_s",
+     "Time from the first request for a service with zero replicas until a replica accepts requests."),
+)  # fmt: skip
+_PROCESS: Final[_Rows] = (
     (gauge, "connections", lambda rooms: len(rooms.connections.open), "Open connections of clients."),
     (gauge, "connections_limit", "connections.bound", "Most open connections of clients. Beyond it the tenant with most of them loses one."),
     (gauge, "buffered_bytes", "intake.body_memory.used_bytes", "Bytes of request bodies in memory."),
@@ -140,8 +155,6 @@ _ROUTER: Final[_Rows] = (
     # Of this thread alone, which runs the event loop; tokenising has threads of its own.
     (counter, "loop_cpu_seconds", lambda _: time.thread_time(),
      "CPU time of the thread that serves requests. If it grows by 1 second per second, requests wait for the thread."),
-    (histogram, "activation_seconds", "replicas.activation.took_s",
-     "Time from the first request for a service with zero replicas until a replica accepts requests."),
 )  # fmt: skip
 
 
@@ -153,74 +166,104 @@ def _table(rows: _Rows, series: Sequence[tuple[str, Any]]) -> Lines:
         yield from kind(name, help_text, zip(owns, map(value, ones), strict=True))
 
 
+def all_metrics(served: AllServed, dropped_lines: int, dropped_spans: int) -> Lines:
+    """A whole scrape of the router: what its services share, and each service."""
+    rooms = served.all_rooms()
+    yield from merged([metrics(one, dropped_lines, dropped_spans) for one in rooms])
+    if served.several:
+        yield from of_fallbacks(served)
+
+
+def of_fallbacks(served: AllServed) -> Lines:
+    """What a router of several services has besides."""
+    fallen_back = [
+        (labels(fallback=to, model_name=name), n) for (name, to), n in served.fallen_back.items()
+    ]
+    help_text = "Requests that another model served, by the names of both."
+    yield from counter("fallback", help_text, fallen_back)
+
+
+def _labels_of(rooms: Rooms) -> dict[str, str]:
+    """The labels of all series. Those of one of several services name it, as a PodMonitor does for routers of one."""
+    config = rooms.settings.config
+    if rooms.shared is None:
+        return {"model_name": config.model if rooms.has_service else ""}
+    return {SERVICE_SERIES_LABEL: config.service, "model_name": config.model}
+
+
 def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lines:
     """A whole scrape. Lines of the request log and spans of traces are dropped by those who write them."""
-    model = rooms.settings.config.model
-    yield from _of_clients(model, rooms)
-    yield from _of_replicas(model, rooms)
-    own, totals = labels(model_name=model), rooms.totals
-    tenants = [
-        (labels(model_name=model, tenant=tenant.tenant), tenant)
-        for tenant in totals.distributions()
-    ]
+    of, totals = _labels_of(rooms), rooms.totals
+    own = labels(**of)
+    service = [(own, rooms)] if rooms.has_service else []
+    process = [(own, rooms)] if rooms.has_process else []
+    yield from _of_clients(of, rooms)
+    yield from _of_replicas(of, rooms)
+    tenants = [(labels(**of, tenant=tenant.tenant), tenant) for tenant in totals.distributions()]
     yield from _table(_DISTRIBUTIONS, tenants)
-    bases = [
-        (labels(mode=basis, model_name=model), one) for basis, one in totals.predictions.items()
-    ]
+    bases = [(labels(mode=basis, **of), one) for basis, one in totals.predictions.items()]
     yield from _table(_PREDICTIONS, bases)
-    yield from _table(_LEDGER, [(own, rooms)])
-    yield from _ages(model, rooms)
-    yield from _table(_ROUTER, [(own, rooms)])
-    stripped = [(labels(field=field, model_name=model), n) for field, n in totals.stripped.items()]
+    yield from _table(_LEDGER, service)
+    yield from _ages(of, rooms)
+    yield from _table(_ROUTER, service)
+    yield from _table(_PROCESS, process)
+    stripped = [(labels(field=field, **of), n) for field, n in totals.stripped.items()]
     help_text = "Fields, headers and volatile lines of agents that were removed from requests."
     yield from counter("stripped", help_text, stripped)
+    refused = [
+        (labels(**of, reason=reason), n)
+        for reason, n in (rooms.intake.audit.refused_by_reason.items() if process else ())
+    ]
+    help_text = (
+        "Keys and tokens that were refused, by reason. The log names identities and addresses."
+    )
+    yield from counter("credentials_refused", help_text, refused)
     by_tenant: Counter[tuple[str, str]] = Counter()
-    for (party, why), n in rooms.connections.closed.items():
+    for (party, why), n in rooms.connections.closed.items() if process else ():
         tenant = names_of(other_clients(party))[0] if "/" in party else ""
         by_tenant[why.value, tenant] += n
     closed = [
-        (labels(model_name=model, reason=why, tenant=tenant), n)
-        for (why, tenant), n in by_tenant.items()
+        (labels(**of, reason=why, tenant=tenant), n) for (why, tenant), n in by_tenant.items()
     ]
     help_text = "Connections of clients that the router closed, by reason. The tenant is empty without a valid key."
     yield from counter("connections_closed", help_text, closed)
     untokenised = rooms.prefixes.untokenised.counts.items()
-    reasons = [(labels(model_name=model, reason=reason.value), n) for reason, n in untokenised]
+    reasons = [(labels(**of, reason=reason.value), n) for reason, n in untokenised]
     help_text = "Requests in tokens mode that were matched by their text."
     yield from counter("untokenised", help_text, reasons)
     help_text = "Dropped lines of the request log: they came too fast, or could not be written."
-    yield from counter("log_lines_dropped", help_text, [(own, dropped_lines)])
+    yield from counter("log_lines_dropped", help_text, [(own, dropped_lines)][: len(process)])
     help_text = "Spans that were not sent: too many waited, or the collector did not answer."
-    yield from counter("trace_spans_dropped", help_text, [(own, dropped_spans)])
+    yield from counter("trace_spans_dropped", help_text, [(own, dropped_spans)][: len(process)])
 
 
-def _of_clients(model: str, rooms: Rooms) -> Lines:
+def _of_clients(of: Mapping[str, str], rooms: Rooms) -> Lines:
     """Clients, tenants and the fleet: all fleet-wide figures of one moment."""
     now = rooms.service_ledger.fairness.now
     clients: list[tuple[str, ClientFigures]] = []
     for one in client_figures(now, rooms.totals):
-        clients.append((labels(client=one.name, model_name=model, tenant=one.tenant), one))
+        clients.append((labels(client=one.name, **of, tenant=one.tenant), one))
         yield ""
     yield from _table(_CLIENTS, [pair for pair in clients if pair[1].here is not NO_TOTALS])
     yield from _table(
         _CLIENTS_OF_LEDGER, [pair for pair in clients if pair[1].fleet is not NO_FIGURES]
     )
-    errors = _errors(model, rooms, [one for _, one in clients])
+    errors = _errors(of, rooms, [one for _, one in clients])
     yield from counter("request_error", "Requests that failed, by outcome.", errors)
     tenants = []
     for identity, figures in now.tenants.items():
         tenant, _ = names_of(other_clients(identity))
-        tenants.append((labels(model_name=model, tenant=tenant), figures))
+        tenants.append((labels(**of, tenant=tenant), figures))
         yield ""
     yield from _table(_TENANTS, tenants)
-    yield from _table(_FLEET, [(labels(model_name=model), now)])
+    yield from _table(_FLEET, [(labels(**of), now)] if rooms.has_service else [])
 
 
 def _errors(
-    model: str, rooms: Rooms, clients: Sequence[ClientFigures]
+    of: Mapping[str, str], rooms: Rooms, clients: Sequence[ClientFigures]
 ) -> Iterator[tuple[str, float]]:
     def series(client: str, tenant: str, code: str) -> str:
-        return labels(client=client, error_code=code, model_name=model, tenant=tenant)
+        return labels(client=client, error_code=code, **of, tenant=tenant)
 
     for one in clients:
         for outcome, count in list(one.here.errors.items()):
@@ -231,12 +274,12 @@ def _errors(
         yield series("", "", INTERNAL), rooms.totals.faults
 
 
-def _of_replicas(model: str, rooms: Rooms) -> Lines:
+def _of_replicas(of: Mapping[str, str], rooms: Rooms) -> Lines:
     """Replicas as this router uses them, their gates, and its view of their caches."""
     replicas, fleet = rooms.replicas, rooms.replicas.fleet
 
     def named(name: str) -> str:
-        return labels(model_name=model, replica=name)
+        return labels(**of, replica=name)
 
     members = [(named(one.name), one) for one in fleet]
     yield from _table(_MEMBERS, members)
@@ -274,26 +317,24 @@ def _of_replicas(model: str, rooms: Rooms) -> Lines:
     )
 
 
-def _ages(model: str, rooms: Rooms) -> Lines:
+def _ages(of: Mapping[str, str], rooms: Rooms) -> Lines:
     """How old the inputs of the ledger are."""
     now_s, ledger = asyncio.get_running_loop().time(), rooms.service_ledger
     reports = [
-        (labels(model_name=model, replica=replica), max(0.0, now_s - report.received_s))
+        (labels(**of, replica=replica), max(0.0, now_s - report.received_s))
         for replica, report in rooms.replicas.reports.items()
     ]
     yield from gauge("ledger_report_age_seconds", "Time since the replica's last report.", reports)
     peers = []
     for peer, contact in ledger.peer_contacts.items():
         since_s = contact.since_s if contact.answered_s is None else contact.answered_s
-        peers.append((labels(model_name=model, peer=peer.name), max(0.0, now_s - since_s)))
+        peers.append((labels(**of, peer=peer.name), max(0.0, now_s - since_s)))
     yield from gauge("ledger_peer_age_seconds", "Time since the other router's last answer.", peers)
     stores = []
     if (kept := ledger.persistence) is not None:
         for operation, done_s in (("load", kept.loaded_s), ("save", kept.saved_s)):
             since_s = kept.began_s if done_s is None else done_s
-            stores.append(
-                (labels(model_name=model, operation=operation), max(0.0, now_s - since_s))
-            )
+            stores.append((labels(**of, operation=operation), max(0.0, now_s - since_s)))
     yield from gauge(
         "ledger_store_age_seconds",
         "Time since the last successful operation at the ledger's store, or since the start.",

@@ -33,7 +33,7 @@ from evenkeel_contract.recording import (
 from evenkeel_contract.routerconfig import PrefixMode, RecordingConfig, RecordingStart, RouterConfig
 from evenkeel_fairshare.fleet.contract import NOTHING
 
-from evenkeel_router.request.pipeline import RequestSink
+from evenkeel_router.request.front import RequestSink
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.rooms import Rooms
 

@@ -5,12 +5,13 @@ Only telemetry, which reads all of them, takes them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from typing import Self
 
 from evenkeel_contract.routerconfig import RouterConfig
 
+from evenkeel_router.api.tenant_change import TenantChange, changes
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.limit_parts import LimitParts
@@ -36,6 +37,8 @@ class Rooms:
     intake: Intake
     connections: ConnectionShares
     """The connections of the traffic port."""
+    shared: Rooms | None = None
+    """What one of several services shares with the others; None: the router has one service, or this is what is shared."""
 
     @classmethod
     def make(
@@ -44,24 +47,77 @@ class Rooms:
         *,
         timing: Timing | None = None,
         incarnation: str | None = None,
+        shared: Rooms | None = None,
     ) -> Self:
-        """`incarnation` names this process among all routers that ever were; by default a new name."""
+        """`incarnation` names this process among all routers that ever were; by default a new name. `shared`: see the field."""
         settings = Settings(config, timing)
         service_ledger = ServiceLedger(settings, incarnation=incarnation)
         totals = RequestTotals(service_ledger.accounting.cost)
         totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
-        intake = Intake(config, LimitParts(service_ledger.ledger.router))
+        if shared is None:
+            intake = Intake(config, LimitParts(service_ledger.ledger.router))
+            connections = shares_of(settings)
+        else:
+            intake, connections = shared.intake.of_pool(config), shared.connections
         replicas = Replicas(settings)
         gates = Gates(settings, replicas, service_ledger)
-        connections = shares_of(settings)
         return cls(
-            settings, service_ledger, replicas, gates, Prefixes(), totals, intake, connections
+            settings,
+            service_ledger,
+            replicas,
+            gates,
+            Prefixes(),
+            totals,
+            intake,
+            connections,
+            shared,
         )
 
-    def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""
-        before, self.settings.config = self.settings.config, config
-        self.intake.apply(config)
+    def of_pool(self, config: RouterConfig) -> Rooms:
+        """The memory of one of several services of this router. Its ledger has this router's name: ledgers of two services never meet."""
+        return Rooms.make(
+            config,
+            timing=self.settings.timing,
+            incarnation=self.service_ledger.ledger.router,
+            shared=self,
+        )
+
+    @property
+    def has_process(self) -> bool:
+        """Whether the figures of the whole process belong here."""
+        return self.shared is None
+
+    @property
+    def has_service(self) -> bool:
+        """Whether a service belongs here."""
+        return not self.settings.config.pools
+
+    def apply(self, config: RouterConfig) -> Generator[None, None, None]:
+        """Use a changed configuration, in steps. It touches no request in flight; discovery applies the replicas.
+
+        The directory and the weights of many tenants take many steps, and come into force together, as a whole.
+        """
+        before = self.settings.config
+        change = yield from changes(before.tenancy.tenants, config.tenancy.tenants)
+        if self.shared is None:
+            directory = yield from self.intake.directories(config, before, change)
+        weights = yield from self.service_ledger.weights.changed(change)
+        if self.settings.config is not before:  # another change was faster
+            yield from self.apply(config)
+            return
+        # From here on in one step.
+        self.settings.config = config
+        if self.shared is None:
+            self.intake.directory = directory
+            self.intake.apply(config)
+            self.intake.audit.configured(
+                replace(before.tenancy, tenants=tuple(change.before)),
+                replace(config.tenancy, tenants=tuple(change.after)),
+            )
+        else:
+            self.intake.follow(self.shared.intake, config)
+        if change != TenantChange():
+            self.service_ledger.weights = self.service_ledger.ledger.weights = weights
         self.service_ledger.apply(config, before)
         self.totals.cost = self.service_ledger.accounting.cost
         if config.ttft_threshold_s != before.ttft_threshold_s:

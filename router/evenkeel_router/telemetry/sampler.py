@@ -12,10 +12,10 @@ from evenkeel_fairshare.ledger import tenant_of
 
 from evenkeel_router.api.identity import other_clients
 from evenkeel_router.ledger.clients import client_figures
+from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.history import STRIDE, History, Moment
 from evenkeel_router.telemetry.recent import recent_requests
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.slices import in_slices
 
 FIRST_REPORTS_S: Final = 30.0
 """Longest wait for the first reports. They contain the service of earlier hours, which would show as a peak."""

@@ -1,7 +1,4 @@
-"""Long answers made in slices; the event loop serves requests between two slices.
-
-A thread beside the loop would delay streams more: it holds the interpreter's lock for 5 ms at a time.
-"""
+"""Long answers made in slices (`evenkeel_router.slices`), shared, and sent in pieces."""
 
 from __future__ import annotations
 
@@ -9,35 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from aiohttp import web
 
-SLICE_S: Final = 0.002
-"""A token takes about three passes of the loop from replica to client; each pass may wait for one slice."""
+from evenkeel_router.slices import in_slices
+
 LINES_PER_PIECE: Final = 512
 PIECE_BYTES: Final = 64 * 1024
 PAUSE_PER_COST: Final = 9.0
 """Pause between two renderings, in costs of the last one: renderings take at most a tenth of the time."""
 MAX_SENDING: Final = 8
 SEND_TIMEOUT_S: Final = 10.0
-
-_Result = TypeVar("_Result")
-
-
-async def in_slices(steps: Generator[object, None, _Result]) -> tuple[_Result, float]:
-    """Run all steps; returns their result and their cost in seconds. Other tasks run after each slice."""
-    cost_s, begin_s = 0.0, time.perf_counter()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result, cost_s + time.perf_counter() - begin_s
-        if (took_s := time.perf_counter() - begin_s) >= SLICE_S:
-            cost_s += took_s
-            await asyncio.sleep(0)
-            begin_s = time.perf_counter()
 
 
 class SharedText:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -36,12 +36,26 @@ Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
-def router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[bytes]:
-    """The answer of `/v1/state`, as JSON."""
+def router_state(
+    rooms: Rooms,
+    now_s: float,
+    verdict: Judgement,
+    *,
+    services: Sequence[tuple[Rooms, Judgement]] = (),
+) -> Steps[bytes]:
+    """The answer of `/v1/state`, as JSON. `services`: those of a router of several."""
+    state = yield from _router_state(rooms, now_s, verdict)
+    each = []
+    for one, judgement in services:
+        each.append((yield from _router_state(one, now_s, judgement)))
+    return adminstate.encode_state(msgspec.structs.replace(state, services=tuple(each)))
+
+
+def _router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[adminstate.RouterState]:
     replicas = yield from replica_states(rooms, now_s)
-    tenants = yield from _tenants(rooms)
+    tenants = (yield from _tenants(rooms)) if rooms.has_service else ()
     config = rooms.settings.config
-    state = adminstate.RouterState(
+    return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
         uptime_s=time.time() - rooms.intake.started_unix,
@@ -62,7 +76,6 @@ def router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[bytes]
         ledger=ledger_state(rooms),
         peers=peer_states(rooms, now_s),
     )
-    return adminstate.encode_state(state)
 
 
 def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:

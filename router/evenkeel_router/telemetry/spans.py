@@ -22,7 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 from urllib.parse import urlsplit
 
-from evenkeel_contract.routerconfig import ClientNames, RouterConfig, TracingConfig
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.tracingconfig import ClientNames, TracingConfig
 from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import CIMultiDict
 from opentelemetry.exporter.otlp.proto.http import Compression

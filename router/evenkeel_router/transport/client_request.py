@@ -151,6 +151,13 @@ class Request(Struct, eq=False):
         return _TRANSFER_ENCODING in self.headers or bool(self.content_length)
 
 
+def with_body(request: Request, body: bytes) -> None:
+    """The body of a request was read, unpacked, and perhaps changed: who reads it next gets it so."""
+    request.body = Body(request.connection, [body], complete=True)
+    for name in (_CONTENT_ENCODING, _EXPECT):
+        request.headers.popall(name, None)
+
+
 class Memory(Protocol):
     """What bodies hold in memory, for one tenant."""
 

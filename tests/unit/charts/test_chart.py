@@ -149,7 +149,7 @@ def test_the_api_is_installed_and_kept_by_default() -> None:
         return [one for one in objects if one["kind"] == "CustomResourceDefinition"]
 
     kept, given_up = definitions(), definitions(keep=False)
-    assert len(kept) == len(given_up) == 2
+    assert len(kept) == len(given_up) == 3
     for one in kept:
         assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert kept == given_up
@@ -280,6 +280,6 @@ MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True
 def test_the_operators_alerts_are_about_this_release() -> None:
     rule = only(rendered(metrics=MONITORED), "PrometheusRule")
     texts = [one["expr"] for group in rule["spec"]["groups"] for one in group["rules"]]
-    assert len(texts) == 3
+    assert len(texts) == 4
     for text in texts:
         assert 'namespace="evenkeel-system",job="evenkeel-system/evenkeel"' in text

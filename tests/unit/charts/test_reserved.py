@@ -11,7 +11,7 @@ from evenkeel_contract.validate import parse_service
 from tests.support.crd_documents import SERVICE
 from tests.support.helm import only, rendered
 
-MESSAGE = " is reserved for administrators; others may not change it, and new services have "
+MESSAGE = " is reserved for administrators; others may not change it, and new ones have "
 
 
 def default_of(path: str) -> Any:
@@ -31,7 +31,7 @@ def test_reserved_fields_exist_and_others_may_use_their_defaults() -> None:
         field = f"?spec.?{path.replace('.', '.?')}.orValue({value})"
         assert one["expression"] == f"object.{field} == (oldObject == null ? {value} : oldObject.{field})"  # fmt: skip
         assert json.loads(value) == default_of(path)
-    assert len(policy["spec"]["validations"]) == 6
+    assert len(policy["spec"]["validations"]) == 8
     binding = only(objects, "ValidatingAdmissionPolicyBinding")
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
 

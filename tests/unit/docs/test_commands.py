@@ -22,6 +22,7 @@ from evenkeel_cli.main import build, verbs
 from evenkeel_cli.route.routefile import check_route
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import GROUP
+from evenkeel_contract.spec.gateway import GatewaySpec
 from evenkeel_contract.spec.resources import (
     InferenceTenant,
     ServiceCondition,
@@ -185,8 +186,9 @@ def test_a_block_of_yaml_is_valid(block: Block) -> None:
             _, faults = parse_service(plain)
         case "change":
             _, faults = decode(Change, plain)
-        case "spec InferenceTenant":
-            _, faults = decode(TenantSpec, plain)
+        case "spec InferenceTenant" | "spec FairInferenceGateway" as note:
+            kind: type = TenantSpec if note.endswith("Tenant") else GatewaySpec
+            _, faults = decode(kind, plain)
         case "route":
             _, faults = check_route(plain)
         case "keda":  # of another project: only the target is ours

@@ -14,7 +14,7 @@ from evenkeel_operator.cluster import apply
 from evenkeel_operator.core import recommendation, rotation
 from evenkeel_operator.manifests import engine as engines
 from evenkeel_plugin import matching
-from evenkeel_router import app
+from evenkeel_router import services
 from evenkeel_router.api.identity import MAX_CLIENTS
 from evenkeel_router.fleet import health, suspicion
 from evenkeel_router.ledger.service_ledger import SILENCE_S
@@ -23,6 +23,7 @@ from evenkeel_router.ledger.totals import MAX_TENANTS
 from evenkeel_router.prefix import tokenisation
 from evenkeel_router.request import attempt, forward, pacing, relay
 from evenkeel_router.settings import Timing
+from evenkeel_router.slices import SLICE_S
 from evenkeel_router.telemetry import slices, spans, tracing
 from evenkeel_sglang import engine as sglang
 
@@ -47,12 +48,12 @@ FIGURES: Final = (
     (EXPLANATION, "failures", f"after {ACTIVATION_POLL_S:g} s in any case"),
     (EXPLANATION, "figures", f"The first {MAX_CLIENTS} clients"),
     (EXPLANATION, "figures", f"The first {MAX_TENANTS} tenants"),
-    (EXPLANATION, "figures", f"in slices of {1e3 * slices.SLICE_S:g} ms"),
+    (EXPLANATION, "figures", f"in slices of {1e3 * SLICE_S:g} ms"),
     (EXPLANATION, "figures", f"At most {slices.MAX_SENDING} answers"),
     (EXPLANATION, "figures", f"not done after {slices.SEND_TIMEOUT_S:g} s"),
     (EXPLANATION, "ledger", f"waits up to {health.REPORT_PATIENCE_S:g} s"),
     (EXPLANATION, "ledger", f"return within {TIMING.return_s:g} s"),
-    (EXPLANATION, "ledger", f"at most {app.FIRST_READING_S:g} s each"),
+    (EXPLANATION, "ledger", f"at most {services.FIRST_READING_S:g} s each"),
     (EXPLANATION, "ledger", f"after {attempt.NOTICE_S:g} s at most"),
     (EXPLANATION, "ledger", f"silence ({redis.ANSWER_TIMEOUT_S:g} s)"),
     (EXPLANATION, "ledger", f"did not change for {redis.GONE_AFTER_S:g} s"),

@@ -47,6 +47,12 @@ def test_a_secret_may_have_its_entries_in_base64() -> None:
     assert list(manifest.api_keys()) == [("ads/chat", "sk-")]
 
 
+GATEWAY = """apiVersion: evenkeel.dev/v1alpha1
+kind: FairInferenceGateway
+metadata: {{name: all}}
+spec:
+  models: [{0}]
+"""
 CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
     "faults of several documents, each with its line": (
         (
@@ -126,8 +132,48 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
         (SERVICE, SERVICE.replace("sample", "other")),
         [
             (
-                "f.yaml:9: document 2 (FairInferenceService other) kind: a file may contain one "
-                "FairInferenceService only; remove this one"
+                "f.yaml:9: document 2 (FairInferenceService other) kind: several services need a "
+                "FairInferenceGateway in the file; add it, or remove this service"
+            )
+        ],
+    ),
+    "a gateway without one of the services": (
+        (
+            SERVICE,
+            SERVICE.replace("sample", "other"),
+            GATEWAY.format("{serviceRef: {name: sample}}"),
+        ),
+        [
+            (
+                "f.yaml:19: document 3 (FairInferenceGateway all) spec.models: has no model of service 'other'; "
+                "add it, or remove the service"
+            )
+        ],
+    ),
+    "a gateway of a service that is not there": (
+        (SERVICE, GATEWAY.format("{serviceRef: {name: sample}}, {serviceRef: {name: smaple}}")),
+        [
+            (
+                "f.yaml:12: document 2 (FairInferenceGateway all) spec.models[1].serviceRef.name: "
+                "no FairInferenceService default/smaple in this file"
+            )
+        ],
+    ),
+    "two services with one model name": (
+        (SERVICE, SERVICE.replace("sample", "other"), GATEWAY.format("{serviceSelector: {}}")),
+        [
+            (
+                "f.yaml:19: document 3 (FairInferenceGateway all) spec.models: 'model' is a model of other and of "
+                "sample; give one of them another name"
+            )
+        ],
+    ),
+    "two gateways": (
+        (SERVICE, GATEWAY.format("{serviceSelector: {}}"), GATEWAY.format("{serviceSelector: {}}")),
+        [
+            (
+                "f.yaml:15: document 3 (FairInferenceGateway all) kind: a file may contain one "
+                "FairInferenceGateway only; remove this one"
             )
         ],
     ),
@@ -203,7 +249,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
     "a document without a kind": (
         (SERVICE, "a: 1\n"),
         [
-            "f.yaml:8: document 2 kind: must be one of FairInferenceService, InferenceTenant, Secret, not null"
+            "f.yaml:8: document 2 kind: must be one of FairInferenceService, InferenceTenant, FairInferenceGateway, Secret, not null"
         ],
     ),
     "a document that is not a mapping": (
@@ -297,3 +343,15 @@ def test_fields_without_effect_are_reported() -> None:
             "spec.tenancy.selector does not match it"
         ),
     )
+
+
+def test_a_gateway_names_its_services_models_and_tenants() -> None:
+    other = SERVICE.replace("sample", "other")
+    models = "{name: smart, serviceRef: {name: other}}, {serviceRef: {name: sample}}"
+    text = "---\n".join((SERVICE, other, GATEWAY.format(models), TENANT.split("  apiKeys")[0]))
+    manifest = parse_manifest(text.encode(), "f.yaml")
+    assert manifest.identity == ("default", "all")
+    assert [one.metadata.name for one in manifest.services] == ["sample", "other"]
+    assert manifest.models == ("smart", "model")
+    assert [tenant.metadata.name for tenant in manifest.tenants] == ["ads"]
+    assert [one.service.metadata.name for one in manifest.each()] == ["sample", "other"]

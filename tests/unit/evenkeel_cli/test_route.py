@@ -76,6 +76,29 @@ def test_the_example_is_valid_and_gives_a_valid_configuration() -> None:
     )
 
 
+def test_several_models_are_pools_with_the_settings_of_the_file_or_their_own() -> None:
+    given = {
+        "models": [
+            {"name": "smart", "aliases": ["gpt-4o"], "tenants": ["ads"], **REPLICAS},
+            {"scheduling": {"fleetPolicy": "RoundRobin"}, **REPLICAS},
+        ],
+        "scheduling": {"maxDebt": 5},
+        "limits": {"queueTimeoutS": 7},
+    }
+    route, faults = check_route(given | TENANTS)
+    assert route is not None, faults
+    names = ModelNames("org/big"), ModelNames("small", ("other",), ("tuned",))
+    config = router_config_of(route, names[0], pools=names, listen=ListenConfig())
+    assert parse_router_config(dump_router_config(config))[1] == ()
+    assert (config.service, config.model, config.replicas) == ("route", "route", ())
+    smart, small = config.pools
+    assert (smart.service, smart.model, smart.names) == ("smart", "org/big", ("smart", "gpt-4o"))
+    assert (smart.tenants, smart.scheduling.max_debt) == (("ads",), 5)
+    assert (small.service, small.names, small.model_aliases) == ("small", (), ("other",))
+    assert (small.scheduling.fleet_policy.value, small.scheduling.max_debt) == ("RoundRobin", None)
+    assert {one.limits.queue_timeout_s for one in config.pools} == {7}
+
+
 def test_the_router_orders_the_queues_of_engines_without_the_plug_in() -> None:
     owners = [
         config_of(*check_route(REPLICAS | TENANTS | {"scheduling": given})).scheduling.queue
@@ -88,7 +111,31 @@ def test_the_router_orders_the_queues_of_engines_without_the_plug_in() -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("replicas: []\ntenants: [{name: a, keys: [k]}]", ["f:1: replicas: must have at least 1 entries, not 0"]),
+        ("replicas: []\ntenants: [{name: a, keys: [k]}]", ["f:1: replicas: is required; for several models, give models instead"]),
+        (
+            "models: [{replicas: []}]\nanonymous: Share",
+            ["f:1: models[0].replicas: must have at least 1 entries, not 0"],
+        ),
+        (
+            "replicas: [{url: http://a:1}]\nmodel: m\nmodels: [{replicas: [{url: http://a:1}]}]\nanonymous: Share",
+            [
+                "f:1: replicas: is set together with models; each of the models has its own",
+                "f:2: model: is set together with models; each of the models has its own",
+            ],
+        ),
+        (
+            """models:
+- {name: m, replicas: [{url: http://a:1}]}
+- {name: n, aliases: [m], replicas: [{url: http://b:1}], tenants: [asd]}
+- {aliases: [o], replicas: [{url: http://c:1, kvEvents: tcp://c:2}]}
+tenants: [{name: ads, keys: [k]}]""",
+            [
+                "f:3: models[1].tenants[0]: 'asd' is not one of tenants; did you mean ads?",
+                "f:4: models[2].aliases: needs name; set the name that clients send",
+                "f:3: models[1].name: 'm' is also a name of models[0]; each model needs its own",
+                "f:4: models[2].replicas[0].kvReplay: is required with kvEvents",
+            ],
+        ),
         (
             "replicas: [{url: 10.0.0.1}]\nanonymous: Share",
             ["f:1: replicas[0].url: '10.0.0.1' is not an address like http://host:port or https://host:port"],

@@ -14,6 +14,8 @@ import yaml
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.crd.rules import IN_THE_SCHEMA, ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
 from evenkeel_contract.decode import decode, to_plain
+from evenkeel_contract.gateway import GATEWAY_RULES
+from evenkeel_contract.spec.gateway import GatewayCondition
 from evenkeel_contract.spec.resources import (
     Condition,
     ConditionStatus,
@@ -27,9 +29,7 @@ from crds.generate import FOLDERS, files
 from tests.support.crd_boundaries import Boundary, boundaries
 from tests.support.crd_cases import RULES, Pair
 from tests.support.crd_documents import (
-    EXTERNAL,
-    POOLED,
-    SCALED,
+    DOCUMENTS,
     SERVICE,
     TENANT,
     changed,
@@ -154,7 +154,11 @@ def test_a_status_has_no_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "conditions"),
-    [("FairInferenceService", ServiceCondition), ("InferenceTenant", TenantCondition)],
+    [
+        ("FairInferenceService", ServiceCondition),
+        ("InferenceTenant", TenantCondition),
+        ("FairInferenceGateway", GatewayCondition),
+    ],
 )
 def test_conditions_are_described_by_their_names(kind: str, conditions: type[Enum]) -> None:
     node = SCHEMAS[kind]["properties"]["status"]["properties"]["conditions"]
@@ -184,7 +188,7 @@ def test_every_rule_of_the_contract_is_in_cel_or_says_why_not() -> None:
         for rule in rules
         if rule.mirrors != "transition"
     }
-    ours = {rule.__name__ for rule in (*SERVICE_RULES, *TENANT_RULES)}
+    ours = {rule.__name__ for rule in (*SERVICE_RULES, *TENANT_RULES, *GATEWAY_RULES)}
     assert ours == mirrored | LEFT_TO_SPEC_VALID.keys() | IN_THE_SCHEMA.keys()
     assert not mirrored & LEFT_TO_SPEC_VALID.keys()
 
@@ -234,11 +238,11 @@ def test_the_contract_judges_the_table_as_the_api_server_does(pair: Pair) -> Non
 
 
 def all_boundaries() -> Iterator[Boundary]:
-    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT):
+    for document in DOCUMENTS:
         yield from boundaries(document, SCHEMAS[document["kind"]])
 
 
-def test_the_table_reaches_every_field_of_both_specs() -> None:
+def test_the_table_reaches_every_field_of_every_spec() -> None:
     reached = {boundary.path for boundary in all_boundaries()}
     want = {
         path.replace("[]", "[0]")

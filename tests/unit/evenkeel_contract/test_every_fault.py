@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import decode, queueorder, validate, values
+from evenkeel_contract import decode, queueorder, validate, validatetenancy, values
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
@@ -25,12 +25,10 @@ from evenkeel_operator.core.records import choose_spec
 from tests.support.crd_boundaries import boundaries
 from tests.support.crd_cases import RULES
 from tests.support.crd_documents import (
-    EXTERNAL,
-    POOLED,
+    DOCUMENTS,
     SCALED,
     SERVICE,
     SHARED_SECRET,
-    TENANT,
     Document,
     changed,
     faults_of,
@@ -38,7 +36,7 @@ from tests.support.crd_documents import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, values, decode, records)
+MODULES: Final = (validate, validatetenancy, values, decode, records)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -57,7 +55,7 @@ ODD: Final = (
 def cases() -> Iterator[Document]:
     for pair in RULES.values():
         yield changed(pair.base, pair.bad)
-    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT):
+    for document in DOCUMENTS:
         for boundary in boundaries(document, SCHEMAS[document["kind"]]):
             yield boundary.outside
     yield SHARED_SECRET

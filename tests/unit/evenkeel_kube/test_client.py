@@ -103,7 +103,7 @@ async def test_a_list_selects_by_label_and_its_items_name_their_kind(
     assert found == [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}]
     method, path, query, _, body = server.asked.pop()
     assert (method, path, body) == ("GET", "/api/v1/namespaces/ns/pods", None)
-    assert query == {"labelSelector": "a=b,c in (d, e)"}
+    assert query == {"labelSelector": "a=b,c in (d, e)", "limit": "500"}
     await client.list_all("Pod", "")
     assert server.asked.pop()[1] == "/api/v1/pods"
     assert writes == []

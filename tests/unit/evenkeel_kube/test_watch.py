@@ -118,7 +118,7 @@ class Api:
     async def read(self, path: str, parameters: Any) -> Any:
         return json.loads(LIST)
 
-    async def stream(self, path: str, *others: Any) -> Answer:
+    async def stream(self, path: str, *others: Any, **_: Any) -> Answer:
         self.times_s.append(asyncio.get_running_loop().time())
         told = next(self._watches, None)
         if told is None:

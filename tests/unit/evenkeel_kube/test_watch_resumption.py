@@ -50,7 +50,7 @@ class Api:
         items = [{"metadata": {"name": f"listed{self.lists}"}}]
         return {"metadata": {"resourceVersion": str(10 * self.lists)}, "items": items}
 
-    async def stream(self, path: str, query: Any, *others: Any) -> Answer:
+    async def stream(self, path: str, query: Any, *others: Any, **_: Any) -> Answer:
         self.asked.append(query["resourceVersion"])
         told = next(self._watches, None)
         if told is None:

@@ -267,7 +267,9 @@ def test_the_pauses_of_a_silent_router_grow_and_begin_anew_after_an_answer(
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         class Routers(FakeRouters):
-            async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+            async def activation(
+                self, address: str, *, token: str, known: bool, service: str = ""
+            ) -> bool | None:
                 times_s.append(loop.time())
                 if (found := next(answers, done)) is not done:
                     return found

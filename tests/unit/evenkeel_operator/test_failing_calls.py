@@ -83,7 +83,10 @@ async def test_a_missing_right_to_read_is_reported_with_its_kind(kind: str) -> N
     await fails(operator)
     found = condition(cluster, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "RightMissing")
-    assert f'cannot {"get" if kind == SERVICE else "list"} resource "{kind}"' in found["message"]
+    assert (
+        f'cannot {"get" if kind in (SERVICE, "Secret") else "list"} resource "{kind}"'
+        in found["message"]
+    )
     after = cluster.objects[SERVICE, "team-ml", "simulated"]["status"]
     assert unlike(after) == unlike(before)  # what was known stays
     cluster.forbids = lambda *_: False
@@ -133,7 +136,7 @@ async def test_a_status_that_cannot_be_written_hides_no_failure() -> None:
     cluster.fails = of(f"{SERVICE}/status")
     operator = Operator(cluster)
     operator.store.see("ADDED", SERVICE, cluster.objects[SERVICE, "team-ml", "simulated"])
-    with pytest.raises(ClusterError, match="cannot list resource"):
+    with pytest.raises(ClusterError, match="cannot get resource"):
         await operator.make_pass(KEY)
 
 

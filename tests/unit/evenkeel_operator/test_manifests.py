@@ -208,6 +208,25 @@ def test_a_cache_is_a_claim_that_engines_mount() -> None:
     assert mounted["cache"]["persistentVolumeClaim"] == {"claimName": "llama-engine"}
 
 
+@pytest.mark.parametrize("sample", ["gpu.yaml", "vllm.yaml"])
+def test_gpus_may_be_claimed_in_place_of_the_extended_resource(sample: str) -> None:
+    claims = [
+        {"name": "gpu", "resourceClaimTemplateName": "whole"},
+        {"name": "nic", "resourceClaimTemplateName": "fabric", "request": "rdma"},
+    ]
+    context = sample_context(sample, engine={"gpu": {"count": 2, "claims": claims}})
+    objects = build(context)
+    name = f"{context.name}-engine"
+    assert pod_of(objects, name)["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimTemplateName": "whole"},
+        {"name": "nic", "resourceClaimTemplateName": "fabric"},
+    ]
+    container = main_container(objects, name)
+    assert container["resources"]["claims"] == [{"name": "gpu"}, {"name": "nic", "request": "rdma"}]
+    assert "nvidia.com/gpu" not in str(container["resources"])
+    assert any("tensor-parallel-size=2" in one for one in container["args"])
+
+
 def test_gpus_are_asked_for_and_split_over() -> None:
     objects = build(sample_context("gpu.yaml", engine={"gpu": {"count": 4}}))
     container = main_container(objects, "llama-engine")

@@ -36,6 +36,7 @@ def test_a_service_has_one_set_of_series_and_none_once_it_is_gone() -> None:
     service = 'service_name="a",service_namespace="ns"'
     assert exposed(collector) == [
         f'evenkeel_operator_condition{{reason="Stable",{service},status="False",type="Progressing"}} 1.0',
+        f"evenkeel_operator_config_fill_ratio{{{service}}} 0.0",
         f'evenkeel_operator_replicas_ready{{component="engine",{service}}} 2.0',
         f'evenkeel_operator_replicas_ready{{component="router",{service}}} 1.0',
         f'evenkeel_operator_replicas_wanted{{component="engine",{service}}} 2.0',

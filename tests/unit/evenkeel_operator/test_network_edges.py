@@ -162,14 +162,13 @@ WATCHED = {
     ("", "v1", "nodes"),
     ("", "v1", "persistentvolumeclaims"),
     ("", "v1", "pods"),
-    ("", "v1", "secrets"),
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
     ("apps", "v1", "deployments"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
     ("discovery.k8s.io", "v1", "endpointslices"),
+    ("evenkeel.dev", "v1alpha1", "fairinferencegateways"),
     ("evenkeel.dev", "v1alpha1", "fairinferenceservices"),
-    ("evenkeel.dev", "v1alpha1", "inferencetenants"),
     ("gateway.networking.k8s.io", "v1", "httproutes"),
     ("inference.networking.k8s.io", "v1", "inferencepools"),
     ("monitoring.coreos.com", "v1", "podmonitors"),
@@ -196,7 +195,7 @@ async def test_every_kind_is_watched_and_its_events_come_with_its_name() -> None
     assert selectors == WATCHED
     for handler in handlers:
         await handler.fn(event={"type": None, "object": {"metadata": {}}})
-    assert {kind for _, kind, _ in seen} >= {SERVICE, TENANT, "Pod", "Node", "Namespace", "Secret"}
+    assert {kind for _, kind, _ in seen} >= {SERVICE, "Pod", "Node", "Namespace"}
     assert len({kind for _, kind, _ in seen}) == len(WATCHED)
     (cleanup,) = (one for one in found._activities.get_all_handlers() if "ends" in str(one.id))
     await cleanup.fn()

@@ -8,6 +8,7 @@ from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import SpecDecision
 from evenkeel_operator.core.scaling import decide
+from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.desired import Desired
 from evenkeel_operator.pass_state import PassState
 
@@ -30,7 +31,7 @@ async def test_refused_writes_come_before_what_could_not_be_built_and_reports_la
     seen = await observed(cluster_with_the_sample(), KEY)
     first = PassState(seen=seen, spec=SpecDecision((), None, None), scaling=decide(None))
     neighbours = first.with_notes([note("Pool")])
-    built = neighbours.with_desired(Desired((), (note("Api"),), image=None))
+    built = neighbours.with_desired(Desired((), (note("Api"),), Layout("sha256:0"), image=None))
     applied = built.with_applied(ApplyResult(notes=[note("Write")], again_s=7.0))
     reported = applied.with_reported(inactive=("why",), notes=[note("Store")]).due(None).due(3.0)
     assert [one.reason for one in reported.notes] == ["Write", "Api", "Pool", "Store"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.identity import Client, client_of, with_ceilings
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request.admission import Admission, BodyMemory, PartUsedUp
 from hypothesis import given
@@ -76,6 +76,64 @@ def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
     refused(gate, client("b", requests_per_minute=1), 0.0)
     gate.enter(client("a", tenant="u", requests_per_minute=1), 1, 0.0)
     assert gate.running == 2
+
+
+def with_own(who: Client, **own: int) -> Client:
+    return with_ceilings(who, TenantLimits(**own))
+
+
+def test_a_client_with_limits_of_its_own_leaves_the_others_alone() -> None:
+    gate, other = admission(), client("other")
+    gate.enter(other, 1, 0.0)  # the tenant was seen without limits before
+    who = with_own(client("who"), max_concurrent=2)
+    gate.enter(who, 1, 0.0)
+    gate.enter(who, 1, 0.0)
+    refusal = refused(gate, who, 0.0)
+    assert (type(refusal), refusal.code) == (Refusal, "max_concurrent")
+    assert refusal.message == "The client has 2 requests in flight, which is its limit."
+    gate.enter(other, 1, 0.0)
+    gate.leave(who, 1, 0.0)
+    gate.enter(who, 1, 0.0)
+    gate.leave(other, 1, 0.0)
+    refused(gate, who, 0.0)
+
+
+def test_rates_of_a_client_count_beside_those_of_its_tenant() -> None:
+    gate = admission()
+    limits = {"requests_per_minute": 600, "burst_requests": 9}
+    who, other = with_own(client("who", **limits), requests_per_minute=60), client("o", **limits)
+    for _ in range(6):
+        gate.enter(who, 1, 0.0)
+    assert refused(gate, who, 0.0).message.startswith("The client used up its limit of 60 requests")
+    for _ in range(3):
+        gate.enter(other, 1, 0.0)
+    assert "tenant" in refused(gate, who, 0.0).message
+    gate.enter(who, 1, 1.0)
+    gate.correct(who, 5, 1.1)
+    gate.leave(who, 0, 1.1)
+
+
+def test_of_two_ceilings_the_lower_one_counts() -> None:
+    twice = with_own(with_own(client(), max_concurrent=5, tokens_per_minute=9), max_concurrent=7)
+    assert twice.own_limits == TenantLimits(max_concurrent=5, tokens_per_minute=9)
+    assert with_own(client()).own_limits is None
+
+
+def test_what_is_remembered_of_tenants_and_limited_clients_is_bounded() -> None:
+    gate = admission()
+    for number in range(4200):
+        who = with_own(client(f"c{number}", tenant=f"t{number}"), max_concurrent=1)
+        gate.enter(who, 1, float(number))
+        if number:
+            gate.leave(who, 1, float(number))
+    assert len(gate._limited) <= 4097
+    assert "ns/t0/c0" in gate._limited
+    plain = admission()
+    for number in range(4200):
+        who = client(tenant=f"t{number}")
+        plain.enter(who, 1, 0.0)
+        plain.leave(who, 1, 0.0)
+    assert len(plain._tenants) <= 4097
 
 
 def test_an_exact_count_takes_the_place_of_the_estimate() -> None:

@@ -10,7 +10,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_router.cluster.config_watch import FileSource, load
 
-from tests.support.routers import config_for, until
+from tests.support.routers import applying, config_for, until
 
 
 def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ async def test_only_a_valid_configuration_is_applied_and_faults_are_reported(
     applied: list[RouterConfig] = []
     faults: list[tuple[str, ...]] = []
     source = FileSource(path, path.read_bytes(), interval_s=0.005)
-    watching = asyncio.create_task(source.watch(applied.append, faults.append))
+    watching = asyncio.create_task(source.watch(applying(applied), faults.append))
     await asyncio.sleep(0.05)  # looks at the unchanged file do not end the watch
     path.write_bytes(b"{")
     await until(lambda: len(faults) == 1, "the fault")

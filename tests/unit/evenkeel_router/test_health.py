@@ -18,7 +18,7 @@ from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import fine, nasty
 from tests.support.plain_engine import plain_engine
 from tests.support.router_rooms import rooms_of
-from tests.support.routers import QUICK, config_for, replica_of, routable, simulated, until
+from tests.support.routers import QUICK, applied, config_for, replica_of, routable, simulated, until
 
 
 @asynccontextmanager
@@ -195,7 +195,7 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
         router.rooms.service_ledger.replica_is_of_size(max_input_tokens=10, pool_tokens=10)
         assert router.rooms.service_ledger.ledger.rules.overshoot == 2300
         scheduling = replace(router.rooms.settings.config.scheduling, max_debt=77)
-        router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
+        applied(router.rooms, replace(router.rooms.settings.config, scheduling=scheduling))
         assert router.rooms.service_ledger.ledger.rules.overshoot == 77
         # The replicas measure their quantum: the router takes the largest one.
         assert (
@@ -209,7 +209,7 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
         router.rooms.service_ledger.replica_has_quantum(0.0)  # an older replica
         assert router.rooms.service_ledger.ledger.rules.quantum == LARGEST_QUANTUM
         scheduling = replace(scheduling, client_quantum=50)
-        router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
+        applied(router.rooms, replace(router.rooms.settings.config, scheduling=scheduling))
         assert (
             router.rooms.service_ledger.ledger.rules.max_debt(2.0) == 77 + DEFERRED_REFILLS * 50 * 2
         )

@@ -13,16 +13,10 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.ledger import Seed
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.identity import (
-    UNPAID,
-    Claims,
-    Client,
-    Directory,
-    Paid,
-    Proxies,
-    tenant_identity,
-)
+from evenkeel_router.api.identity import UNPAID, Client, Directory, Paid, tenant_identity
+from evenkeel_router.api.proxies import Proxies
 
 HEADER = "x-evenkeel-client"
 TRUSTED, STRANGER = "10.0.0.7", "203.0.113.9"

@@ -20,15 +20,16 @@ from evenkeel_contract.routerdocument import dump_router_config
 from evenkeel_kube import watch as kubewatch
 from evenkeel_kube.client import CredentialsError, in_pod, namespace_of_pod
 from evenkeel_kube.watch import Selection, Watcher
-from evenkeel_router.app import Router, background, running
+from evenkeel_router.app import Router, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import ProbeVerdict
+from evenkeel_router.services import background
 from evenkeel_router.telemetry.metrics import metrics
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
-from tests.support.routers import QUICK, config_for, routable, until
+from tests.support.routers import QUICK, applying, config_for, routable, until
 
 PODS = Selection(Pod, "/api/v1/namespaces/ns/pods", {"labelSelector": "a=b"})
 CLUSTER = ClusterConfig(engines="engines", peers="peers", api_key="sk")
@@ -225,7 +226,7 @@ async def test_a_changed_key_of_the_replicas_keeps_them(server: KubeApi) -> None
     async with found(server) as router:
         await routable(router, 1)
         changed = config_for(cluster=replace(CLUSTER, api_key="another"))
-        router.discovery.update(changed)
+        router.services.only.discovery.update(changed)
         await until(lambda: router.rooms.replicas.configured["a"].api_key == "another", "the key")
         member = router.rooms.replicas.fleet.member("a")
         assert member is not None
@@ -236,7 +237,9 @@ async def test_another_cluster_is_refused_and_said(
     server: KubeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with found(server) as router:
-        router.discovery.update(config_for(cluster=replace(CLUSTER, engines="others")))
+        router.services.only.discovery.update(
+            config_for(cluster=replace(CLUSTER, engines="others"))
+        )
         assert "takes effect when the router restarts" in caplog.text
 
 
@@ -261,7 +264,7 @@ async def test_a_configuration_in_a_secret_is_followed_and_the_last_good_one_kep
         await until(lambda: "has no entry router.json" in caplog.text, "the next complaint")
         server.secrets.put(secret(dump_router_config(good)))
         assert await first == good
-        watching: Coroutine[Any, Any, None] = source.watch(applied.append, faults.append)
+        watching: Coroutine[Any, Any, None] = source.watch(applying(applied), faults.append)
         await stack.enter_async_context(background(watching))
         server.secrets.put(secret(b"{"))
         await until(lambda: len(faults) == 1 and "is not JSON" in faults[0][0], "the fault")
@@ -281,7 +284,7 @@ async def test_a_secret_that_changes_in_its_labels_only_is_no_change(server: Kub
     applied: list[RouterConfig] = []
     async with background(source.run()):
         await source.first()
-        async with background(source.watch(applied.append, lambda _: None)):
+        async with background(source.watch(applying(applied), lambda _: None)):
             await until(lambda: bool(server.secrets.watches), "the watch")
             server.secrets.put({**one, "metadata": {"name": "conf", "labels": {"a": "b"}}})
             server.secrets.put(secret(dump_router_config(config_for(model="m2"))))

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.ledger import Ledger
-from evenkeel_router.app import background
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, compute_closings
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.transport.background import background
 
 from tests.support.routers import PATIENCE_S, QUICK, config_for
 from tests.unit.evenkeel_router.test_persistence import Memory

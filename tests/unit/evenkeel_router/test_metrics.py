@@ -10,11 +10,12 @@ import pytest
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_router import slices
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, client_of, other_clients
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.totals import Histogram, RequestTotals
-from evenkeel_router.telemetry import exposition, slices
+from evenkeel_router.telemetry import exposition
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import SharedText

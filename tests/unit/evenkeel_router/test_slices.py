@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from aiohttp import web
-from evenkeel_router.telemetry import slices
-from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices
+from evenkeel_router import slices
+from evenkeel_router.slices import in_slices
+from evenkeel_router.telemetry import slices as answers
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut
 
 from tests.support.routers import until
 
@@ -73,7 +75,7 @@ async def test_requests_at_the_same_time_share_one_rendering(
 async def test_a_new_rendering_starts_only_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, pause_per_cost: float, renderings: int
 ) -> None:
-    monkeypatch.setattr(slices, "PAUSE_PER_COST", pause_per_cost)
+    monkeypatch.setattr(answers, "PAUSE_PER_COST", pause_per_cost)
     text = Text()
     shared = SharedText(text.render)
     await shared.get()
@@ -125,23 +127,23 @@ async def serving(text: Text) -> AsyncIterator[str]:
 async def test_few_answers_at_a_time_and_slow_readers_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slices, "SEND_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(answers, "SEND_TIMEOUT_S", 1.0)
     text = Text(lines=20_000, padding=1000)  # more than the kernel buffers
     async with serving(text) as url, httpx.AsyncClient(timeout=20) as client:
         port = int(url.rpartition(":")[2])
         slow = []
-        for _ in range(slices.MAX_SENDING):
+        for _ in range(answers.MAX_SENDING):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readexactly(1)
             slow.append((reader, writer))
         refused = await client.get(url)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        answers: list[int] = []
+        statuses: list[int] = []
 
         async def ask() -> None:
-            while not answers or answers[-1] != 200:
-                answers.append((await client.get(url)).status_code)
+            while not statuses or statuses[-1] != 200:
+                statuses.append((await client.get(url)).status_code)
 
         asking = asyncio.create_task(ask())
         await until(asking.done, "an answer once the slow readers are gone")
@@ -155,5 +157,5 @@ def test_a_body_is_cut_into_pieces_that_are_all_of_it() -> None:
     body = bytes(range(256)) * 1000
     pieces = cut(body)
     assert b"".join(pieces) == body
-    assert max(map(len, pieces)) == slices.PIECE_BYTES
+    assert max(map(len, pieces)) == answers.PIECE_BYTES
     assert cut(b"") == []

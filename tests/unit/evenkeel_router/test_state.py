@@ -23,7 +23,7 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import router_state
 
 from tests.support.fakes import replicas
-from tests.support.routers import config_for, tenancy
+from tests.support.routers import applied, config_for, tenancy
 from tests.support.steps import result_of
 
 
@@ -42,11 +42,11 @@ async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -
         rooms.replicas.fleet.policy,
         rooms.replicas.fleet.index,
     )
-    rooms.apply(replace(before, model="other"))
+    applied(rooms, replace(before, model="other"))
     assert rooms.intake.limits.model == "other"
     assert (rooms.replicas.fleet.policy, rooms.replicas.fleet.index) == (policy, index)
     robin = SchedulingConfig(fleet_policy=FleetPolicyName.ROUND_ROBIN, output_token_weight=5)
-    rooms.apply(replace(before, scheduling=robin, prefix=PrefixConfig(text_block_bytes=16)))
+    applied(rooms, replace(before, scheduling=robin, prefix=PrefixConfig(text_block_bytes=16)))
     assert rooms.replicas.fleet is fleet
     assert rooms.replicas.fleet.policy.name == "RoundRobin"
     assert rooms.replicas.fleet.index is not index

@@ -28,6 +28,12 @@ SERVICE = {
     "of": 'namespace="team-ml",evenkeel_dev_service="llama"',
     "operator": 'service_namespace="team-ml",service_name="llama"',
 }
+OF_THE_OPERATOR = (
+    "EvenkeelOperatorDown",
+    "EvenkeelReconcileFailing",
+    "EvenkeelConfigNearlyFull",
+    "EvenkeelWatchFailing",
+)
 OPERATOR = {
     "of": 'namespace="evenkeel-system",job="evenkeel-system/evenkeel"',
     "runbooks": "docs/runbooks",
@@ -65,7 +71,7 @@ def scenes(name: str) -> Iterator[tuple[str, Any]]:
 def _test(name: str, case: Any) -> dict[str, Any]:
     """One test, as promtool reads it."""
     rule = next(rule for rule in rules() if rule["alert"] == name)
-    is_ours = name in ("EvenkeelOperatorDown", "EvenkeelReconcileFailing", "EvenkeelWatchFailing")
+    is_ours = name in OF_THE_OPERATOR
     labels = OPERATOR if is_ours else SERVICE
     series = {_filled(key, labels): str(values) for key, values in case["series"].items()}
     common = dict(rule["labels"])

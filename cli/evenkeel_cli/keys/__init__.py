@@ -1,0 +1,1 @@
+"""`evenkeel keys`: signed API keys, which no router has in a list."""

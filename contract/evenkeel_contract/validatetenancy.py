@@ -1,0 +1,62 @@
+"""The rules of `spec.tenancy` across its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
+from evenkeel_contract.signedkeys import MAX_LIFETIME_S
+from evenkeel_contract.spec.gateway import FairInferenceGateway
+from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_contract.tokenissuers import MAX_LEEWAY_S, NO_KEYS, NO_TENANT
+from evenkeel_contract.values import Fault
+
+_Owner: TypeAlias = FairInferenceService | FairInferenceGateway
+
+
+def identity_headers_have_no_proxy(service: _Owner) -> Iterator[Fault]:
+    tenancy = service.spec.tenancy
+    if tenancy.identity_headers and not tenancy.trusted_proxies:
+        yield Fault(
+            "spec.tenancy.identityHeaders", NO_PROXY, about=("spec.tenancy.trustedProxies",)
+        )
+
+
+def identity_headers_name_no_tenant(service: _Owner) -> Iterator[Fault]:
+    for index, entry in enumerate(service.spec.tenancy.identity_headers):
+        if names_no_tenant(entry):
+            yield Fault(f"spec.tenancy.identityHeaders[{index}]", NAMES_NO_TENANT)
+
+
+def issuers_lack_keys(service: _Owner) -> Iterator[Fault]:
+    for index, issuer in enumerate(service.spec.tenancy.jwt):
+        if (issuer.jwks_URL is None) == (issuer.secret_ref is None):
+            yield Fault(f"spec.tenancy.jwt[{index}].jwksURL", NO_KEYS.format(other="secretRef"))
+
+
+def issuers_name_no_tenant(service: _Owner) -> Iterator[Fault]:
+    for index, issuer in enumerate(service.spec.tenancy.jwt):
+        if issuer.tenant_claim is None and not issuer.tenant_of:
+            yield Fault(f"spec.tenancy.jwt[{index}].tenantClaim", NO_TENANT)
+
+
+def credentials_live_beyond_reason(service: _Owner) -> Iterator[Fault]:
+    tenancy = service.spec.tenancy
+    if tenancy.signed_keys is not None and not (
+        60 <= tenancy.signed_keys.max_lifetime.seconds <= MAX_LIFETIME_S
+    ):
+        path = "spec.tenancy.signedKeys.maxLifetime"
+        yield Fault(path, f"must be from 1m to {MAX_LIFETIME_S // 3600}h (10 years)")
+    for index, issuer in enumerate(tenancy.jwt):
+        if issuer.leeway.seconds > MAX_LEEWAY_S:
+            yield Fault(f"spec.tenancy.jwt[{index}].leeway", "must be at most 10m")
+
+
+TENANCY_RULES: Final[Sequence[Callable[[_Owner], Iterable[Fault]]]] = (
+    identity_headers_have_no_proxy,
+    identity_headers_name_no_tenant,
+    credentials_live_beyond_reason,
+    issuers_lack_keys,
+    issuers_name_no_tenant,
+)

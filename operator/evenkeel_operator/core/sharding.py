@@ -1,0 +1,330 @@
+"""The tenants of one service in Secrets: what routers have now, what they should have, what is revoked first. Pure.
+
+While all tenants fit, they are in the RouterConfig. Beyond that, an index names shards (`evenkeel_contract.tenantshards`),
+and the RouterConfig keeps the oldest tenants for routers of a version that knows no shards.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.messages import UNREADABLE
+from evenkeel_contract.routerconfig import RouterConfig, TenantConfig
+from evenkeel_contract.routerdocument import check_router_config
+from evenkeel_contract.tenantshards import (
+    CAPACITY_BYTES,
+    MAX_REVOKED,
+    MAX_SHARD_BYTES,
+    MAX_SHARDS,
+    PREFIX,
+    Index,
+    loads,
+    shard_count,
+    shard_name,
+    write_index,
+    write_shard,
+)
+from evenkeel_contract.values import without_echoes
+
+from evenkeel_operator.core.objects import digest_of
+from evenkeel_operator.core.roster import Grant
+
+MAX_CONFIG_BYTES: Final = 1_000_000
+"""Most bytes of a RouterConfig: a Secret holds 1 MiB of decoded data."""
+INLINE_AGAIN_BYTES: Final = 800_000
+"""Longest RouterConfig with which shards are given up again."""
+NEARLY_FULL: Final = 0.8
+"""Part of a limit from which a condition and an alert report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The content of one shard."""
+
+    digest: str
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConfig:
+    """The configuration that the routers of a service have."""
+
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    """The RouterConfig as plain data, without its tenants; empty where there is none."""
+    core: RouterConfig | None = None
+    """The RouterConfig without its tenants, decoded; None where there is none, or an invalid one."""
+    inline: tuple[Grant, ...] = ()
+    """The tenants in the RouterConfig."""
+    index: Index | None = None
+    """The index; None while all tenants are in the RouterConfig."""
+    shards: Mapping[str, Shard] = field(default_factory=dict)
+    """The shards that the index names."""
+
+    @property
+    def grants(self) -> Iterator[Grant]:
+        """All tenants that routers may accept, revoked ones included."""
+        if self.index is None:
+            yield from self.inline
+        for shard in self.shards.values():
+            yield from shard.grants
+
+    def tenants(self, names: Iterable[str]) -> dict[str, TenantConfig]:
+        """Some of the tenants that routers accept."""
+        wanted = frozenset(names)
+        if not wanted:
+            return {}
+        index = self.index or Index()
+        found = (index.remaining(one.config) for one in self.grants if one.config.name in wanted)
+        return {one.name: one for one in found if one is not None}
+
+
+Intern = Callable[[Iterable[bytes]], tuple[Grant, ...]]
+"""Grants of JSON that routers have; those of tenants that are as they should be are the roster's objects."""
+
+
+def read_config(data: bytes, intern: Intern) -> LiveConfig:
+    """A RouterConfig of a Secret."""
+    try:
+        plain = msgspec.json.decode(data)
+        raws = msgspec.json.decode(data, type=_Document).tenancy.tenants
+    except UNREADABLE:
+        return LiveConfig()
+    tenancy = {key: value for key, value in plain.get("tenancy", {}).items() if key != "tenants"}
+    plain = {**plain, "tenancy": tenancy}
+    core, faults = salvage(RouterConfig, plain)
+    faults += tuple(without_echoes(check_router_config(core), faults))
+    return LiveConfig(plain, None if faults else core, intern(map(bytes, raws)))
+
+
+class _Tenancy(msgspec.Struct):
+    tenants: list[msgspec.Raw] = []
+
+
+class _Document(msgspec.Struct):
+    tenancy: _Tenancy = msgspec.field(default_factory=_Tenancy)
+
+
+def write_config(plain: Mapping[str, Any], tenants: Iterable[Grant]) -> bytes:
+    """A RouterConfig with these tenants. Equal input gives equal bytes."""
+    raws = [msgspec.Raw(grant.raw) for grant in tenants]
+    tenancy = {**plain.get("tenancy", {}), "tenants": raws}
+    return msgspec.json.encode({**plain, "tenancy": tenancy}) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Tenants and keys that routers accept and must not."""
+
+    tenants: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """SHA-256 of keys of other tenants."""
+
+    def __bool__(self) -> bool:
+        return bool(self.tenants or self.keys)
+
+
+def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) -> Revoked:
+    """What routers accept and `wanted` has not: whole tenants, and keys."""
+    index, tenants, keys = live.index or Index(), dict[str, None](), dict[str, None]()
+    for grant in (*live.inline, *(live.grants if live.index is not None else ())):
+        name = grant.config.name
+        now = wanted(grant.config)
+        if now is grant:
+            continue
+        if now is None:
+            tenants[name] = None
+            continue
+        allowed = {key.sha256 for key in now.config.api_keys}
+        for key in grant.config.api_keys:
+            if key.sha256 not in allowed:
+                keys[key.sha256] = None
+    inline = {grant.config.name for grant in live.inline}
+    known_tenants, known_keys = index.revoked_tenants, index.revoked_keys
+    inline_keys = {key.sha256 for grant in live.inline for key in grant.config.api_keys}
+    return Revoked(
+        tuple(one for one in tenants if one in inline or one not in known_tenants),
+        tuple(one for one in keys if one in inline_keys or one[:PREFIX] not in known_keys),
+    )
+
+
+def config_without(live: LiveConfig, gone: Revoked) -> bytes | None:
+    """The RouterConfig without what is revoked; None if it has nothing of it."""
+    left = Index(
+        revoked_tenants=frozenset(gone.tenants),
+        revoked_keys=frozenset(key[:PREFIX] for key in gone.keys),
+    )
+    found, changed = [], False
+    for grant in live.inline:
+        remaining = left.remaining(grant.config)
+        changed |= remaining is not grant.config
+        if remaining is not None:
+            found.append(grant if remaining is grant.config else Grant.of(remaining))
+    return write_config(live.plain, found) if changed else None
+
+
+def index_without(live: LiveConfig, gone: Revoked) -> Index | None:
+    """The index with what is revoked. Beyond its room, shards that still hold such tenants are left out."""
+    if live.index is None:
+        return None
+    before = live.index
+    tenants = before.revoked_tenants.union(gone.tenants)
+    keys = before.revoked_keys.union(key[:PREFIX] for key in gone.keys)
+    if len(tenants) + len(keys) <= MAX_REVOKED:
+        return Index(shards=before.shards, revoked_tenants=tenants, revoked_keys=keys)
+    clean = {
+        name: digest
+        for name, digest in before.shards.items()
+        if not any(
+            grant.config.name in tenants
+            or any(key.sha256[:PREFIX] in keys for key in grant.config.api_keys)
+            for grant in live.shards[name].grants
+        )
+    }
+    return Index(shards=clean)
+
+
+Content = Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The Secrets of a service's configuration: entries by digest, with what makes their content."""
+
+    config: str
+    """Digest of the RouterConfig."""
+    index: str | None = None
+    """Digest of the index; None while all tenants are in the RouterConfig."""
+    shards: Mapping[str, Shard] = field(default_factory=dict)
+    contents: Mapping[str, Content] = field(default_factory=dict)
+    """Digest → the content, in Base64 once it is called. Made only for what is written."""
+    left_out: tuple[str, ...] = ()
+    """Tenants for which there is no room, the youngest first."""
+    fill: float = 0.0
+    """The largest part of a limit that is used."""
+
+
+class Planner:
+    """Lays out the tenants of one service. Remembers the digests of what it laid out last."""
+
+    def __init__(self) -> None:
+        self._config: tuple[bytes, tuple[Grant, ...], str] | None = None
+        self._shards: dict[str, Shard] = {}
+
+    def lay_out(
+        self,
+        core: RouterConfig,
+        grants: Sequence[tuple[tuple[str, str], Grant]],
+        live: LiveConfig,
+        *,
+        base: str | None = None,
+    ) -> Layout:
+        """`grants`: (age, tenant), by name. `base`: what names of Secrets begin with, if not with the service's name."""
+        plain = to_plain(core)
+        head = write_config(plain, ())
+        everyone = tuple(grant for _, grant in grants)
+        room = MAX_CONFIG_BYTES if live.index is None else INLINE_AGAIN_BYTES
+        length = len(head) + sum(len(grant.raw) + 1 for grant in everyone)
+        contents: dict[str, Content] = {}
+        if length <= room:
+            config = self._lay_out_config(plain, head, everyone, contents)
+            return Layout(config, contents=contents, fill=length / CAPACITY_BYTES)
+        fitting, left_out = _fitting(grants)
+        shards = self._lay_out_shards(base or core.service, fitting, live, contents)
+        document = write_index(Index(shards={name: one.digest for name, one in shards.items()}))
+        index = digest_of(_encoded(document))
+        contents[index] = lambda: document
+        inline = _oldest(grants, MAX_CONFIG_BYTES - len(head))
+        config = self._lay_out_config(plain, head, inline, contents)
+        total = sum(len(grant.raw) + 1 for grant in everyone)
+        largest = max(loads(_sizes(fitting), MAX_SHARDS), default=0)
+        fill = max(total / CAPACITY_BYTES, largest / MAX_SHARD_BYTES, len(head) / MAX_CONFIG_BYTES)
+        return Layout(config, index, shards, contents, left_out, fill)
+
+    def _lay_out_config(
+        self,
+        plain: Mapping[str, Any],
+        head: bytes,
+        grants: tuple[Grant, ...],
+        contents: dict[str, Content],
+    ) -> str:
+        known = self._config
+        if known is None or known[0] != head or known[1] != grants:
+            digest = digest_of(_encoded(write_config(plain, grants)))
+            known = self._config = head, grants, digest
+        contents[known[2]] = lambda: write_config(plain, grants)
+        return known[2]
+
+    def _lay_out_shards(
+        self,
+        service: str,
+        grants: Sequence[Grant],
+        live: LiveConfig,
+        contents: dict[str, Content],
+    ) -> dict[str, Shard]:
+        count = shard_count(_sizes(grants), len(live.index.shards) if live.index else 1)
+        parts: list[list[Grant]] = [[] for _ in range(count)]
+        for grant in grants:
+            parts[grant.slot % count].append(grant)
+        found = {}
+        for number, part in enumerate(parts):
+            name, wanted = shard_name(service, number, count), tuple(part)
+            known = (self._shards.get(name), live.shards.get(name))
+            shard = next((one for one in known if one is not None and one.grants == wanted), None)
+            if shard is None:
+                digest = digest_of(_encoded(write_shard(grant.raw for grant in wanted)))
+                shard = Shard(digest, wanted)
+            found[name] = shard
+            contents[shard.digest] = _writer(wanted)
+        self._shards = found
+        return found
+
+
+def _writer(grants: tuple[Grant, ...]) -> Content:
+    return lambda: write_shard(grant.raw for grant in grants)
+
+
+def _encoded(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _sizes(grants: Iterable[Grant]) -> list[tuple[int, int]]:
+    return [(grant.slot, len(grant.raw)) for grant in grants]
+
+
+def _oldest(grants: Sequence[tuple[tuple[str, str], Grant]], room: int) -> tuple[Grant, ...]:
+    """The oldest tenants that fit, by name."""
+    kept = set()
+    for age, grant in sorted(grants, key=lambda one: one[0]):
+        room -= len(grant.raw) + 1
+        if room < 0:
+            break
+        kept.add(age)
+    return tuple(grant for age, grant in grants if age in kept)
+
+
+def _fitting(
+    grants: Sequence[tuple[tuple[str, str], Grant]],
+) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """All tenants that fit into the largest number of shards, by name, and the names of the others. The oldest go first."""
+    everyone = tuple(grant for _, grant in grants)
+    sizes = _sizes(everyone)
+    if sum(size + 1 for _, size in sizes) <= CAPACITY_BYTES and (
+        max(loads(sizes, MAX_SHARDS)) <= MAX_SHARD_BYTES
+    ):
+        return everyone, ()
+    used, total, left_out = [0] * MAX_SHARDS, 0, []
+    for _, grant in sorted(grants, key=lambda one: one[0]):
+        size, slot = len(grant.raw) + 1, grant.slot % MAX_SHARDS
+        if total + size > CAPACITY_BYTES or used[slot] + size > MAX_SHARD_BYTES:
+            left_out.append(grant.config.name)
+        else:
+            total += size
+            used[slot] += size
+    without = frozenset(left_out)
+    kept = tuple(grant for grant in everyone if grant.config.name not in without)
+    return kept, tuple(reversed(left_out))
