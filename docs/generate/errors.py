@@ -124,7 +124,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     formats = (
         "The body is the error object of the API: Anthropic's below `/v1/messages`, OpenAI's elsewhere. "
-        "OpenAI's object has the `code`; Anthropic's object has only `type` and `message`. After the first byte of a "
+        "OpenAI's object has the `code`; Anthropic's object has only `type` and `message`, and the code `context_length_exceeded`. After the first byte of a "
         "stream, the error is its last event."
     )
     retry = (
