@@ -66,7 +66,7 @@ class Rounds(dict[Account, Q]):
         self._light: list[Entry] = []
         self._heavy: list[Entry] = []
         self._unasked: list[Q] = []
-        """With `_light` and `_heavy` the `Heaps` of the eligible members."""
+        """Eligible members that are not asked yet; with `_light` and `_heavy` the `Heaps` of those."""
         self._later: dict[int, Heaps] = {}
         """Round → its members, which need a refill."""
         self._numbers: list[int] = []
