@@ -13,7 +13,7 @@ import httpx
 import pytest
 from evenkeel_contract import revocations
 from evenkeel_contract.identityheaders import UndeclaredTenants
-from evenkeel_contract.routerconfig import PeerConfig, RouterConfig, TenancyConfig
+from evenkeel_contract.routerconfig import PeerConfig, PoolConfig, RouterConfig, TenancyConfig
 from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKey, mint, read
 from evenkeel_contract.tokenissuers import TokenIssuerConfig
 from evenkeel_router.app import Router, running
@@ -206,6 +206,16 @@ async def test_clients_of_tenants_that_share_an_identity_get_no_keys(tmp_path: P
         answer = await asked(one, "POST", credential=stranger)
         assert read(answer.json()["key"]).identity == "ns/new/ann"
         assert await status(one, answer.json()["key"]) == 200
+
+
+async def test_a_router_of_several_models_gives_keys_for_all_of_them(tmp_path: Path) -> None:
+    pools = tuple(PoolConfig(service=name, model=name) for name in ("big", "small"))
+    several = replace(config(tmp_path / "f.json", allowed=allowed()), pools=pools)
+    async with running(several, timing=QUICK) as router:
+        own = await created(router)
+        assert await status(router, own["key"]) == 200
+        assert (await asked(router, "DELETE", f"/{own['id']}")).json()["deleted"]
+        assert await status(router, own["key"]) == 401
 
 
 async def test_a_revocation_that_finds_no_room_is_no_success(
