@@ -5,20 +5,17 @@ All faults are reported at once. A field that has no effect on one machine is no
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from evenkeel_contract.decode import salvage
 from evenkeel_contract.gateway import Member, members_of, salvage_gateway, unknown_fallbacks
 from evenkeel_contract.render import CredentialSecrets, KeyHashes, serves
 from evenkeel_contract.signedkeys import salvage_signing_keys
 from evenkeel_contract.spec.gateway import FairInferenceGateway
-from evenkeel_contract.spec.parts import DnsName, Runtime, SecretKeyRef
+from evenkeel_contract.spec.parts import Runtime, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, Tenancy
 from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
 from evenkeel_contract.validate import salvage_service, salvage_tenant
@@ -27,37 +24,12 @@ from evenkeel_simulator.server.settings import argument_faults
 
 from evenkeel_cli.faults import FileFault, ManifestFaults
 from evenkeel_cli.ignored_fields import OF_GATEWAY, ignored_fields
+from evenkeel_cli.secretdocument import SecretEntries, entries_of, read_secret
 from evenkeel_cli.yamlfile import Document, Position, YamlFault, given_twice, parse_documents
 
 _Resource = TypeVar("_Resource")
 
 KINDS: Final = ("FairInferenceService", "InferenceTenant", "FairInferenceGateway", "Secret")
-
-SecretEntries = Mapping[tuple[str, str, str], str]
-"""(namespace, Secret, key in it) → its text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretMetadata:
-    """The identity of a Secret; other fields are accepted and ignored."""
-
-    OPEN: ClassVar[bool] = True
-
-    name: DnsName
-    namespace: DnsName = "default"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
-    """The fields of a Kubernetes Secret that API keys need."""
-
-    api_version: str
-    kind: str
-    metadata: SecretMetadata
-    type: str = "Opaque"
-    immutable: bool = False
-    string_data: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +105,6 @@ class Manifest:
             for key in tenant.spec.api_keys:
                 ref = (tenant.metadata.namespace, key.secret_ref.name, key.secret_ref.key)
                 yield f"{tenant.metadata.name}/{key.client}", self.secrets[ref]
-
-
-def entries_of(secrets: SecretEntries, namespace: str, name: str) -> dict[str, str]:
-    """The entries of one Secret."""
-    return {ref[2]: text for ref, text in secrets.items() if ref[:2] == (namespace, name)}
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -260,30 +227,14 @@ class _ManifestReader:
         self._report(read.document, without_echoes(found, read.faults))
 
     def _add_secret(self, data: object) -> Sequence[Fault]:
-        secret, faults = salvage(Secret, data)
-        found = list(faults)
-        faulty = {fault.path for fault in faults}
-        identity = (secret.metadata.namespace, secret.metadata.name)
-        entries = {
-            key: text
-            for key, text in secret.string_data.items()
-            if f"stringData.{key}" not in faulty
-        }
-        for key, text in secret.data.items():
-            try:
-                if f"data.{key}" not in faulty:
-                    entries.setdefault(key, base64.b64decode(text, validate=True).decode())
-            except (binascii.Error, UnicodeDecodeError, ValueError):
-                found.append(
-                    Fault(f"data.{key}", "is not text in base64; use stringData for plain text")
-                )
-        for key, text in entries.items():
-            self.secrets[(*identity, key)] = text
-        if any(fault.path.startswith("metadata") for fault in found):
+        secret, faults = read_secret(data)
+        for key, text in secret.entries.items():
+            self.secrets[secret.namespace, secret.name, key] = text
+        if any(fault.path.startswith("metadata") for fault in faults):
             self._unknown_secret = True
-        elif found:
-            self._faulty_secrets.add(identity)
-        return found
+        elif faults:
+            self._faulty_secrets.add((secret.namespace, secret.name))
+        return faults
 
     def _other(self, document: Document, kind: object) -> Sequence[Fault]:
         if not isinstance(document.data, Mapping):

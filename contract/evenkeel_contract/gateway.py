@@ -18,13 +18,11 @@ from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.validate import (
     body_is_beyond_reason,
-    exposed_twice,
-    exposure_annotations_are_code,
-    exposure_takes_what_is_ours,
     name_begins_with_a_digit,
     salvage_by,
     values_do_not_fit,
 )
+from evenkeel_contract.validateexposure import EXPOSURE_RULES
 from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, show
 
@@ -240,9 +238,7 @@ GATEWAY_RULES: Final[Sequence[Callable[[FairInferenceGateway], Iterable[Fault]]]
     selected_models_are_renamed,
     models_share_a_name,
     gateway_limits_are_beyond_reason,
-    exposed_twice,
-    exposure_takes_what_is_ours,
-    exposure_annotations_are_code,
+    *EXPOSURE_RULES,
     selector_values_do_not_fit,
     *TENANCY_RULES,
 )

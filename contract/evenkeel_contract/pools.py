@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Final
 
-from evenkeel_contract.routerconfig import (
-    ClusterConfig,
-    PoolConfig,
-    RecordingConfig,
-    RouterConfig,
-    StateConfig,
-)
+from evenkeel_contract.recordingconfig import RecordingConfig
+from evenkeel_contract.routerconfig import ClusterConfig, PoolConfig, RouterConfig, StateConfig
 from evenkeel_contract.values import Fault, did_you_mean, show
 
 _SHARED_FIELDS: Final = tuple(

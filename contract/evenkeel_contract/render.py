@@ -16,6 +16,7 @@ from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule
 from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     AtZero,
@@ -26,7 +27,6 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     PrefixConfig,
     QoeConfig,
-    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,

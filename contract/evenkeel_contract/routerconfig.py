@@ -13,11 +13,13 @@ from typing import Annotated, Final
 
 from evenkeel_fairshare.replica.deficit import Rejoin
 
+from evenkeel_contract.federationconfig import FederationConfig
 from evenkeel_contract.identityheaders import SomeHeaders, UndeclaredTenants
 from evenkeel_contract.key import LEAST_WEIGHT, MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.signedkeys import SignedKeysConfig
 from evenkeel_contract.tokenissuers import Issuers
 from evenkeel_contract.tracingconfig import TracingConfig
@@ -87,15 +89,6 @@ class AtZero(Enum):
     WAIT = "Wait"  # wait up to queueTimeoutS for a replica
     ACTIVATE = "Activate"  # wait up to activationTimeoutS and request a replica from the operator
     REFUSE = "Refuse"  # answer 503 at once
-
-
-class RecordingStart(Enum):
-    """When a router records traffic."""
-
-    ON_REQUEST = (
-        "OnRequest"  # after a request to the admin port, as `evenkeel record start` sends it
-    )
-    ALWAYS = "Always"  # from the start of the router
 
 
 class Delivery(Enum):
@@ -363,41 +356,6 @@ class StateConfig:
     revocations: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
     """Path of the file with revocations of signed keys. Its folder must exist. Required with `tenancy.signedKeys`, unless `cluster`
     is set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellConfig:
-    """Another cell of the service: a fleet with a ledger of its own."""
-
-    name: Name
-    url: Annotated[str, Url(bare=True)]
-    """`https://host` where its routers take requests."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FederationConfig:
-    """Other cells of the same service and the same tenants: each tenant's sum over all of them follows its weight (R21)."""
-
-    cell: Name
-    """The name of this cell."""
-    token: Annotated[str, Length(16, 4096), PRINTABLE]
-    """Bearer token that all cells share. Who has it can read what each tenant was served."""
-    cells: Annotated[tuple[CellConfig, ...], UniqueBy(("name",))]
-    """All other cells."""
-    interval_s: Annotated[float, Range(0.1, 600)] = 5.0
-    """Interval of the exchange and of new weights. After three of them without an answer a cell does not count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingConfig:
-    """Recording of traffic without text: lengths, times, and salted hashes of prompts (docs/how-to/plan.md)."""
-
-    file: Annotated[str, Length(1, 4096), PRINTABLE]
-    """Path of the recording. Its folder must exist. An older half is kept beside it with the suffix `.1`."""
-    start: RecordingStart = RecordingStart.ON_REQUEST
-    """When the router records: after a request to the admin port (OnRequest), or from its start (Always)."""
-    max_bytes: Positive = 64 * 1024 * 1024
-    """Most bytes of both files. The oldest requests are dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

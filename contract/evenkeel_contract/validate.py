@@ -23,6 +23,7 @@ from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
+from evenkeel_contract.validateexposure import EXPOSURE_RULES
 from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
@@ -30,9 +31,6 @@ _Resource = TypeVar("_Resource")
 
 OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
 """Labels that identify and route an alert."""
-
-OWNED_PREFIXES: Final = ("evenkeel.dev/", "app.kubernetes.io/")
-"""Beginnings of labels and annotations of generated objects."""
 
 
 def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
@@ -297,49 +295,6 @@ def store_and_its_settings_differ(service: FairInferenceService) -> Iterator[Fau
         )
 
 
-def exposed_twice(service: FairInferenceService | FairInferenceGateway) -> Iterator[Fault]:
-    exposure = service.spec.exposure
-    if exposure.ingress is not None and exposure.http_route is not None:
-        yield Fault(
-            "spec.exposure.httpRoute",
-            "is set together with spec.exposure.ingress; remove one of the two",
-            about=("spec.exposure.ingress",),
-        )
-
-
-def exposure_takes_what_is_ours(
-    service: FairInferenceService | FairInferenceGateway,
-) -> Iterator[Fault]:
-    exposure = service.spec.exposure
-    for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
-        if part is None:
-            continue
-        for field, given in (("annotations", part.annotations), ("labels", part.labels)):
-            for key in given:
-                if key.startswith(OWNED_PREFIXES):
-                    path = f"spec.exposure.{name}.{field}[{show(key)}]"
-                    yield Fault(path, "is set by Evenkeel; choose another name")
-
-
-# What controllers insert into their own configuration as it is: of ingress-nginx, NGINX, HAProxy (haproxy.org), HAProxy Ingress.
-_CODE: Final = re.compile(r".*-snippets?|(haproxy-)?ingress\.(github\.io|kubernetes\.io)/config-.*")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-def exposure_annotations_are_code(
-    service: FairInferenceService | FairInferenceGateway,
-) -> Iterator[Fault]:
-    exposure = service.spec.exposure
-    for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
-        for key, value in {} if part is None else part.annotations.items():
-            path = f"spec.exposure.{name}.annotations[{show(key)}]"
-            if _CODE.fullmatch(key):
-                message = "is text that the controller adds to its own configuration, which all hosts share; set it in the controller"
-                yield Fault(path, message)
-            elif _CONTROL.search(value):
-                yield Fault(path, "must have no line breaks and no control characters")
-
-
 def body_is_beyond_reason(size: Quantity) -> Iterator[Fault]:
     """Faults of `spec.router.limits.maxBodySize`."""
     if size.whole > 1024**3:
@@ -421,9 +376,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     routers_field_is_allowed,
     scaling_bounds_are_crossed,
     cap_per_client_is_out_of_range,
-    exposed_twice,
-    exposure_takes_what_is_ours,
-    exposure_annotations_are_code,
+    *EXPOSURE_RULES,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
     *TENANCY_RULES,

@@ -62,7 +62,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "no_replica": "no replica could take the request in time",
     "overloaded": "too many requests or bytes in flight",
     "queue_timeout": "the request waited too long in the router's queue",
-    "unknown_service": "admin port of a router with several services: it has no such service",
+    "unknown_service": "admin port: the router has no such service",
     "invalid_revocations": "admin port: the body is no list of revocations",
     "not_stored": "a revocation could not be stored; it may be in force here",
     "recording_not_allowed": "admin port: `spec.router.recording` is not set",

@@ -24,7 +24,8 @@ from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient
 
 from evenkeel_operator.cluster.apply import is_lasting, note_of
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key

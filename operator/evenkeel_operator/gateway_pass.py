@@ -26,9 +26,10 @@ from evenkeel_contract.validate import parse_service
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.cluster.apply import ApplyResult
-from evenkeel_operator.cluster.observe import ObservedGateway
+from evenkeel_operator.cluster.observed import ObservedGateway
 from evenkeel_operator.cluster.store import GATEWAY, Key
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.events import events_for
 from evenkeel_operator.core.gateways import (
     GatewayFindings,
     gateway_status,
@@ -46,7 +47,6 @@ from evenkeel_operator.core.records import (
 )
 from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.sharding import Layout, LiveConfig, Planner
-from evenkeel_operator.core.status import events_for
 from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.desired import credential_notes, granted, keep_credentials, room_notes
 from evenkeel_operator.manifests.context import DEFAULT_DRAIN_S

@@ -9,7 +9,7 @@ from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.parts import ScaleTarget
 
 from evenkeel_operator.cluster.apply import ApplyResult
-from evenkeel_operator.cluster.observe import Observed
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.objects import Change, Manifest, Object, ref_of
 from evenkeel_operator.core.reasons import Note

@@ -22,7 +22,8 @@ from evenkeel_kube.client import ApiError, KubeClient, Refused
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, is_lasting
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evenkeel_operator.cluster.observe import Observed
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.reasons import Note

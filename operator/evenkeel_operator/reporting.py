@@ -17,18 +17,14 @@ from evenkeel_kube.client import ClusterError, Refused
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, note_of
 from evenkeel_operator.cluster.object_table import FOREIGN
-from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import GATEWAY, Key, Store
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.events import EventText, events_for
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.status import (
-    EventText,
-    Findings,
-    events_for,
-    failed_status,
-    service_status,
-)
+from evenkeel_operator.core.status import Findings, failed_status, service_status
 from evenkeel_operator.core.workload import (
     STUCK,
     TIME_FORMAT,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT
 from evenkeel_kube.client import KubeClient, Refused
 
-from evenkeel_operator.cluster.observe import Observed
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import httpx
 import pytest
 from evenkeel_contract.cellswire import CELL_PATH, CellFigures, decode
-from evenkeel_contract.routerconfig import CellConfig, FederationConfig, TenancyConfig
+from evenkeel_contract.federationconfig import CellConfig, FederationConfig
+from evenkeel_contract.routerconfig import TenancyConfig
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server

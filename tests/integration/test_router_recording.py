@@ -19,7 +19,8 @@ from evenkeel_contract.recording import (
     RequestLine,
     decode_line,
 )
-from evenkeel_contract.routerconfig import PrefixConfig, RecordingConfig, RecordingStart
+from evenkeel_contract.recordingconfig import RecordingConfig, RecordingStart
+from evenkeel_contract.routerconfig import PrefixConfig
 from evenkeel_router.app import Router
 from evenkeel_router.telemetry.recorder import Recorder
 from typer.testing import CliRunner

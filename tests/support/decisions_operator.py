@@ -31,6 +31,7 @@ from evenkeel_contract.spec.autoscaling import (
 )
 from evenkeel_contract.values import CountOrPercent, Duration, Fault, Quantity
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.events import events_for
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, differences
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
@@ -74,7 +75,7 @@ from evenkeel_operator.core.scaling import (
     step,
     surged,
 )
-from evenkeel_operator.core.status import Findings, events_for, verdicts
+from evenkeel_operator.core.status import Findings, verdicts
 from evenkeel_operator.core.workload import (
     COST_ANNOTATION,
     COST_OF_CANDIDATES,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import (
     Anonymous,
     ClientConfig,
-    RecordingConfig,
     ReplicaConfig,
     SchedulingConfig,
     TenancyConfig,

@@ -19,6 +19,7 @@ from evenkeel_contract.identityheaders import (
     UndeclaredTenants,
 )
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
     Anonymous,
     ApiKeyConfig,
@@ -29,7 +30,6 @@ from evenkeel_contract.routerconfig import (
     PoolConfig,
     PrefixConfig,
     QoeConfig,
-    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from evenkeel_contract.crd.rule import SHORT_DURATION, Rule, on_field
+from evenkeel_contract.crd.scalars import unless_no_quantity
 from evenkeel_contract.crd.tenancy_rules import TENANCY_RULES
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
 from evenkeel_contract.names import ROUTER_FIELDS
@@ -36,7 +37,6 @@ from evenkeel_contract.spec.resources import (
     ServiceSpec,
     TenantSpec,
 )
-from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
@@ -51,13 +51,6 @@ IN_THE_SCHEMA: Final = {
     "name_begins_with_a_digit": "the pattern of metadata.name; CEL would refuse each update of an older object",
 }
 
-_PORT: Final = (
-    "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-)
-"""A port from 1 to 65535, as a pattern."""
-# Without these conditions, a text that CEL cannot convert would get a message about the conversion.
-_DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
-
 
 def _within_a_week(
     name: str, *, given: bool = True, mirrors: str = "limits_are_beyond_reason"
@@ -68,16 +61,12 @@ def _within_a_week(
     return on_field(name, "must be at most 168h", mirrors=mirrors, rule=rule)
 
 
-def _unless_no_quantity(value: str, rule: str) -> str:
-    return f"!isQuantity(string({value})) || ({rule})"
-
-
 def _body_size(mirrors: str) -> Rule:
     return on_field(
         "maxBodySize",
         "must be at most 1Gi, since routers keep a request in memory",
         mirrors=mirrors,
-        rule=_unless_no_quantity(
+        rule=unless_no_quantity(
             "self.maxBodySize",
             "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
         ),
@@ -99,49 +88,9 @@ def _one_of(flags: Sequence[str]) -> str:
 def _may_not_shrink(remedy: str) -> Rule:
     """The size of a volume."""
     grown = "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0"
-    rule = _unless_no_quantity("self.size", grown)
+    rule = unless_no_quantity("self.size", grown)
     return on_field("size", f"cannot shrink{remedy}", mirrors="transition", rule=rule)
 
-
-SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
-    Duration: (
-        Rule(
-            mirrors="Duration",
-            rule=f"!self.matches({_DURATION}) || (self.matches({SHORT_DURATION}) && "
-            "duration(self) > duration('0s') && duration(self) <= duration('876000h'))",
-            message="must be above 0 and at most 876000h (100 years)",
-        ),
-    ),
-    Quantity: (
-        Rule(
-            mirrors="Quantity",
-            rule=_unless_no_quantity(
-                "self",
-                "quantity(string(self)).isGreaterThan(quantity('0')) && "
-                "quantity(string(self)).isLessThan(quantity('9223372036854775807'))",
-            ),
-            message="must be above 0 and below 2^63",
-        ),
-    ),
-    Cidr: (
-        Rule(
-            mirrors="Cidr",
-            rule="isIP(self) || (isCIDR(self) && cidr(self) == cidr(self).masked())",
-            message="must be a network like 10.0.0.0/8, with zero bits after the prefix",
-        ),
-    ),
-    Url: (
-        Rule(
-            mirrors="Url",
-            rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && "
-            # Go accepts nearly any host; `getHostname().matches` would have no cost bound. `int` of a long port is an error of CEL's.
-            "self.matches('^[a-zA-Z]+://([^/?#@]*@)?([a-zA-Z0-9._-]+|[[][0-9a-fA-F:.]+[]])"
-            f"(:({_PORT})?)?([/?][^#]*)?$')",
-            message="must be an address like http://host:port or https://host:port",
-        ),
-    ),
-}
-"""Rules for values of a class, or with a constraint."""
 
 ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
     (Engine, "args"): (

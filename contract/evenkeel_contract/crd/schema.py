@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from evenkeel_contract.crd.rule import Rule
-from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES
+from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES
+from evenkeel_contract.crd.scalars import SCALAR_RULES
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
 from evenkeel_contract.values import (

@@ -9,13 +9,8 @@ from typing import Annotated, ClassVar, Final
 
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.queueorder import OnMismatch
-from evenkeel_contract.routerconfig import (
-    Delivery,
-    PrefixMode,
-    RecordingStart,
-    StateStore,
-    VolatileLines,
-)
+from evenkeel_contract.recordingconfig import RecordingStart
+from evenkeel_contract.routerconfig import Delivery, PrefixMode, StateStore, VolatileLines
 from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,

@@ -22,9 +22,10 @@ from evenkeel_contract.tenantshards import index_name, shard_names
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
 
-from evenkeel_operator.cluster.observe import Observed
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.events import EventText
 from evenkeel_operator.core.objects import (
     BULKY,
     DIGEST_ANNOTATION,
@@ -42,7 +43,7 @@ from evenkeel_operator.core.objects import (
 )
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.sharding import Layout
-from evenkeel_operator.core.status import EventText, cut, differs
+from evenkeel_operator.core.status import cut, differs
 from evenkeel_operator.manifests.context import MANAGER
 
 # Quotas and policies are changed by hand, sometimes within seconds and sometimes much later.

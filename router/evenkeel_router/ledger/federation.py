@@ -24,8 +24,9 @@ from evenkeel_contract.cellswire import (
     TenantRates,
     decode,
 )
+from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.key import LEAST_WEIGHT, MAX_WEIGHT
-from evenkeel_contract.routerconfig import CellConfig, FederationConfig, RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
 
 from evenkeel_router.api.identity import tenant_identity

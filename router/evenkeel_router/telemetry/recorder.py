@@ -30,7 +30,8 @@ from evenkeel_contract.recording import (
     salt_id,
     salted,
 )
-from evenkeel_contract.routerconfig import PrefixMode, RecordingConfig, RecordingStart, RouterConfig
+from evenkeel_contract.recordingconfig import RecordingConfig, RecordingStart
+from evenkeel_contract.routerconfig import PrefixMode, RouterConfig
 from evenkeel_fairshare.fleet.contract import NOTHING
 
 from evenkeel_router.request.front import RequestSink

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from evenkeel_contract.pools import config_of_pool, configs_of
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
     PoolConfig,
-    RecordingConfig,
     ReplicaConfig,
     RouterConfig,
     StateConfig,

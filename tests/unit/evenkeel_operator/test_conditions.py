@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.spec.resources import ServiceCondition
 from evenkeel_contract.values import Fault
+from evenkeel_operator.core.events import events_for
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.scaling import Scaling
 from evenkeel_operator.core.status import (
@@ -15,7 +16,6 @@ from evenkeel_operator.core.status import (
     Findings,
     Verdict,
     differs,
-    events_for,
     service_status,
     verdicts,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenkeel_operator.cluster.apply import ApplyResult
-from evenkeel_operator.cluster.observe import Observed
+from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import SpecDecision

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_contract.recording import FleetLine, RequestLine
-from evenkeel_contract.routerconfig import RecordingConfig
+from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_router.telemetry.recorder import _Files, _header
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.tracing import Tracing
