@@ -27,12 +27,7 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules, MeasuredQuantum
-from evenkeel_fairshare.replica.order import (
-    LONGEST_MATCH,
-    ClientQueue,
-    Order,
-    TenantQueue,
-)
+from evenkeel_fairshare.replica.order import LONGEST_MATCH, ClientQueue, Order, TenantQueue
 from evenkeel_fairshare.replica.rounds import UNASKED, Rounds
 
 ADMITTED: Final = AdmissionResult.ADMITTED

@@ -66,7 +66,7 @@ class Rounds(dict[Account, Q]):
         self._light: list[Entry] = []
         self._heavy: list[Entry] = []
         self._unasked: list[Q] = []
-        """Eligible members that are not asked yet; with `_light` and `_heavy` the `Heaps` of those."""
+        """The third of the `Heaps` of the eligible members, with `_light` and `_heavy`."""
         self._later: dict[int, Heaps] = {}
         """Round → its members, which need a refill."""
         self._numbers: list[int] = []
@@ -90,7 +90,6 @@ class Rounds(dict[Account, Q]):
     def sort(self) -> None:
         """Place all members anew."""
         self.clear()
-        self._unasked = []
         self._numbers.clear()
         self._items = len(self)
         for queue in self.values():
@@ -106,7 +105,7 @@ class Rounds(dict[Account, Q]):
 
     def clear(self) -> None:
         """No member is left. The heaps need not live as long as the entries in them, which refer to this object."""
-        self._light, self._heavy, self._later = [], [], {}
+        self._light, self._heavy, self._unasked, self._later = [], [], [], {}
 
     def begin(self) -> None:
         """A pass begins: nothing is refused. What the last one refused comes to `changed` too."""

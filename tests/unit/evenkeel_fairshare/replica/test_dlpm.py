@@ -5,6 +5,7 @@ A request extends by 100 tokens unless it says otherwise, and an output token co
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import pytest
@@ -307,6 +308,20 @@ def test_a_client_that_leaves_by_abort_leaves_all_the_same():
     policy.leave(waiting, 1.0)
     assert admit(policy) == ["b0"]
     assert deficit(policy, "a") == -200
+
+
+def test_a_tenant_whose_last_request_leaves_leaves_no_reference_cycle():
+    policy, waiting = dlpm(), request("waiting", matched=9)
+    arrive(policy, waiting, request("large", extend=300), request("u0", "b", "u"))
+    assert admit(policy, room=1, later=("waiting",)) == ["large"]
+    gc.collect()
+    gc.disable()
+    try:
+        policy.leave(waiting, 1.0)
+        assert admit(policy) == ["u0"]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_the_paper_s_rejoin_can_be_farmed_and_keeping_debts_cannot():
