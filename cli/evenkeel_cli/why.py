@@ -30,7 +30,7 @@ def why(
     url: Annotated[
         str | None,
         typer.Option(
-            help="The router's admin port, or its port for requests.",
+            help="Admin port (default: as `top`), or port for requests.",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +69,10 @@ def _read(url: httpx.URL, request_id: str, token: str | None) -> RequestsState:
             trust_env=False,
         )
     except httpx.HTTPError as error:
-        raise WhyError(f"{url}: {error or type(error).__name__}; set --url") from error
+        raise WhyError(
+            f"{url} does not answer ({error or type(error).__name__}); set --url to a router's admin port, "
+            "or to its port for requests"
+        ) from error
     if response.status_code in (401, 403):
         raise WhyError(f"{url}: it refused the token or key; set --token or EVENKEEL_ADMIN_TOKEN")
     try:

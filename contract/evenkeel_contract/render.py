@@ -21,6 +21,7 @@ from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     AtZero,
     ClientConfig,
+    ClientLimits,
     ClusterConfig,
     LimitsConfig,
     ListenConfig,
@@ -34,10 +35,12 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.signedkeys import SignedKeysConfig, SigningKeyConfig
+from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKeysConfig, SigningKeyConfig
+from evenkeel_contract.spec.credentials import SelfService
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
+    ClientRateLimits,
     FairInferenceService,
     InferenceTenant,
     LabelSelector,
@@ -200,6 +203,15 @@ def _signed_keys(tenancy: Tenancy, keys: Mapping[str, str]) -> SignedKeysConfig 
     return SignedKeysConfig(
         keys=tuple(SigningKeyConfig(id=id_, secret=keys[id_]) for id_ in sorted(keys)),
         max_lifetime_s=int(tenancy.signed_keys.max_lifetime.seconds),
+        self_service=_self_service(tenancy.signed_keys.self_service),
+    )
+
+
+def _self_service(spec: SelfService | None) -> SelfServiceConfig | None:
+    if spec is None:
+        return None
+    return SelfServiceConfig(
+        keys_per_client=spec.keys_per_client, lifetime_s=int(spec.lifetime.seconds)
     )
 
 
@@ -290,7 +302,18 @@ def tenant_config(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfi
             max_concurrent=spec.limits.max_concurrent,
             burst_requests=_burst(spec.limits, spec.limits.requests_per_minute),
             burst_tokens=_burst(spec.limits, spec.limits.tokens_per_minute),
+            default_client=_default_client(spec.limits.default_client),
         ),
+    )
+
+
+def _default_client(limits: ClientRateLimits | None) -> ClientLimits | None:
+    if limits is None:
+        return None
+    return ClientLimits(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        max_concurrent=limits.max_concurrent,
     )
 
 

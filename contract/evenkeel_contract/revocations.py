@@ -115,6 +115,10 @@ class RevocationList:
         self.version += bool(gone)
         return gone
 
+    def __contains__(self, subject: str) -> bool:
+        """Whether there is a revocation of a key's id, or of an identity."""
+        return subject in self._found
+
     def revokes(self, key: SignedKey) -> bool:
         """Whether a key is revoked."""
         if not self._found:
@@ -123,11 +127,13 @@ class RevocationList:
 
     def revokes_identity(self, identity: str, issued_s: float) -> bool:
         """Whether a credential of a client that was created at that time is revoked, by its client or its tenant."""
-        if not self._found:
-            return False
+        return bool(self._found) and issued_s <= self.revoked_s(identity)
+
+    def revoked_s(self, identity: str) -> int:
+        """Time of the last revocation of a client, or of its tenant, in seconds since 1970; -1 if there is none."""
         subjects = (identity, identity.rpartition("/")[0])
         found = (self._found.get(subject) for subject in subjects)
-        return any(one is not None and issued_s <= one.revoked_s for one in found)
+        return max((one.revoked_s for one in found if one is not None), default=-1)
 
 
 def revocation_of(subject: str, now_s: float, *, ends_s: float | None = None) -> Revocation:

@@ -199,6 +199,15 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """Limits of one client, at each router. 0: no limit."""
+
+    requests_per_minute: Count = 0
+    tokens_per_minute: Count = 0
+    max_concurrent: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
     """Limits of one tenant, over all routers of the service. 0: no limit."""
 
@@ -209,6 +218,8 @@ class TenantLimits:
     """Requests that may start at once after a pause. None: a tenth of `requests_per_minute`."""
     burst_tokens: Positive | None = None
     """Tokens that may be used at once after a pause. None: a tenth of `tokens_per_minute`."""
+    default_client: ClientLimits | None = None
+    """Limits of each client, which ceilings of a signed key replace. None: there are none. Version 0.3 does not know the field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

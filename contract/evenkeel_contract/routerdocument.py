@@ -24,6 +24,7 @@ from evenkeel_contract.routerconfig import (
     StateStore,
     TenancyConfig,
 )
+from evenkeel_contract.signedkeys import OUTLIVES_MAXIMUM, SELF_SERVICE_NEEDS_TOKENS
 from evenkeel_contract.tokenissuers import issuer_faults
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
@@ -62,6 +63,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
         yield from _of_service(pool, f"pools[{index}].")
     yield from _identity_headers(config.tenancy)
     yield from _revocations(config)
+    yield from _self_service(config.tenancy)
     for index, name, message in issuer_faults(config.tenancy.jwt or ()):
         yield Fault(f"tenancy.jwt[{index}].{name}", message)
     first: dict[str, str] = {}
@@ -109,6 +111,18 @@ def _revocations(config: RouterConfig) -> Iterator[Fault]:
             "is required with tenancy.signedKeys, so that revoked keys stay revoked after a restart; set the path of a file",
             about=("tenancy.signedKeys", "cluster"),
         )
+
+
+def _self_service(tenancy: TenancyConfig) -> Iterator[Fault]:
+    signed = tenancy.signed_keys
+    if signed is None or signed.self_service is None:
+        return
+    path = "tenancy.signedKeys.selfService"
+    if not tenancy.jwt:
+        yield Fault(path, SELF_SERVICE_NEEDS_TOKENS, about=("tenancy.jwt",))
+    if signed.self_service.lifetime_s > signed.max_lifetime_s:
+        message = OUTLIVES_MAXIMUM.format(longest=f"maxLifetimeS ({signed.max_lifetime_s})")
+        yield Fault(f"{path}.lifetimeS", message, about=("tenancy.signedKeys.maxLifetimeS",))
 
 
 def _ports(listen: ListenConfig) -> Iterator[Fault]:

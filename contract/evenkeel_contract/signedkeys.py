@@ -36,6 +36,7 @@ _CONTEXT: Final = b"evenkeel signed key 1\0"
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 YEAR_S: Final = 366 * 24 * 3600
 MAX_LIFETIME_S: Final = 10 * YEAR_S
+OWN_LIFETIME_S: Final = 90 * 24 * 3600
 MIN_SECRET: Final = 32
 """Fewest characters of a signing key."""
 
@@ -54,6 +55,24 @@ class SigningKeyConfig:
     """The signing key itself: random text."""
 
 
+MAX_OWN_KEYS: Final = 16
+MIN_OWN_LIFETIME_S: Final = 3600
+SELF_SERVICE_NEEDS_TOKENS: Final = (
+    "needs tenancy.jwt, because only a token of an issuer may create keys; add an issuer"
+)
+OUTLIVES_MAXIMUM: Final = "must be at most {longest}, the maximum of all signed keys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfServiceConfig:
+    """Keys that clients create with a token of an issuer."""
+
+    keys_per_client: Annotated[int, Range(1, MAX_OWN_KEYS)] = 1
+    """Keys that each client may have at a time. During the renewal of one, its predecessor is valid too."""
+    lifetime_s: Annotated[int, Range(MIN_OWN_LIFETIME_S, MAX_LIFETIME_S)] = OWN_LIFETIME_S
+    """Longest time from the creation of such a key to its end. A new key lasts for at least half of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedKeysConfig:
     """API keys that name their client themselves."""
@@ -62,6 +81,8 @@ class SignedKeysConfig:
     """Signing keys whose API keys are accepted. During a rotation there are two."""
     max_lifetime_s: Annotated[int, Range(60, MAX_LIFETIME_S)] = YEAR_S
     """Longest time from the creation of an API key to its end. Keys that live longer are refused."""
+    self_service: SelfServiceConfig | None = None
+    """Keys that clients create themselves, with a token. None: only administrators create keys."""
 
 
 def salvage_signing_keys(entries: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

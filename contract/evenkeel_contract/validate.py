@@ -322,10 +322,10 @@ def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
 
 
 def routers_field_is_allowed(service: FairInferenceService) -> Iterator[Fault]:
-    if any(name in ROUTER_FIELDS for name in service.spec.router.allow_fields):
-        yield Fault(
-            "spec.router.allowFields", "names a field that routers set themselves; remove it"
-        )
+    named = [name for name in service.spec.router.allow_fields if name in ROUTER_FIELDS]
+    if named:
+        message = f"names a field that routers set themselves; remove it: {', '.join(named)}"
+        yield Fault("spec.router.allowFields", message)
 
 
 def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
-from evenkeel_contract.signedkeys import MAX_LIFETIME_S
+from evenkeel_contract.signedkeys import (
+    MAX_LIFETIME_S,
+    MIN_OWN_LIFETIME_S,
+    OUTLIVES_MAXIMUM,
+    SELF_SERVICE_NEEDS_TOKENS,
+)
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.tokenissuers import MAX_LEEWAY_S, NO_KEYS, NO_TENANT
@@ -53,10 +58,33 @@ def credentials_live_beyond_reason(service: _Owner) -> Iterator[Fault]:
             yield Fault(f"spec.tenancy.jwt[{index}].leeway", "must be at most 10m")
 
 
+def own_keys_have_no_issuer(service: _Owner) -> Iterator[Fault]:
+    tenancy = service.spec.tenancy
+    if tenancy.signed_keys is not None and tenancy.signed_keys.self_service and not tenancy.jwt:
+        path = "spec.tenancy.signedKeys.selfService"
+        yield Fault(path, SELF_SERVICE_NEEDS_TOKENS, about=("spec.tenancy.jwt",))
+
+
+def own_keys_live_beyond_reason(service: _Owner) -> Iterator[Fault]:
+    signed = service.spec.tenancy.signed_keys
+    if signed is None or signed.self_service is None:
+        return
+    path = "spec.tenancy.signedKeys.selfService.lifetime"
+    seconds = signed.self_service.lifetime.seconds
+    if seconds < MIN_OWN_LIFETIME_S:
+        yield Fault(path, "must be at least 1h")
+    elif seconds > signed.max_lifetime.seconds:
+        longest = f"maxLifetime ({signed.max_lifetime.text})"
+        maximum = "spec.tenancy.signedKeys.maxLifetime"
+        yield Fault(path, OUTLIVES_MAXIMUM.format(longest=longest), about=(maximum,))
+
+
 TENANCY_RULES: Final[Sequence[Callable[[_Owner], Iterable[Fault]]]] = (
     identity_headers_have_no_proxy,
     identity_headers_name_no_tenant,
     credentials_live_beyond_reason,
+    own_keys_have_no_issuer,
+    own_keys_live_beyond_reason,
     issuers_lack_keys,
     issuers_name_no_tenant,
 )

@@ -19,7 +19,7 @@ from docs.generate.pages import code, page, table
 _OUTCOMES: Final[Mapping[Outcome, str]] = {
     Outcome.INVALID_REQUEST: "the request is invalid, or the engine rejected it",
     Outcome.UNAUTHENTICATED: "no identity, or an unknown key",
-    Outcome.FORBIDDEN: "a trusted proxy names an unknown tenant",
+    Outcome.FORBIDDEN: "an unknown tenant, or a key where a token is needed",
     Outcome.NOT_FOUND: "an unknown model, path or method",
     Outcome.TOO_LARGE: "the body exceeds `router.limits.maxBodySize`",
     Outcome.RATE_LIMITED: "a limit of the tenant or of the client",
@@ -64,7 +64,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "queue_timeout": "the request waited too long in the router's queue",
     "unknown_service": "admin port: the router has no such service",
     "invalid_revocations": "admin port: the body is no list of revocations",
-    "not_stored": "admin port: in force here, but could not be stored",
+    "not_stored": "a revocation could not be stored; it may be in force here",
     "recording_not_allowed": "admin port: `spec.router.recording` is not set",
     "rejected_by_engine": "the engine rejected the request; its own status, such as 404",
     "replica_failed": "invalid answers, broken connections, or 5xx",
@@ -72,8 +72,13 @@ CAUSES: Final[Mapping[str, str]] = {
     "requests_per_minute": "the limit `requestsPerMinute` of the tenant",
     "response_not_stored": "a stored response was requested",
     "scaled_to_zero": "the service was scaled to zero by hand",
+    "tenant_not_declared": "clients of undeclared tenants share an identity and have no keys",
+    "token_required": "`/v1/keys` takes a token of an issuer, not a key",
+    "too_many_keys": "the key of this number was revoked too often; use another number",
     "too_many_values": "the body has more values than a router reads",
     "tokens_per_minute": "the limit `tokensPerMinute` of the tenant",
+    "unknown_key_id": "the client has no key of this id",
+    "unknown_parameter": "a request for a key has a field other than `number`",
     "unknown_tenant": "the tenant does not exist",
     "unknown_host": "admin port without a token: `Host` is another name",
     "unknown_url": "the path is unknown",
@@ -119,7 +124,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     formats = (
         "The body is the error object of the API: Anthropic's below `/v1/messages`, OpenAI's elsewhere. "
-        "OpenAI's object has the `code`; Anthropic's object has only `type` and `message`. After the first byte of a "
+        "OpenAI's object has the `code`; Anthropic's object has only `type` and `message`, and the code `context_length_exceeded`. After the first byte of a "
         "stream, the error is its last event."
     )
     retry = (

@@ -22,6 +22,7 @@ from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, REQUEST_ID_HEADER, T
 from evenkeel_router.api.endpoints import MODELS, Endpoint
 from evenkeel_router.api.errors import Dialect, Outcome
 from evenkeel_router.request.own_answers import HEALTH
+from evenkeel_router.request.own_keys import PATH as KEYS
 
 from docs.generate.pages import NOTE, code, page, table
 
@@ -83,6 +84,12 @@ def document() -> dict[str, Any]:
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "API key of a client."},
                 "keyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "Token of an issuer.",
+                },
                 "adminToken": {
                     "type": "http",
                     "scheme": "bearer",
@@ -113,7 +120,7 @@ def pages() -> Iterator[tuple[str, str]]:
     rows = [
         (
             code(path),
-            ", ".join(m.upper() for m in item if m in ("get", "post", "put")),
+            ", ".join(m.upper() for m in item if m in ("get", "post", "put", "delete")),
             _port(item),
             summary,
         )
@@ -145,6 +152,7 @@ def _paths() -> Iterator[tuple[str, str, dict[str, Any]]]:
     named = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     item = _get({"200": _json({"type": "object"}, "The model.")}, keyed=True)
     yield f"{MODELS}/{{name}}", "One model or adapter.", {**item, "parameters": [named]}
+    yield from _own_keys()
     states = {
         "200": {"description": "Takes requests."},
         "503": {"description": "Starts or drains."},
@@ -156,6 +164,28 @@ def _paths() -> Iterator[tuple[str, str, dict[str, Any]]]:
     scrape = {"200": {"description": "Text format.", "content": {"text/plain": {"schema": _TEXT}}}}
     yield "/metrics", "The metrics, for Prometheus.", _get(scrape) | probes
     yield from _admin()
+
+
+def _own_keys() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Paths for keys that clients create."""
+    refused = {
+        name: answer
+        for outcome in (Outcome.UNAUTHENTICATED, Outcome.FORBIDDEN, Outcome.NOT_FOUND)
+        for name, answer in _ref(outcome).items()
+    }
+
+    def operation(description: str) -> dict[str, Any]:
+        answers = {"200": _json({"type": "object"}, description), **refused}
+        return {"security": [{"token": []}], "responses": answers}
+
+    number = {"number": {"type": "integer", "minimum": 1, "default": 1}}
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": number}}}}
+    create = operation("The key.") | {"requestBody": body}
+    item = {"get": operation("All keys of the client."), "post": create}
+    yield KEYS, "Signed keys of the client that a token names.", item
+    id_ = {"name": "id", "in": "path", "required": True, "schema": _TEXT}
+    revoke = {"delete": operation("It is revoked."), "parameters": [id_]}
+    yield f"{KEYS}/{{id}}", "Revokes a key of the client.", revoke
 
 
 def _admin() -> Iterator[tuple[str, str, dict[str, Any]]]:

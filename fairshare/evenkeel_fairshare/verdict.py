@@ -22,7 +22,8 @@ MORE_THAN_SHARE: Final = 1.05
 FAILING: Final = 0.1
 """Part of the requests that ended from which their failures are a fault of the service as a whole."""
 HELD_S: Final = 2.0
-"""Longest time that a request stays in the router without a replica before that counts: one that moves is there for less."""
+"""Longest time that a request stays in the router without a replica before that counts: one that moves is there for less. From this
+age on, a verdict also names the requests that wait elsewhere."""
 STUCK_S: Final = 30.0
 """Age of the oldest request that waits from which a service without any answer counts as out."""
 NAMED: Final = 3
@@ -101,6 +102,9 @@ def judge(record: RunRecord) -> Judgement:
     if not known and not record.serves and not shares.given_over_owed:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
     sentence = _of_shares(shares)
+    if not shares.given_over_owed and record.waiting and record.oldest_s >= HELD_S:
+        wait = "waits" if record.waiting == 1 else "wait"
+        sentence = f"Fair so far: {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
     if shares.idle_s >= 1:
         sentence += (
             f" A replica was empty for {shares.idle_s:.0f} s while requests waited at another."

@@ -20,18 +20,17 @@ from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.api.proxies import network_of
 from evenkeel_router.cluster.config_watch import ConfigSource
+from evenkeel_router.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.request.connection_holders import of_new, report
-from evenkeel_router.request.credentials import key_set_reader, revocation_exchange
 from evenkeel_router.request.draining import drain
 from evenkeel_router.request.front import Front
 from evenkeel_router.request.gateway import Gateway
 from evenkeel_router.request.large_bodies import LargeBodies
 from evenkeel_router.request.request_log import RequestLog
-from evenkeel_router.request.tenant_console import TenantConsole
-from evenkeel_router.services import Process, Services
+from evenkeel_router.services import Process, Services, asides
 from evenkeel_router.settings import Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.metrics import all_metrics
@@ -138,6 +137,7 @@ async def running(
             tracing=tracing,
             top_up=limits.top_up,
             key_sets=key_sets,
+            revocations=revocations,
         )
         services = Services(process)
         parts = (log, limits, services, revocations, key_sets)
@@ -172,13 +172,7 @@ def _gateway(process: Process, services: Services) -> Gateway:
         rooms.totals,
         services.pools,
         large_bodies=process.large_bodies,
-        console=TenantConsole(
-            rooms.intake,
-            rooms.totals,
-            files=services.served.files,
-            answer=services.served.answer,
-            key_sets=process.key_sets,
-        ),
+        asides=asides(process, rooms, files=services.served.files, answer=services.served.answer),
         key_sets=process.key_sets,
         tracer=process.tracing,
         sink=process.log.add,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -28,23 +28,26 @@ from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.federation import Federation
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
+from evenkeel_router.ledger.revocation_exchange import RevocationExchange
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.admission import TopUp
+from evenkeel_router.request.console_page import PageFile
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import RequestSink
 from evenkeel_router.request.gateway import Pools
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies
+from evenkeel_router.request.own_keys import KeyService
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.request_log import RequestLog
-from evenkeel_router.request.tenant_console import TenantConsole
+from evenkeel_router.request.tenant_console import TenantAnswer, TenantConsole
 from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.recorder import Recorder
@@ -52,6 +55,7 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.served import AllServed, Served
 from evenkeel_router.telemetry.tracing import Tracing
 from evenkeel_router.transport.background import background
+from evenkeel_router.transport.client_request import Aside
 from evenkeel_router.transport.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -76,6 +80,7 @@ class Process:
     tracing: Tracing
     top_up: TopUp
     key_sets: KeySetReader
+    revocations: RevocationExchange
     applying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a changed configuration, or changed weights, come into force."""
 
@@ -99,6 +104,17 @@ class Service:
         yield from self.rooms.apply(self.federation.take(config))
         self.tokenising.configure(config.prefix)
         self.discovery.update(config)
+
+
+def asides(
+    process: Process, rooms: Rooms, *, files: Mapping[str, PageFile], answer: TenantAnswer
+) -> Sequence[Aside]:
+    """What answers requests that no replica gets: the console, and keys of clients."""
+    intake, totals, key_sets = rooms.intake, rooms.totals, process.key_sets
+    return (
+        TenantConsole(intake, totals, files=files, answer=answer, key_sets=key_sets),
+        KeyService(rooms.settings, intake, totals, process.revocations, key_sets=key_sets),
+    )
 
 
 async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Service:
@@ -328,13 +344,7 @@ def _pipeline(
         forwarder=forwarder,
         prefixes=rooms.prefixes,
         tokenising=tokenising,
-        console=TenantConsole(
-            rooms.intake,
-            rooms.totals,
-            files=console.files,
-            answer=console.answer,
-            key_sets=process.key_sets,
-        ),
+        asides=asides(process, rooms, files=console.files, answer=console.answer),
         key_sets=process.key_sets,
         federation=federation,
         large_bodies=process.large_bodies,

@@ -52,8 +52,8 @@ def before(path: str) -> str:
     "name", sorted({path.name for path in (ROOT / FOLDER).glob("*.yaml")} - {NO_ENGINES})
 )
 def test_engines_are_what_the_previous_version_made_of_them(name: str) -> None:
-    now = (ROOT / FOLDER / name).read_text()
-    assert engine_pods(now) == engine_pods(before(f"{FOLDER}/{name}"))
+    former = before(f"{FOLDER}/{name}")
+    assert engine_pods((ROOT / FOLDER / name).read_text()) == engine_pods(former)
 
 
 @pytest.mark.parametrize("name", ["fairinferenceservices", "inferencetenants"])

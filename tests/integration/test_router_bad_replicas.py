@@ -200,6 +200,8 @@ async def test_the_only_replica_that_is_up_is_not_asked_twice() -> None:
     async with behind(fails) as (client, router, (replica,)):
         response = await client.post("/v1/completions", json=BODY)
         assert (response.status_code, len(replica.asked)) == (502, 1)
+        message = error_of(response.content)["message"]
+        assert "the replica answered 500" in message
         await settled(router)
 
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from evenkeel_contract.limitswire import LIMITS_PATH
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
+    ClientLimits,
     PeerConfig,
     PrefixConfig,
     PrefixMode,
@@ -213,6 +214,22 @@ async def test_a_router_of_the_previous_version_counts_as_one_without_parts() ->
             await until(lambda: router.rooms.intake.limit_parts.has_entered, "the whole limit")
     finally:
         await runner.cleanup()
+
+
+async def test_a_client_has_the_default_of_its_tenant_at_a_real_router() -> None:
+    limits = TenantLimits(default_client=ClientLimits(requests_per_minute=1))
+    async with running_server(simulated()) as server:
+        config = limited(replica_of(server), limits=limits)
+        async with running(config, timing=QUICK) as router, httpx.AsyncClient() as client:
+            await routable(router, 1)
+            body = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+            headers = {"Authorization": f"Bearer {KEY}"}
+            url = f"{router.url}/v1/completions"
+            first = await client.post(url, json=body, headers=headers, timeout=PATIENCE_S)
+            second = await client.post(url, json=body, headers=headers, timeout=PATIENCE_S)
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert second.json()["error"]["code"] == "requests_per_minute"
+    assert "The client" in second.json()["error"]["message"]
 
 
 async def test_an_exchange_without_the_token_or_with_a_bad_body_is_refused() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from evenkeel_contract import revocations
 from evenkeel_contract.revocations import (
     REVOCATIONS_PATH,
     RevocationMessage,
@@ -119,6 +120,17 @@ async def test_a_revocation_that_cannot_be_stored_is_in_force_and_reported(tmp_p
         assert await status(one, key()) == 401
         folder.mkdir()
         await until(lambda: (folder / "f.json").exists(), "stored later")
+
+
+async def test_a_revocation_that_finds_no_room_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with routers(tmp_path, 1) as (one,):
+        assert await revoke(one, "id-ann") == 204
+        monkeypatch.setattr(revocations, "MAX_REVOCATIONS", 1)
+        assert await revoke(one, "id-bob") == 400
+        assert await revoke(one, "id-ann") == 204
+        assert await status(one, key("bob")) == 200
 
 
 async def test_a_router_does_not_start_with_a_file_that_it_cannot_read(tmp_path: Path) -> None:

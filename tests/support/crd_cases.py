@@ -383,8 +383,35 @@ RULES: Final[Mapping[str, Pair]] = {
         path="spec.tenancy.signedKeys.maxLifetime",
         message="must be from 1m to 87840h",
         base=SERVICE,
-        good={"spec.tenancy.signedKeys.maxLifetime": "1m"},
-        bad={"spec.tenancy.signedKeys.maxLifetime": "59s"},
+        good={
+            "spec.tenancy.signedKeys.maxLifetime": "1m",
+            "spec.tenancy.signedKeys.selfService": GONE,
+        },
+        bad={
+            "spec.tenancy.signedKeys.maxLifetime": "59s",
+            "spec.tenancy.signedKeys.selfService": GONE,
+        },
+    ),
+    "keys of clients that live too short": Pair(
+        path="spec.tenancy.signedKeys.selfService.lifetime",
+        message="must be at least 1h",
+        base=SERVICE,
+        good={"spec.tenancy.signedKeys.selfService.lifetime": "1h"},
+        bad={"spec.tenancy.signedKeys.selfService.lifetime": "59m"},
+    ),
+    "keys of clients that outlive all others": Pair(
+        path="spec.tenancy.signedKeys.selfService.lifetime",
+        message="must be at most maxLifetime",
+        base=SERVICE,
+        good={"spec.tenancy.signedKeys.selfService.lifetime": "2160h"},
+        bad={"spec.tenancy.signedKeys.selfService.lifetime": "2161h"},
+    ),
+    "keys of clients without an issuer": Pair(
+        path="spec.tenancy.signedKeys.selfService",
+        message="needs tenancy.jwt",
+        base=SERVICE,
+        good={"spec.tenancy.signedKeys.selfService": GONE, "spec.tenancy.jwt": GONE},
+        bad={"spec.tenancy.jwt": GONE},
     ),
     "a network with a netmask": Pair(
         path="spec.tenancy.trustedProxies[0]",

@@ -114,7 +114,11 @@ SERVICE: Final[Document] = {
             ],
             "undeclaredTenants": "Accept",
             "undeclaredTenantWeight": 2,
-            "signedKeys": {"secretRef": {"name": "signing"}, "maxLifetime": "2160h"},
+            "signedKeys": {
+                "secretRef": {"name": "signing"},
+                "maxLifetime": "2160h",
+                "selfService": {"keysPerClient": 2, "lifetime": "720h"},
+            },
             "jwt": [
                 {
                     "issuer": "https://login.example.com",
@@ -200,6 +204,11 @@ TENANT: Final[Document] = {
             "tokensPerMinute": 100,
             "maxConcurrent": 5,
             "burst": "10%",
+            "defaultClient": {
+                "requestsPerMinute": 30,
+                "tokensPerMinute": 50,
+                "maxConcurrent": 2,
+            },
         },
     },
 }

@@ -167,7 +167,9 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.undeclaredTenants": "Share",
     "tenancy.undeclaredTenantWeight": 9,
     "tenancy.signedKeys.secretRef.name": "other-signing",
-    "tenancy.signedKeys.maxLifetime": "24h",
+    "tenancy.signedKeys.maxLifetime": "1440h",
+    "tenancy.signedKeys.selfService.keysPerClient": 3,
+    "tenancy.signedKeys.selfService.lifetime": "24h",
     "tenancy.jwt[].issuer": "https://other.example.com",
     "tenancy.jwt[].audience": "other",
     "tenancy.jwt[].jwksURL": "https://other.example.com/keys",
@@ -195,6 +197,9 @@ TENANTS: Final[Mapping[str, Any]] = {
     "limits.tokensPerMinute": 9,
     "limits.maxConcurrent": 9,
     "limits.burst": "50%",
+    "limits.defaultClient.requestsPerMinute": 7,
+    "limits.defaultClient.tokensPerMinute": 7,
+    "limits.defaultClient.maxConcurrent": 7,
 }
 """The same of an InferenceTenant."""
 ALONGSIDE: Final[Mapping[str, Changes]] = {

@@ -14,7 +14,7 @@ from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import Anonymous
 from evenkeel_contract.values import Fault, did_you_mean
 
-from evenkeel_cli.route.routefile import Read, check_route
+from evenkeel_cli.route.routefile import ANONYMOUS_SHARE, Read, check_route
 from evenkeel_cli.tracing import traces_to
 
 
@@ -130,7 +130,10 @@ def route_of_options(options: RouteOptions) -> Read:
     if tracing is not None:
         data["tracing"] = to_plain(tracing)
     route, found = check_route(data)
-    return route, tuple(Fault(_option(fault.path), fault.message) for fault in found)
+    return route, tuple(
+        Fault(_option(fault.path), fault.message.replace(ANONYMOUS_SHARE, "give --anonymous Share"))
+        for fault in found
+    )
 
 
 def _add_keys(given: Iterable[str], tenants: dict[str, dict[str, Any]]) -> Iterator[Fault]:

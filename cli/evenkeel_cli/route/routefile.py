@@ -62,6 +62,8 @@ from evenkeel_cli.yamlfile import YamlFault, given_twice, parse_documents
 NAMESPACE: Final = "default"
 SERVICE: Final = "route"
 """Names of the service in metrics and in the ledger."""
+ANONYMOUS_SHARE: Final = "set anonymous: Share"
+"""What the file says to let requests in that have no key."""
 DEFAULT_CLIENT: Final = "default"
 """The client of keys that belong to a tenant as a whole."""
 
@@ -189,9 +191,12 @@ def parse_route_file(data: bytes, name: str) -> Read:
     try:
         documents = parse_documents(data, name)
     except YamlFault as error:
-        return None, (Fault(name, str(error).removeprefix(f"{name}: ")),)
+        where = name if error.line is None else f"{name}:{error.line}"
+        return None, (Fault(where, error.message),)
     if len(documents) != 1:
-        return None, (Fault(name, f"must have exactly one document, not {len(documents)}"),)
+        of_up = any(isinstance(one.data, dict) and "kind" in one.data for one in documents)
+        hint = "; `evenkeel up` runs a file of resources" if of_up else ""
+        return None, (Fault(name, f"must have exactly one document, not {len(documents)}{hint}"),)
     (document,) = documents
     repeated = [
         Fault(f"{name}:{position.line}", given_twice(key)) for position, key in document.repeated
@@ -361,7 +366,7 @@ def _rules(route: RouteFile) -> Iterator[Fault]:
     if not keys and not others and route.anonymous is Anonymous.REJECT:
         yield Fault(
             "tenants",
-            "no tenant has a key, so every request would get 401; add a key, or set anonymous: Share",
+            f"no tenant has a key, so every request would get 401; add a key, or {ANONYMOUS_SHARE}",
         )
 
 

@@ -93,7 +93,7 @@ def _warnings(view: View) -> Iterator[str]:
             yield f"replica {row.name} is {row.suspicion}"
     if not any(row.state in ("ready", "returning") for row in view.replicas):
         yield (
-            f"none of {len(view.replicas)} replicas takes requests: they wait, then get 503"
+            f"none of {len(view.replicas)} replicas takes requests: new ones wait, and then get 503"
             if view.replicas
             else "no replica is configured"
         )

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to 292 years
+    "'^(0*([0-9]{1,6}([.][0-9]+)?h|[0-5]?[0-9]{1,7}([.][0-9]+)?m|[0-3]?[0-9]{1,9}([.][0-9]+)?s|"
+    "[0-3]?[0-9]{1,12}([.][0-9]+)?ms))+$'"
+)
+"""A text that CEL converts to a duration. Without this condition, another text would get a message about the conversion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from evenkeel_contract.crd.rule import Rule, on_field
-from evenkeel_contract.crd.scalars import SHORT_DURATION, unless_no_quantity
+from evenkeel_contract.crd.rule import SHORT_DURATION, Rule, on_field
+from evenkeel_contract.crd.scalars import unless_no_quantity
+from evenkeel_contract.crd.tenancy_rules import TENANCY_RULES
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
-from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, IdentityHeader
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
-from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
@@ -36,10 +35,8 @@ from evenkeel_contract.spec.parts import (
 from evenkeel_contract.spec.resources import (
     LabelSelectorRequirement,
     ServiceSpec,
-    Tenancy,
     TenantSpec,
 )
-from evenkeel_contract.tokenissuers import NO_KEYS, NO_TENANT
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
     "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
@@ -321,53 +318,6 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="!(has(self.ingress) && has(self.httpRoute))",
         ),
     ),
-    IdentityHeader: (
-        Rule(
-            mirrors="identity_headers_name_no_tenant",
-            rule="has(self.preset) || has(self.tenant) || (has(self.client) && has(self.defaultTenant))",
-            message=NAMES_NO_TENANT,
-        ),
-    ),
-    SignedKeys: (
-        on_field(
-            "maxLifetime",
-            "must be from 1m to 87840h (10 years)",
-            mirrors="credentials_live_beyond_reason",
-            rule=f"!self.maxLifetime.matches({SHORT_DURATION}) || "
-            "(duration(self.maxLifetime) >= duration('1m') && "
-            "duration(self.maxLifetime) <= duration('87840h'))",
-        ),
-    ),
-    JwtIssuer: (
-        on_field(
-            "jwksURL",
-            NO_KEYS.format(other="secretRef"),
-            mirrors="issuers_lack_keys",
-            rule="has(self.jwksURL) != has(self.secretRef)",
-        ),
-        on_field(
-            "tenantClaim",
-            NO_TENANT,
-            mirrors="issuers_name_no_tenant",
-            rule="has(self.tenantClaim) || (has(self.tenantOf) && size(self.tenantOf) > 0)",
-        ),
-        on_field(
-            "leeway",
-            "must be at most 10m",
-            mirrors="credentials_live_beyond_reason",
-            rule=f"!self.leeway.matches({SHORT_DURATION}) || "
-            "duration(self.leeway) <= duration('10m')",
-        ),
-    ),
-    Tenancy: (
-        on_field(
-            "identityHeaders",
-            NO_PROXY,
-            mirrors="identity_headers_have_no_proxy",
-            rule="!has(self.identityHeaders) || size(self.identityHeaders) == 0 || "
-            "(has(self.trustedProxies) && size(self.trustedProxies) > 0)",
-        ),
-    ),
     LabelSelectorRequirement: (
         on_field(
             "values",
@@ -420,6 +370,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _body_size("gateway_limits_are_beyond_reason"),
         _within_a_week("keepAliveTimeout", mirrors="gateway_limits_are_beyond_reason"),
     ),
+    **TENANCY_RULES,
     TenantSpec: (
         Rule(
             mirrors="keys_name_unknown_clients",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from evenkeel_contract.crd.rule import Rule
+from evenkeel_contract.crd.rule import SHORT_DURATION, Rule
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 _PORT: Final = (
@@ -14,10 +14,6 @@ _PORT: Final = (
 """A port from 1 to 65535, as a pattern."""
 # Without these conditions, a text that CEL cannot convert would get a message about the conversion.
 _DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
-SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to 292 years
-    "'^(0*([0-9]{1,6}([.][0-9]+)?h|[0-5]?[0-9]{1,7}([.][0-9]+)?m|[0-3]?[0-9]{1,9}([.][0-9]+)?s|"
-    "[0-3]?[0-9]{1,12}([.][0-9]+)?ms))+$'"
-)
 
 
 def unless_no_quantity(value: str, rule: str) -> str:

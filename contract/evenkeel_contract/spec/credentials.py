@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from evenkeel_contract.identityheaders import TenantName
+from evenkeel_contract.signedkeys import MAX_OWN_KEYS, OWN_LIFETIME_S
 from evenkeel_contract.spec.parts import DnsName, SecretKeyRef
 from evenkeel_contract.tokenissuers import LEEWAY_S, Claim, GroupRule, Text
-from evenkeel_contract.values import Duration, Length, Url
+from evenkeel_contract.values import Duration, Length, Range, Url
 
 _LIFETIME: Final = Duration.from_plain("8784h")
+_OWN_LIFETIME: Final = Duration.from_plain(f"{OWN_LIFETIME_S // 3600}h")
 _LEEWAY: Final = Duration.from_plain(f"{LEEWAY_S}s")
 
 
@@ -23,6 +25,17 @@ class SecretRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfService:
+    """Keys that clients create with a token of an issuer (`POST /v1/keys`)."""
+
+    keys_per_client: Annotated[int, Range(1, MAX_OWN_KEYS)] = 1
+    """Keys that each client may have at a time. During the renewal of one, its predecessor is valid too."""
+    lifetime: Duration = _OWN_LIFETIME
+    """Longest time from the creation of such a key to its end, at least 1h and at most `maxLifetime`. A new key lasts for at least half
+    of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignedKeys:
     """API keys that name their client and their end, so that they are in no list (`evenkeel keys create`)."""
 
@@ -31,6 +44,8 @@ class SignedKeys:
     of them signed are accepted."""
     max_lifetime: Duration = _LIFETIME
     """Longest time from the creation of an API key to its end. Keys that live longer are refused."""
+    self_service: SelfService | None = None
+    """Keys that clients create themselves, with a token of an issuer in `jwt`. If not set, only administrators create keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

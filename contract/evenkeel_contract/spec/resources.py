@@ -251,6 +251,18 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRateLimits:
+    """Limits of one client. They count at each router."""
+
+    requests_per_minute: Count = 0
+    """Maximum number of requests per minute. Each prompt and each answer to it (`n`) counts. A router answers further requests with status 429. 0 means no limit."""
+    tokens_per_minute: Count = 0
+    """Maximum number of tokens per minute, input and output together. A router answers further requests with status 429. 0 means no limit."""
+    max_concurrent: Count = 0
+    """Maximum number of requests in flight. Each prompt and each answer to it (`n`) counts. A router answers further requests with status 429. 0 means no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRateLimits:
     """Limits of the whole tenant. They count over all routers of a service."""
 
@@ -262,6 +274,8 @@ class TenantRateLimits:
     """Maximum number of requests in flight, over all routers. Each prompt and each answer to it (`n`) counts. A router answers further requests with status 429. 0 means no limit."""
     burst: CountOrPercent = CountOrPercent.from_plain("10%")
     """Requests, and tokens, that the tenant may use at once after a pause: a percentage of each limit per minute, or a number. At least 1."""
+    default_client: ClientRateLimits | None = None
+    """Limits of each client of the tenant beside the tenant's own. Ceilings of a signed key replace them. If not set, clients have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,8 @@ class Dlpm(ReplicaPolicy):
             return False
         self._queue_was_empty()
         self._running[request] = client = self._join(request)
-        cost = self._input_cost(request)
+        work = request.extend_tokens + request.load_tokens
+        cost = self._cost.input_cost(work) if request.charge_input else 0.0
         self._service += cost
         for node in client.path:
             node.running += 1
@@ -434,20 +435,14 @@ class Dlpm(ReplicaPolicy):
         self._running[request] = client = queue.account
         if self._changed is not None:
             self._changed[client] = None
-        cost = 0.0
-        if request.charge_input:
-            cost = self._cost.input_cost(request.extend_tokens + request.load_tokens)
+        work = request.extend_tokens + request.load_tokens
+        cost = self._cost.input_cost(work) if request.charge_input else 0.0
         self._service += cost
         for node in client.path:
             node.waiting -= 1
             node.running += 1
             node.charge(cost)
         self.tenants.moved.clear()  # only these two, which the rounds look at next
-
-    def _input_cost(self, request: Request) -> float:
-        if not request.charge_input:
-            return 0.0
-        return self._cost.input_cost(request.extend_tokens + request.load_tokens)
 
     def _queue_was_empty(self) -> None:
         self.tenants.end_debts()

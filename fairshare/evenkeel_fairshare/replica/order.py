@@ -66,6 +66,18 @@ ORDERS: Final[Mapping[str, Order]] = MappingProxyType(
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 
+    __slots__ = (
+        "_rest",
+        "account",
+        "item",
+        "line",
+        "max_overtaken",
+        "order",
+        "overtaken",
+        "tenant",
+        "without_slot",
+    )
+
     def __init__(self, client: Account, tenant: TenantQueue, order: Order) -> None:
         super().__init__()
         self.account = client
@@ -155,6 +167,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
 
 class TenantQueue(Rounds[ClientQueue]):
     """The queues of the clients of one tenant."""
+
+    __slots__ = ("_order", "account", "item")
 
     def __init__(self, tenant: Account, order: Order) -> None:
         super().__init__(tenant.children)

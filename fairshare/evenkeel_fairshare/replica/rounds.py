@@ -57,6 +57,8 @@ Q = TypeVar("Q", bound=Queue)
 class Rounds(dict[Account, Q]):
     """The queues of the members of one level that have requests waiting, and their order."""
 
+    __slots__ = ("_depth", "_heavy", "_heavy_yield", "_items", "_later", "_level", "_light", "_numbers", "_refused", "_unasked")  # fmt: skip
+
     def __init__(self, level: DeficitLevel) -> None:
         super().__init__()
         self._level = level

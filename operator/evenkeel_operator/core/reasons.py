@@ -117,9 +117,7 @@ NO_MODELS: Final = "NoModels"  # the gateway has no model that it can serve
 
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas
-FOREIGN_FIELD: Final = (
-    "ForeignField"  # another manager added a field that the operator does not set
-)
+FOREIGN_FIELD: Final = "ForeignField"  # another manager added a field that is not the operator's
 REVERTED: Final = "Reverted"  # a foreign change of a field that the operator owns was reverted
 
 RENAMED: Final = {"AsPromised": HEALTHY, "ApiAbsent": API_MISSING}

@@ -43,6 +43,12 @@ def missing_key() -> Refusal:
     return Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
 
 
+def token_required() -> Refusal:
+    """The refusal of a request for keys with another identity than a token's."""
+    message = "Keys are created, listed and revoked with a token of the issuer, sent as 'Authorization: Bearer <token>'; not with a key."
+    return Refusal(Outcome.FORBIDDEN, message, code="token_required", param="authorization")
+
+
 def duplicate(header: str) -> Refusal:
     """The refusal of a request with two identities."""
     message = f"More than one header identifies the client ({header}); send one."

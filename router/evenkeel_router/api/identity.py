@@ -39,9 +39,18 @@ from evenkeel_fairshare.tenancy import ClientWeight
 from multidict import CIMultiDict, istr
 
 from evenkeel_router.api.buckets import Buckets
-from evenkeel_router.api.claims import KEY_HEADERS, Claims, bearer, duplicate, missing_key
+from evenkeel_router.api.claims import (
+    KEY_HEADERS,
+    Claims,
+    bearer,
+    duplicate,
+    missing_key,
+    token_required,
+)
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.identity_headers import DEFAULT_CLIENT, IdentityHeaders, Named
+from evenkeel_router.api.own_keys import KeyUses
+from evenkeel_router.api.own_limits import default_of, with_ceilings
 from evenkeel_router.api.proxies import MAX_ADDRESS, Proxies, network_of, without_port
 from evenkeel_router.api.signed_keys import CredentialRefused, SignedKeys
 from evenkeel_router.api.tenant_change import STEP, TenantChange
@@ -126,10 +135,12 @@ class Directory:
         salt_key: str = "",
         revocations: RevocationList | None = None,
         tokens: Verifier | None = None,
+        uses: KeyUses | None = None,
         clock: Clock = _no_clock,
     ) -> None:
         """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from. `clock`: seconds
-        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`."""
+        since 1970, for credentials that end. `revocations` and the keys of `tokens` may change; then call `forget`. `uses` takes uses of
+        keys that clients created."""
         self._namespace = namespace
         self._sharing = tenancy.cache_sharing
         self._salt_key = salt_key.encode()
@@ -143,7 +154,7 @@ class Directory:
         self._signed = None
         if tenancy.signed_keys is not None:
             known = RevocationList() if revocations is None else revocations
-            self._signed = SignedKeys(tenancy.signed_keys, known)
+            self._signed = SignedKeys(tenancy.signed_keys, known, uses or KeyUses())
         self._tokens = tokens
         self._takes_others = self._signed is not None or tokens is not None
         """Whether credentials count that are in no list."""
@@ -250,6 +261,16 @@ class Directory:
             raise missing_key()
         return client
 
+    def identify_by_token(self, claims: Claims) -> Client:
+        """The client, like `identify`; refuses all identities but those of a token."""
+        client = self.identify(claims)
+        text = bearer(claims.authorization[0]) if claims.authorization else ""
+        verified = self._verified.get(_digest(text))
+        # Of a trusted proxy's request the proxy names the client, whatever its token says.
+        if verified is not None and verified[0] is client and not is_signed_key(text):
+            return client
+        raise token_required()
+
     def spoofed(self, claims: Claims) -> bool:
         """Whether an untrusted peer sent an identity header."""
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
@@ -291,16 +312,15 @@ class Directory:
         return client
 
     def _of_signed_key(self, signed: SignedKeys, credential: str) -> tuple[Client, float]:
-        """(client, the time at which the key ends)."""
-        key = signed.verified(credential, self._clock())
+        """(client, the time from which the key is verified again: its end, or sooner)."""
+        key, ends_s = signed.verified(credential, self._clock())
         named = Named(key.namespace, key.tenant, key.client, "authorization")
         client = self.client_named(named)
-        ceilings = TenantLimits(
-            requests_per_minute=key.requests_per_minute,
-            tokens_per_minute=key.tokens_per_minute,
-            max_concurrent=key.max_concurrent,
-        )
-        return with_ceilings(client, ceilings), float(key.expires_s)
+        own = with_ceilings(client.own_limits, key)
+        if own != client.own_limits:
+            # A copy of the tenant's limits: admission looks at them again where the object is another one.
+            client = replace(client, own_limits=own, limits=replace(client.limits))
+        return client, ends_s
 
     def forget(self) -> None:
         """Verify each credential again: revocations, or keys of issuers, have changed."""
@@ -372,19 +392,6 @@ class Directory:
         return replace(client, cache_salt=salt)
 
 
-def with_ceilings(client: Client, ceilings: TenantLimits) -> Client:
-    """The client with further limits of its own; of two limits the lower one counts."""
-    if ceilings == _NO_LIMITS:
-        return client
-    own = client.own_limits or _NO_LIMITS
-    lower = {
-        name: min(filter(None, (getattr(own, name), getattr(ceilings, name))), default=0)
-        for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent")
-    }
-    # A copy of the tenant's limits: admission looks at them again where the object is another one.
-    return replace(client, own_limits=TenantLimits(**lower), limits=replace(client.limits))
-
-
 def client_of(tenant: TenantConfig, name: str) -> Client:
     """A client of a tenant, declared or not; raises `ClientKeyError` for a name that does not fit into a key."""
     declared = {client.name: client.weight for client in tenant.clients}
@@ -413,6 +420,7 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         client_weight=float(weight),
         key=key.encode(),
         limits=tenant.limits,
+        own_limits=default_of(tenant.limits),
     )
 
 

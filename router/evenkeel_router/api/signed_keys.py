@@ -17,6 +17,7 @@ from evenkeel_contract.signedkeys import (
 )
 
 from evenkeel_router.api.errors import Outcome, Refusal
+from evenkeel_router.api.own_keys import USE_S, KeyUses, is_own
 
 LEEWAY_S: Final = 60
 """How far the clocks of two machines may differ."""
@@ -49,13 +50,16 @@ class CredentialRefused(Refusal):
 class SignedKeys:
     """The signing keys of a service and the revocations in force."""
 
-    def __init__(self, config: SignedKeysConfig, revocations: RevocationList) -> None:
+    def __init__(
+        self, config: SignedKeysConfig, revocations: RevocationList, uses: KeyUses
+    ) -> None:
         self._secrets = {key.id: key.secret for key in config.keys}
         self._max_lifetime_s = config.max_lifetime_s
         self._revocations = revocations
+        self._uses = uses
 
-    def verified(self, text: str, now_s: float) -> SignedKey:
-        """What a valid key says; raises `CredentialRefused`."""
+    def verified(self, text: str, now_s: float) -> tuple[SignedKey, float]:
+        """(what a valid key says, the time until which it need not be verified again); raises `CredentialRefused`."""
         try:
             key = verify(text, self._secrets)
         except SignedKeyError as error:
@@ -63,7 +67,11 @@ class SignedKeys:
         fault, detail = self._fault(key, now_s)
         if fault is not None:
             raise CredentialRefused(fault.value, f"key {key.id}: {detail}", whose=key.identity)
-        return key
+        ends_s = float(key.expires_s)
+        if is_own(key.id):
+            self._uses.used(key.id, now_s)
+            ends_s = min(ends_s, now_s + USE_S)  # the next verification notes the next use
+        return key, ends_s
 
     def _fault(self, key: SignedKey, now_s: float) -> tuple[KeyFault | None, str]:
         """(why a key that was signed here is not valid, details)."""

@@ -1,4 +1,4 @@
-"""The keys of token issuers, as far as they were read; who reads them is `request.key_sets`.
+"""The keys of token issuers, as far as they were read; who reads them is `ledger.key_sets`.
 
 Kept apart from `tokens`, which imports the cryptography: routers without issuers do not load it.
 """

@@ -89,7 +89,9 @@ async def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
     messages = tuple(str(fault) for fault in faults)
     complain(messages)
     if config is None:
-        _log.error("invalid configuration, the last valid one stays in use: %s", messages)
+        _log.error(
+            "invalid configuration, the last valid one stays in use: %s", "; ".join(messages)
+        )
         return
     if messages:
         _log.error("parts of the configuration are invalid and stay as they were: %s", messages)

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -31,6 +32,7 @@ _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
 """Longest time between two questions, whatever the configuration says of other exchanges."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
+_REFRESH_S: Final = 2.0
 _MAX_BYTES: Final = 128 * 1024 * 1024
 
 
@@ -115,6 +117,9 @@ class RevocationExchange:
         self._place = ""
         """Where the list was stored last."""
         self._writing = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        self._rounds = 0
+        """Questions to all other routers that `refresh` began."""
 
     async def open(self) -> None:
         """Read what was stored, and ask the other routers once. Raises `RevocationsError` and `OSError`: a router that does not know
@@ -131,9 +136,26 @@ class RevocationExchange:
             await self._save_rest()
 
     async def revoke(self, given: Iterable[Revocation], by: str) -> None:
-        """Add revocations and store them; raises `OSError` if they are in force here and could not be stored."""
-        self._merge(given, by)
+        """Add revocations and store them; raises `OSError` if they are in force here and could not be stored, and `RevocationsError` if
+        the list has no room for them."""
+        wanted = list(given)
+        self._merge(wanted, by)
+        now_s = time.time()
+        if any(one.subject not in self._revocations and one.until_s > now_s for one in wanted):
+            raise RevocationsError(
+                f"the list is full: it has {self._revocations.count} revocations; revoke a client or a tenant, "
+                "or change the signing key"
+            )
         await self._save()
+
+    async def refresh(self) -> None:
+        """Learn what other routers revoked until now, as far as they answer soon. Concurrent calls share a question."""
+        known = self._rounds
+        async with self._asking:
+            if self._rounds == known:  # else one began, and ended, while this call waited
+                self._rounds += 1
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ask_all(), _REFRESH_S)
 
     def message(self) -> RevocationMessage:
         """The answer to another router."""

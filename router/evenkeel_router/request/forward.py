@@ -137,7 +137,8 @@ class Forwarder:
                             request_state, admitted, history.wait_until_s
                         )
                     elif history.spent():
-                        raise own_answers.failed_everywhere()
+                        _, evidence = history.failed[-1]
+                        raise own_answers.failed_everywhere(evidence.why)
                     history.tried = EMPTY  # no replica had begun it, or much may have changed
                     continue
                 attempt = Attempt(fleet, self._accounting, ticket, history.tried)

@@ -1,7 +1,7 @@
 """What every request of the traffic port passes, whatever serves it: `handle`, errors as answers, and one end.
 
 Refusals and faults become answers here. Every request ends in `finish`, once, and is counted and logged there. Checks of
-`/health` and of browsers (CORS) and requests to the console are neither counted nor logged.
+`/health` and of browsers (CORS) and requests to the console and about keys are neither counted nor logged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.responses import not_stored
 from evenkeel_router.api.token_keys import KeysWanted
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.refusals import failed, refused
 from evenkeel_router.request.request_state import (
     REQUEST_ID,
@@ -29,10 +29,10 @@ from evenkeel_router.request.request_state import (
     RequestState,
     RequestTracer,
 )
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
     Answer,
+    Aside,
     Request,
 )
 from evenkeel_router.transport.request_head import HttpSyntaxError
@@ -55,15 +55,16 @@ class Front(ABC):
         intake: Intake,
         totals: RequestTotals,
         *,
-        console: TenantConsole,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         tracer: RequestTracer,
         sinks: Sequence[RequestSink],
     ) -> None:
-        """`sinks` take every request that is over; more of them may be added later."""
+        """`asides` answer requests that are neither counted nor logged. `sinks` take every other request that is over; more of them may
+        be added later."""
         self._intake = intake
         self._totals = totals
-        self._console = console
+        self._asides = asides
         self._key_sets = key_sets
         self._tracer = tracer
         self._sinks = sinks
@@ -165,14 +166,13 @@ class Front(ABC):
         return own_answers.own(request_state, request, models, close=self._intake.draining)
 
     async def _uncounted(self, request: Request, path: str) -> Answer | None:
-        """The answer to a check of the health or to the console; None for all other requests."""
+        """The answer to a check of the health, to the console or about keys; None for all other requests."""
         if own_answers.asks_health(request, path):
             return own_answers.health(
                 request, draining=self._intake.draining, in_sync=self._in_sync()
             )
-        if self._console.serves(request, path):
-            return await self._console.handle(request, path)
-        return None
+        aside = next((one for one in self._asides if one.serves(request, path)), None)
+        return None if aside is None else await aside.handle(request, path)
 
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""

@@ -22,19 +22,19 @@ from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.models import ModelTable, Offer
 from evenkeel_router.api.named import Named, NotNamed, read_named
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import identified
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import LargeBodies, is_large
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState, RequestTracer, Step
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     Answer,
+    Aside,
     Request,
     read_body,
     whole_body,
@@ -97,13 +97,13 @@ class Gateway(Front):
         pools: Pools,
         *,
         large_bodies: LargeBodies,
-        console: TenantConsole,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         tracer: RequestTracer,
         sink: RequestSink,
     ) -> None:
         super().__init__(
-            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=(sink,)
+            intake, totals, asides=asides, key_sets=key_sets, tracer=tracer, sinks=(sink,)
         )
         self._settings = settings
         self._pools = pools

@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory, Verifier
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.own_keys import KeyUses
 from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.api.token_keys import KeySets
 from evenkeel_router.ledger.limit_parts import LimitParts
@@ -64,6 +65,7 @@ class Intake:
         self.started_unix = time.time()
         self.revocations = RevocationList()
         self.key_sets = KeySets()
+        self.key_uses = KeyUses()
         self.audit = Audit(time.monotonic)
         self.directory = self._directory(config)
         self.apply(config)
@@ -106,6 +108,7 @@ class Intake:
             salt_key=config.admin_token_sha256 or "",
             revocations=self.revocations,
             tokens=self._tokens(config),
+            uses=self.key_uses,
             clock=time.time,
         )
 

@@ -290,9 +290,9 @@ def not_admitted(waited_s: float) -> Refusal:
     return Refusal(Outcome.UNAVAILABLE, message, code="queue_timeout", retry_after_s=RETRY_AFTER_S)
 
 
-def failed_everywhere() -> Refusal:
-    """The refusal of a request for which no replica is left to try."""
-    message = "Every replica failed to answer the request."
+def failed_everywhere(why: str) -> Refusal:
+    """The refusal of a request for which no replica is left to try. `why` the last one failed."""
+    message = f"Every replica failed to answer the request; the last time, {why}."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 

@@ -31,6 +31,7 @@ from evenkeel_router.fleet.prediction import Pages, Prediction
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.federation import Federation
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
@@ -41,7 +42,6 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.front import Front, RequestSink
 from evenkeel_router.request.heartbeat import Heartbeat
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.request.large_bodies import SMALL_BYTES, LargeBodies, is_large
 from evenkeel_router.request.request_state import (
     AdmittedRequest,
@@ -49,10 +49,10 @@ from evenkeel_router.request.request_state import (
     RequestTracer,
     Step,
 )
-from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     Answer,
+    Aside,
     Request,
     Stream,
     read_body,
@@ -80,7 +80,7 @@ class Pipeline(Front):
         forwarder: Forwarder,
         prefixes: Prefixes,
         tokenising: Tokenisation,
-        console: TenantConsole,
+        asides: Sequence[Aside],
         key_sets: KeySetReader,
         federation: Federation,
         large_bodies: LargeBodies,
@@ -88,7 +88,7 @@ class Pipeline(Front):
         sinks: Sequence[RequestSink],
     ) -> None:
         super().__init__(
-            intake, totals, console=console, key_sets=key_sets, tracer=tracer, sinks=sinks
+            intake, totals, asides=asides, key_sets=key_sets, tracer=tracer, sinks=sinks
         )
         self._settings = settings
         self._replicas = replicas

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.errors import Refusal, error_body
 from evenkeel_router.api.signed_keys import CredentialRefused
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.connection_holders import sender_of
+from evenkeel_router.request.console_page import DATA_HEADERS
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
@@ -33,6 +34,21 @@ def refused(
     if isinstance(refusal, CredentialRefused):
         intake.audit.refused(refusal, sender_of(intake.directory, request))
     return own_answers.refused(request_state, request, refusal, close=close or intake.draining)
+
+
+def refused_aside(
+    intake: Intake, totals: RequestTotals, request: Request, refusal: Refusal
+) -> CompleteReply:
+    """The answer to a refused request that asks no replica, and is neither logged nor counted but as refused."""
+    totals.refused[refusal.outcome] += 1
+    if isinstance(refusal, CredentialRefused):
+        intake.audit.refused(refusal, sender_of(intake.directory, request))
+    return CompleteReply(
+        request,
+        status=refusal.status,
+        body=error_body(refusal),
+        headers=(*DATA_HEADERS, *refusal.headers),
+    )
 
 
 def failed(

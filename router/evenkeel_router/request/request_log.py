@@ -82,10 +82,15 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         output_tokens,
         "" if trace is None else trace.log_id(),
         request_state.upstream_id,
-        request_state.held_s,
-        request_state.gate_s,
+        _waited(request_state.held_s),
+        _waited(request_state.gate_s),
         0.0 if first_byte_s is None else _to_microseconds(first_byte_s - request_state.sent_s),
     )
+
+
+def _waited(seconds: float) -> float:
+    """The very default where there was no wait: the encoder omits it by identity."""
+    return _to_microseconds(seconds) if seconds else NO_TIME_S
 
 
 def _to_microseconds(seconds: float) -> float:

@@ -12,15 +12,14 @@ from urllib.parse import parse_qs
 from evenkeel_contract.adminstate import SERVICE_QUERY
 from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
 
-from evenkeel_router.api.errors import Outcome, Refusal, error_body
-from evenkeel_router.api.identity import Client
-from evenkeel_router.api.signed_keys import CredentialRefused
-from evenkeel_router.api.token_keys import KeysWanted
+from evenkeel_router.api.errors import Outcome, Refusal
+from evenkeel_router.api.identity import Client, Directory
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.totals import RequestTotals
-from evenkeel_router.request.connection_holders import sender_of
 from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
+from evenkeel_router.request.identification import identified
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
+from evenkeel_router.request.refusals import refused_aside
 from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 
 _PATHS: Final = (NOW_PATH, HOUR_PATH, REQUESTS_PATH)
@@ -73,14 +72,7 @@ class TenantConsole:
 
     async def identified(self, request: Request) -> Client:
         """The client, which must not be anonymous; raises `Refusal`."""
-        directory = self._intake.directory
-        claims = directory.claims_of(request.headers, request.connection.peer)
-        try:
-            return directory.identify_named(claims)
-        except KeysWanted as wanted:
-            if not await self._key_sets.read(wanted.url):
-                raise
-        return self._intake.directory.identify_named(claims)
+        return await identified(self._intake, self._key_sets, request, Directory.identify_named)
 
     async def handle(self, request: Request, path: str) -> Answer:
         """The page, or figures of the tenant whose key the request has."""
@@ -101,14 +93,5 @@ class TenantConsole:
             asked = Asked.of(request.target.partition("?")[2])
             body = await self._answer(path, client.tenant_identity, asked)
         except Refusal as refusal:
-            self._totals.refused[refusal.outcome] += 1
-            if isinstance(refusal, CredentialRefused):
-                sender = sender_of(self._intake.directory, request)
-                self._intake.audit.refused(refusal, sender)
-            return CompleteReply(
-                request,
-                status=refusal.status,
-                body=error_body(refusal),
-                headers=(*DATA_HEADERS, *refusal.headers),
-            )
+            return refused_aside(self._intake, self._totals, request, refusal)
         return CompleteReply(request, status=200, body=body, headers=DATA_HEADERS)

@@ -16,6 +16,7 @@ from evenkeel_contract.consolestate import Ahead, RequestNow
 from evenkeel_fairshare.fleet.contract import NOTHING
 from evenkeel_fairshare.ledger import tenant_of
 
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.totals import RECENT
 from evenkeel_router.request.request_log import RequestLogLine
@@ -197,10 +198,12 @@ def why(one: RequestNow) -> Iterator[str]:
 
 
 def _at_replica(one: RequestNow) -> str:
+    where = f"replica {one.replica}" if one.replica else "its replica"
+    if one.ttft_s is None and one.outcome == Outcome.REPLICA_FAILED.value:
+        return f"at {where}, which gave no answer"
     computed = one.input_tokens - one.cached_tokens
     cached = f", {one.cached_tokens:,} more were cached" if one.cached_tokens else ""
     rest = "" if one.streamed else ", and all of the answer"
-    where = f"replica {one.replica}" if one.replica else "its replica"
     return f"at {where}: its queue, and {computed:,} input tokens to compute{cached}{rest}"
 
 

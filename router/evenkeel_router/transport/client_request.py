@@ -294,6 +294,16 @@ class Answer(Protocol):
         """Write what has not been written yet."""
 
 
+class Aside(Protocol):
+    """Answers requests of some paths, which no replica gets, and which are neither counted nor logged."""
+
+    def serves(self, request: Request, path: str) -> bool:
+        """Whether the request is one of these."""
+
+    async def handle(self, request: Request, path: str) -> Answer:
+        """The answer."""
+
+
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _LAST_CHUNK: Final = b"0\r\n\r\n"

@@ -164,7 +164,9 @@ tenants: [{name: ads, keys: [k]}]""",
             ],
         ),
         ("", ["f: must have exactly one document, not 0"]),
-        ("a: [", ["f: 1: "]),
+        ("kind: a\n---\nkind: b", ["f: must have exactly one document, not 2; `evenkeel up` runs a file of resources"]),
+        ("replicas: [\nmodel: a\n---", ["f:3: expected ',' or ']', but got '<document start>'"]),
+        ("a: [", ["f:1: expected the node content"]),
     ],
 )  # fmt: skip
 def test_every_fault_has_its_line_and_its_path(text: str, want: list[str]) -> None:
@@ -172,7 +174,7 @@ def test_every_fault_has_its_line_and_its_path(text: str, want: list[str]) -> No
     assert route is None
     assert len(faults) == len(want)
     for fault, start in zip(faults, want, strict=True):
-        assert str(fault).startswith(start.replace("f: 1: ", "f: f:1: "))
+        assert str(fault).startswith(start)
 
 
 def test_options_give_the_same_configuration_as_a_file() -> None:
@@ -204,7 +206,7 @@ scheduling: {queue: Router}
             {"replica": ["localhost:8000"]},
             ["--replica: 'localhost:8000' is not an address like http://host:port or https://host:port"],
         ),
-        ({"key": []}, ["--key: no tenant has a key, so every request would get 401; add a key, or set anonymous: Share"]),
+        ({"key": []}, ["--key: no tenant has a key, so every request would get 401; add a key, or give --anonymous Share"]),
         ({"key": ["sk-secret"]}, ["--key: number 1 must be NAME=KEY, such as ads=sk-1"]),
         ({"key": ["ads=sk-1", "b/c=sk-1"]}, ["--key: number 2 has the same key as number 1"]),
         ({"weight": ["add=4"]}, ["--weight: 'add' has no --key; did you mean ads?"]),

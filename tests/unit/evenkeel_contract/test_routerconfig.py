@@ -87,6 +87,22 @@ def test_equal_configurations_have_equal_bytes() -> None:
     assert dump_router_config(again) == dump_router_config(CONFIG)
 
 
+_ISSUER = {
+    "issuer": "https://login.example.com",
+    "audience": "llm",
+    "jwksURL": "https://login.example.com/keys",
+    "tenantClaim": "team",
+}
+
+
+def _own_keys(lifetime_s: int) -> dict[str, Any]:
+    return {
+        "keys": [{"id": "a", "secret": "s" * 32}],
+        "maxLifetimeS": 7200,
+        "selfService": {"lifetimeS": lifetime_s},
+    }
+
+
 Edit = Callable[[dict[str, Any]], object]
 
 CASES: Mapping[str, tuple[Edit, list[str]]] = {
@@ -188,6 +204,24 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
                 "replicas[0].url: 'http://127.0.0.1:1/v1' must end after host and port: "
                 "http://127.0.0.1:1"
             )
+        ],
+    ),
+    "keys of clients without an issuer": (
+        lambda c: (
+            c["tenancy"].update(signedKeys=_own_keys(3600)),
+            c["state"].update(revocations="/r.json"),
+        ),
+        [
+            "tenancy.signedKeys.selfService: needs tenancy.jwt, because only a token of an issuer may create keys; add an issuer",
+        ],
+    ),
+    "keys of clients that outlive all others": (
+        lambda c: (
+            c["tenancy"].update(signedKeys=_own_keys(7201), jwt=[_ISSUER]),
+            c["state"].update(revocations="/r.json"),
+        ),
+        [
+            "tenancy.signedKeys.selfService.lifetimeS: must be at most maxLifetimeS (7200), the maximum of all signed keys",
         ],
     ),
 }

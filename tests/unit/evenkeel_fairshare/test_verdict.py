@@ -53,6 +53,21 @@ def test_an_unfair_verdict_names_who_lost_and_who_took(
 
 
 @pytest.mark.parametrize(
+    ("waiting", "oldest_s", "want"),
+    [
+        (316, 1.9, FAIR),
+        (316, 10.0, "Fair so far: 316 requests wait, the oldest for 10 s."),
+        (1, 3.0, "Fair so far: 1 request waits, the oldest for 3 s."),
+    ],
+)
+def test_waits_that_have_just_begun_are_told_with_the_verdict(
+    waiting: int, oldest_s: float, want: str
+) -> None:
+    found = judge(RunRecord(answered=5, running=5, waiting=waiting, oldest_s=oldest_s))
+    assert (found.level, found.sentence) == (Level.FAIR, want)
+
+
+@pytest.mark.parametrize(
     ("idle_s", "want"),
     [
         (0.9, FAIR),
@@ -113,8 +128,16 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
             "No client is served: the only replica takes no requests.",
         ),
         ({"declined": 4}, Level.NOTHING, "Nothing to judge: all 4 requests were refused."),
-        (UP | {"waiting": 106, "oldest_s": 29.0}, Level.FAIR, FAIR),
-        (UP | {"waiting": 106, "oldest_s": 99.0, "running": 1}, Level.FAIR, FAIR),
+        (
+            UP | {"waiting": 106, "oldest_s": 29.0},
+            Level.FAIR,
+            "Fair so far: 106 requests wait, the oldest for 29 s.",
+        ),
+        (
+            UP | {"waiting": 106, "oldest_s": 99.0, "running": 1},
+            Level.FAIR,
+            "Fair so far: 106 requests wait, the oldest for 99 s.",
+        ),
         (
             UP | {"answered": 90, "failed": 10},
             Level.HELD_UP,

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
+from evenkeel_contract.routerconfig import ClientLimits, LimitsConfig, TenantConfig, TenantLimits
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.identity import Client, client_of, with_ceilings
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.own_limits import default_of
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request.admission import Admission, BodyMemory, PartUsedUp
 from hypothesis import given
@@ -79,7 +81,7 @@ def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
 
 
 def with_own(who: Client, **own: int) -> Client:
-    return with_ceilings(who, TenantLimits(**own))
+    return replace(who, own_limits=TenantLimits(**own), limits=replace(who.limits))
 
 
 def test_a_client_with_limits_of_its_own_leaves_the_others_alone() -> None:
@@ -113,10 +115,40 @@ def test_rates_of_a_client_count_beside_those_of_its_tenant() -> None:
     gate.leave(who, 0, 1.1)
 
 
-def test_of_two_ceilings_the_lower_one_counts() -> None:
-    twice = with_own(with_own(client(), max_concurrent=5, tokens_per_minute=9), max_concurrent=7)
-    assert twice.own_limits == TenantLimits(max_concurrent=5, tokens_per_minute=9)
-    assert with_own(client()).own_limits is None
+def defaults(name: str, **own: int) -> Client:
+    limits = TenantLimits(max_concurrent=3, default_client=ClientLimits(**own))
+    return client_of(TenantConfig(namespace="ns", name="t", limits=limits), name)
+
+
+def test_each_client_of_a_tenant_has_the_default_beside_the_tenants_limit() -> None:
+    gate = admission()
+    gate.enter(client("c", max_concurrent=3), 1, 0.0)  # the tenant was seen without a default
+    gate.leave(client("c", max_concurrent=3), 1, 0.0)
+    a, b, c = (defaults(name, max_concurrent=2) for name in "abc")
+    gate.enter(a, 1, 0.0)
+    gate.enter(a, 1, 0.0)
+    assert refused(gate, a, 0.0).message.startswith("The client has 2 requests in flight")
+    gate.enter(b, 1, 0.0)
+    assert refused(gate, c, 0.0).message.startswith("The tenant has 3 requests in flight")
+    gate.leave(a, 1, 0.0)
+    gate.enter(a, 1, 0.0)
+
+
+def test_rates_of_the_default_count_for_each_client_alone() -> None:
+    gate = admission()
+    a, b = defaults("a", requests_per_minute=60), defaults("b", tokens_per_minute=600)
+    for _ in range(6):
+        gate.enter(a, 1, 0.0)
+        gate.leave(a, 1, 0.0)
+    assert refused(gate, a, 0.0).code == "requests_per_minute"
+    gate.enter(b, 60, 0.0)
+    assert refused(gate, b, 0.0).code == "tokens_per_minute"
+    gate.enter(a, 1, 1.0)
+
+
+@pytest.mark.parametrize("given", [None, ClientLimits()])
+def test_a_default_without_a_limit_is_none(given: ClientLimits | None) -> None:
+    assert default_of(TenantLimits(max_concurrent=3, default_client=given)) is None
 
 
 def test_what_is_remembered_of_tenants_and_limited_clients_is_bounded() -> None:

@@ -32,7 +32,7 @@ def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> N
     refused.status, refused.outcome = 404, Outcome.NOT_FOUND
     served = request_state()
     served.status, served.first_byte_s, served.usage = 200, 1.5, Usage(9, 4, 2)
-    served.gate_s, served.sent_s = 0.1, 1.2
+    served.gate_s, served.sent_s = 0.10000000000401633, 1.2  # as differences of clocks are
     log.add(refused, 0.25)
     log.add(served, 2.0)
     log.flush()

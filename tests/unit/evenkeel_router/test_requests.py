@@ -64,6 +64,12 @@ def test_an_answer_that_was_whole_or_never_came_is_told_so(
     assert sentences[2].startswith("1.5 s at replica r0: its queue, and 600 input tokens")
 
 
+def test_a_replica_that_gave_no_answer_is_not_said_to_have_computed_one() -> None:
+    failed = line(stream=False, ttft_s=0.0, engine_s=0.0, outcome="replica_failed", input_tokens=0)
+    (told,) = (one for one in why(of_line(failed)) if " at replica " in one)
+    assert told.endswith("at replica r0, which gave no answer.")
+
+
 def test_a_request_that_was_sent_more_than_once_says_so() -> None:
     assert "It was sent 3 times." in list(why(of_line(line(attempts=3))))
 

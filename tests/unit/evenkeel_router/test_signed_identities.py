@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.revocations import Revocation, RevocationList
-from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig, TenantLimits
+from evenkeel_contract.routerconfig import ClientLimits, TenancyConfig, TenantConfig, TenantLimits
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
 from evenkeel_router.api.claims import Claims
 from evenkeel_router.api.errors import Outcome, Refusal
@@ -134,6 +134,16 @@ def test_ceilings_of_a_key_are_limits_of_its_client() -> None:
     own = world.identified(changed(max_concurrent=2, requests_per_minute=60)).own_limits
     assert own == TenantLimits(max_concurrent=2, requests_per_minute=60)
     assert world.identified(changed()).own_limits is None
+
+
+def test_a_ceiling_of_a_key_replaces_the_default_of_its_tenants_clients() -> None:
+    default = ClientLimits(requests_per_minute=9, tokens_per_minute=99)
+    acme = TenantConfig(namespace="ns", name="acme", limits=TenantLimits(default_client=default))
+    world = World(tenants=(acme,))
+    own = world.identified(changed(max_concurrent=2, requests_per_minute=60)).own_limits
+    assert own == TenantLimits(max_concurrent=2, requests_per_minute=60, tokens_per_minute=99)
+    plain = world.identified(changed()).own_limits
+    assert plain == TenantLimits(requests_per_minute=9, tokens_per_minute=99)
 
 
 def test_headers_of_a_proxy_decide_before_its_signed_key() -> None:

@@ -75,7 +75,7 @@ def test_the_plain_file_has_the_objects_of_the_chart_in_their_namespace(dist: Pa
     namespace, *objects = [one for one in yaml.safe_load_all(text) if one]
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)
     kinds = [one["kind"] for one in objects]
-    assert kinds.count("CustomResourceDefinition") == 2
+    assert kinds.count("CustomResourceDefinition") == 3
     assert {"Deployment", "ServiceAccount", "ClusterRole", "NetworkPolicy"} <= set(kinds)
     assert "Pod" not in kinds  # of `helm test`
     chart_objects = [one for one in yaml.safe_load_all(chart.rendered(dist / CHART_ARCHIVE)) if one]

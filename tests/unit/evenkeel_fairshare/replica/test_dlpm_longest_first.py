@@ -6,6 +6,7 @@ A request extends by 100 tokens unless it says otherwise.
 from __future__ import annotations
 
 import pytest
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import LONGEST_MATCH
@@ -218,3 +219,19 @@ def test_a_client_queue_is_forgotten_once_it_is_empty():
     policy.leave(cold, 0.0)
     policy.leave(warm, 0.0)
     assert not policy.tenant_queues
+
+
+def test_a_light_client_that_a_larger_quantum_makes_heavy_goes_last():
+    policy = Dlpm(rules=DeficitRules(quantum=100))
+    arrive(policy, request("a0", "a", extend=150), request("b", "b", extend=50))
+    admit(policy)
+    arrive(policy, request("a1", "a", matched=9), *(request(f"b{n}", "b") for n in range(6)))
+    # The others get refills that `a` does not need.
+    assert admit(policy, room=4, answers={"a1": AdmissionResult.HELD}) == ["b0", "b1", "b2", "b3"]
+    assert admit(policy, room=0) == []
+    client = policy.tenants.members["t"].children.members["a"]
+    assert client.is_light
+    policy.change_quantum(1000)
+    assert not client.is_light
+    arrive(policy, request("c0", "c"))
+    assert admit(policy) == ["c0", "a1", "b4", "b5"]

@@ -11,13 +11,13 @@ from evenkeel_contract.pools import clusters_of
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.revocation_exchange import (
     FileStore,
     RevocationExchange,
     RevocationStore,
 )
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.key_sets import KeySetReader
 from evenkeel_router.settings import Settings
 
 if TYPE_CHECKING:
