@@ -15,6 +15,7 @@ import msgspec
 from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
 from evenkeel_contract.identityheaders import UndeclaredTenants
 from evenkeel_contract.names import SHARE_TENANT
+from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import DEFAULT_ORDER, OnMismatch, QueueOwner
 from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
@@ -26,7 +27,6 @@ from evenkeel_contract.routerconfig import (
     LimitsConfig,
     ListenConfig,
     PrefixConfig,
-    QoeConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,

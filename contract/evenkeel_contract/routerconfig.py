@@ -18,6 +18,7 @@ from evenkeel_contract.identityheaders import SomeHeaders, UndeclaredTenants
 from evenkeel_contract.key import LEAST_WEIGHT, MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.kvevents import PageHash
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import QueueOwner, ReplicaPolicyName, RequestOrder
 from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.signedkeys import SignedKeysConfig
@@ -89,13 +90,6 @@ class AtZero(Enum):
     WAIT = "Wait"  # wait up to queueTimeoutS for a replica
     ACTIVATE = "Activate"  # wait up to activationTimeoutS and request a replica from the operator
     REFUSE = "Refuse"  # answer 503 at once
-
-
-class Delivery(Enum):
-    """When the router sends a streamed token on."""
-
-    AS_GENERATED = "AsGenerated"  # at once
-    PACED = "Paced"  # at the expected speed at most
 
 
 class Anonymous(Enum):
@@ -356,18 +350,6 @@ class StateConfig:
     revocations: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
     """Path of the file with revocations of signed keys. Its folder must exist. Required with `tenancy.signedKeys`, unless `cluster`
     is set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QoeConfig:
-    """What users expect of a streamed answer: its quality of experience (QoE) is measured against it."""
-
-    expected_ttft_s: Seconds = 1.0
-    """Time in which users expect the first token."""
-    expected_itl_s: Annotated[float, Range(1e-9, 7 * 24 * 3600)] = 0.2
-    """Time in which users read one token."""
-    delivery: Delivery = Delivery.AS_GENERATED
-    """When the router sends a token: at once (AsGenerated), or not before the previous one is read (Paced)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

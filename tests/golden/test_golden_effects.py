@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from evenkeel_contract import federationconfig, recordingconfig, routerconfig
+from evenkeel_contract import federationconfig, qoeconfig, recordingconfig, routerconfig
 from evenkeel_operator.cluster.store import SERVICE as KIND
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
@@ -131,7 +131,7 @@ def test_there_is_no_field_that_changes_nothing() -> None:
 def test_routers_read_every_field_of_their_configuration() -> None:
     told = {
         field.name
-        for module in (routerconfig, federationconfig, recordingconfig)
+        for module in (routerconfig, federationconfig, qoeconfig, recordingconfig)
         for one in vars(module).values()
         if is_dataclass(one) and one.__module__ == module.__name__
         for field in dataclass_fields(one)

@@ -21,13 +21,8 @@ from evenkeel_contract.consolestate import (
     ConsoleState,
     HourState,
 )
-from evenkeel_contract.routerconfig import (
-    Anonymous,
-    ApiKeyConfig,
-    ClientConfig,
-    QoeConfig,
-    TenantConfig,
-)
+from evenkeel_contract.qoeconfig import QoeConfig
+from evenkeel_contract.routerconfig import Anonymous, ApiKeyConfig, ClientConfig, TenantConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.request.console_page import page_files
 from evenkeel_router.telemetry.history import window_between

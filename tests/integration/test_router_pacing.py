@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
-from evenkeel_contract.routerconfig import Delivery, QoeConfig
+from evenkeel_contract.qoeconfig import Delivery, QoeConfig
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router, running
 from evenkeel_router.request.pacing import MAX_HELD_BYTES

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import LimitsConfig, QoeConfig, ReplicaConfig, SchedulingConfig
+from evenkeel_contract.routerconfig import LimitsConfig, ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.ledger.totals import Histogram
 from evenkeel_router.transport.upstream import (

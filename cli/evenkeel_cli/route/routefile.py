@@ -18,6 +18,7 @@ from evenkeel_contract.identityheaders import (
     IdentityHeader,
     UndeclaredTenants,
 )
+from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
@@ -29,7 +30,6 @@ from evenkeel_contract.routerconfig import (
     Name,
     PoolConfig,
     PrefixConfig,
-    QoeConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Annotated, ClassVar, Final
 
 from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.qoeconfig import Delivery
 from evenkeel_contract.queueorder import OnMismatch
 from evenkeel_contract.recordingconfig import RecordingStart
-from evenkeel_contract.routerconfig import Delivery, PrefixMode, StateStore, VolatileLines
+from evenkeel_contract.routerconfig import PrefixMode, StateStore, VolatileLines
 from evenkeel_contract.tracingconfig import TracingConfig
 from evenkeel_contract.values import (
     DNS_LABEL,

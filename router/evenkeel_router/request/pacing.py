@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from evenkeel_contract.routerconfig import Delivery, QoeConfig
+from evenkeel_contract.qoeconfig import Delivery, QoeConfig
 from evenkeel_fairshare.qoe import AnswerTimeline, Expectation
 
 from evenkeel_router.request.relay import Answered, Relay

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.render import engine_environment, router_config, selects, simulator_flags
 from evenkeel_contract.routerconfig import (
@@ -14,7 +15,6 @@ from evenkeel_contract.routerconfig import (
     ClusterConfig,
     FleetPolicyName,
     ListenConfig,
-    QoeConfig,
     ReplicaConfig,
     RouterConfig,
 )

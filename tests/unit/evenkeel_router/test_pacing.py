@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from evenkeel_contract.routerconfig import Delivery, QoeConfig
+from evenkeel_contract.qoeconfig import Delivery, QoeConfig
 from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.request.pacing import MAX_HELD_BYTES, PacedRelay, relay_of
 from evenkeel_router.request.relay import Answered
