@@ -260,8 +260,7 @@ class TenancyConfig:
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks (CIDR) whose identity headers and `X-Forwarded-For` the router accepts."""
     cache_sharing: CacheSharing = CacheSharing.TENANT
-    """Who shares cached prefixes. The router sends engines a salt for each tenant or client, derived from the hash of the admin
-    token."""
+    """Who shares cached prefixes. Engines get a salt for each tenant or client, derived from the hash of the admin token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
     # Version 0.3 does not know the fields below.
     identity_headers: SomeHeaders | None = None
