@@ -62,7 +62,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "no_replica": "no replica could take the request in time",
     "overloaded": "too many requests or bytes in flight",
     "queue_timeout": "the request waited too long in the router's queue",
-    "unknown_service": "admin port of a router with several services: it has no such service",
+    "unknown_service": "admin port of a router with several services: none such",
     "invalid_revocations": "admin port: the body is no list of revocations",
     "not_stored": "admin port: in force here, but could not be stored",
     "recording_not_allowed": "admin port: `spec.router.recording` is not set",
