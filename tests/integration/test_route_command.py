@@ -179,7 +179,7 @@ async def test_a_file_is_followed_and_a_signal_drains(tmp_path: Path) -> None:
             await route.until(routable=1)
             assert (await ask(client, "sk-1")).status_code == 200
             file.write_text("replicas: []")
-            fault = f"the last valid one stays in use: {file}:1: replicas: must have at least 1"
+            fault = f"the last valid one stays in use: {file}:1: replicas: is required"
             await until(lambda: fault in route.output, "the fault")
             assert (await ask(client, "sk-1")).status_code == 200
             file.write_text(_document([first, second], key="sk-2"))
