@@ -79,6 +79,7 @@ OPERATOR: Final[tuple[tuple[str, Labels], ...]] = (
     (r"watch_failing", Labels("Failing watches", ("watch",), "one for each failing watch")),
     (r"write_total", Labels("Writes", ("verb",), "one for each verb")),
     (r"replicas_.*", Labels("Replicas of services", (*SERVICE, "component"), "two for each service")),
+    (r"config_fill_ratio", Labels("Room for tenants", SERVICE, "one for each service")),
     (r"condition", Labels("Conditions of services", (*SERVICE, "type", "status", "reason"), "one for each condition of a service")),
     (r".*", Labels("The operator", (), "one")),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from evenkeel_contract.routerconfig import Anonymous, RouterConfig
 from evenkeel_contract.tokenissuers import TokenIssuerConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.request import key_sets
+from evenkeel_router.ledger import key_sets
 
 from tests.support.issuers import AUDIENCE, ISSUER, Issuer, issuer, rsa, token
 from tests.support.ports import free_ports
