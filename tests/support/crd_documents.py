@@ -243,20 +243,20 @@ EXTERNAL: Final = changed(
     {
         "spec.engine": {"runtime": "External", "external": EXTERNAL_ENGINES},
         "spec.model.cache": GONE,
+        "spec.tenancy.jwt.0.jwksURL": GONE,
+        "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""In front of engines that another owner made."""
+"""In front of engines that another owner made, and with an issuer whose keys are in a Secret."""
 POOLED: Final = changed(
     EXTERNAL,
     {
         "spec.engine.external": {"inferencePool": "pool"},
         "spec.autoscaling": GONE,
         "spec.tenancy.namespace": "tenants",
-        "spec.tenancy.jwt.0.jwksURL": GONE,
-        "spec.tenancy.jwt.0.secretRef": {"name": "issuer", "key": "jwks"},
     },
 )
-"""The same, by the name of an InferencePool, for tenants of another namespace, and with an issuer whose keys are in a Secret."""
+"""The same, by the name of an InferencePool, and for tenants of another namespace."""
 
 
 GATEWAY: Final[Document] = {
