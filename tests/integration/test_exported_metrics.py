@@ -93,6 +93,9 @@ async def test_series_have_the_labels_that_the_reference_lists() -> None:
             frozenset(re.findall(r"(\w+)=\"", labels)) - {"le"},
         )
         for part, name, labels in _SERIES.findall(text)
+        if not name.endswith(
+            "_created"
+        )  # the time at which another test of this process made a counter's series
     }
     assert len(found) > 50
     wrong = [
