@@ -200,8 +200,14 @@ def found_in(output: str) -> tuple[set[str], set[str], list[int]]:
 
 
 def test_one_run_has_one_verdict_whatever_tool_gives_it(
-    run: tuple[list[Program], list[Record]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: tuple[list[Program], list[Record]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv(
+        "COLUMNS", "400"
+    )  # a worker of a parallel run has 80: the sentence would have two lines
     programs, records = run
     rooms = watched(records)
     outputs = {
@@ -215,11 +221,7 @@ def test_one_run_has_one_verdict_whatever_tool_gives_it(
     found = {tool: found_in(output) for tool, output in outputs.items()}
     said = json.dumps({tool: re.findall("Unfair: .*", output) for tool, output in outputs.items()})
     for tool, (took, hurt, parts) in found.items():
-        assert took == {FLOOD}, f"{tool}: {said}"
-        assert hurt, (
-            f"{tool}: {said}"
-        )  # on a busy machine not all of them are below what counts as hurt
-        assert hurt <= set(ORDINARY), f"{tool}: {said}"
+        assert (took, hurt) == ({FLOOD}, set(ORDINARY)), f"{tool}: {said}"
         assert parts == pytest.approx(found["simulate"][2], abs=5), f"{tool}: {said}"
 
 
