@@ -178,7 +178,7 @@ def _key(key: str) -> dict[str, str]:
 
 
 async def small_team(url: str, load: Load) -> list[float]:
-    """Its times to first token, in seconds."""
+    """Times to first token of the team, in seconds."""
     rng = Random(load.seed)
     async with httpx.AsyncClient(
         base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)

@@ -54,11 +54,11 @@ class World:
     """What does not depend on the weights. Arrays are by tenant and cell, if nothing else is said."""
 
     weights: Array
-    """By tenant."""
+    """Global weights, by tenant."""
     capacity: Array
     """Weighted tokens per second, by cell."""
     region: NDArray[np.int64]
-    """By cell."""
+    """The number of each cell's region."""
     groups: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]
     """Clients with the same tenant, home and second choice: these three, and their number."""
     rate: Array

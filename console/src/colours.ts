@@ -1,4 +1,4 @@
-// A client keeps its colour for as long as the tab is open, whoever else is drawn.
+// A client keeps its colour for as long as the tab is open, also when other clients are drawn.
 
 const COLOURS = 7;
 const STORED = "evenkeel-console-colours";
@@ -28,7 +28,7 @@ export function coloursOf(identities: string[]): number[] {
   for (const identity of identities) {
     if (given.has(identity)) continue;
     const free = [...Array(COLOURS).keys()].filter((colour) => !used.has(colour));
-    // One that belongs to nobody, before one of a client that is not drawn now.
+    // One that no client has, before one of a client that is not drawn now.
     const colour = free.find((one) => !owned.has(one)) ?? free[0] ?? 0;
     used.add(colour);
     owned.add(colour);

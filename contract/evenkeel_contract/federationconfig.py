@@ -1,4 +1,4 @@
-"""Which cells a router's fleet is one of."""
+"""The configuration of a router whose fleet is one of several cells."""
 
 from __future__ import annotations
 

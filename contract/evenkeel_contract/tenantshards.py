@@ -65,7 +65,7 @@ def slot_of(tenant: str) -> int:
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Which shards hold the tenants, and what of them is revoked."""
+    """The shards that hold the tenants, and what of them is revoked."""
 
     shards: dict[str, str] = {}
     """Name of the Secret → digest of its content."""

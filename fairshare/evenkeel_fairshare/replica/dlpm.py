@@ -253,7 +253,7 @@ class Dlpm(ReplicaPolicy):
         }
 
     def news(self) -> Mapping[str, ClientDeficits]:
-        """Only what requests, charges and refills changed is looked at."""
+        """The states of clients that requests, charges or refills changed."""
         forgotten = dict(self.tenants.forgotten)
         self.tenants.forgotten.clear()
         if self._changed is None:

@@ -432,7 +432,7 @@ def _owner_of(item: Object) -> str | None:
 
 
 def _chooses(service: Object) -> Any:
-    """Which tenants a service takes."""
+    """The tenants that a service takes."""
     tenancy = (service.get("spec") or {}).get("tenancy") or {}
     return tenancy.get("selector"), tenancy.get("namespace")
 

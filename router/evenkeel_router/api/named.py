@@ -1,4 +1,4 @@
-"""Which model a body names, read before the body itself: it decides which service reads the rest."""
+"""The model that a body names, read before the body itself: it decides which service reads the rest."""
 
 from __future__ import annotations
 

@@ -1,0 +1,91 @@
+"""What a router makes of the answers of other cells (R21)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+from evenkeel_contract.cellswire import CELL_PATH, CellFigures, TenantRates, encode
+from evenkeel_contract.federationconfig import CellConfig, FederationConfig
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_router.ledger import federation as module
+from evenkeel_router.ledger.federation import Federation, seen_from
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Settings
+
+from tests.support.routers import config_for
+
+GOOD = CellFigures(cell="west", capacity=10.0, tenants={"ns/a": TenantRates(4.0, 9.0)})
+
+
+def figures(cell: str, capacity: float, **tenants: tuple[float, float]) -> CellFigures:
+    rates = {f"ns/{name}": TenantRates(*one) for name, one in tenants.items()}
+    return CellFigures(cell=cell, capacity=capacity, tenants=rates)
+
+
+@asynccontextmanager
+async def asked(answer: web.Response) -> AsyncIterator[Federation]:
+    """A router's view after it asked one cell, which gives this answer."""
+
+    async def handle(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == "Bearer a token of all cells"
+        return answer
+
+    app = web.Application()
+    app.router.add_get(CELL_PATH, handle)
+    async with TestServer(app) as server, ClientSession() as session:
+        url = str(server.make_url("")).rstrip("/")
+        wanted = FederationConfig(
+            cell="east",
+            token="a token of all cells",
+            cells=(CellConfig(name="west", url=url),),
+        )
+        config: RouterConfig = config_for(federation=wanted)
+
+        async def nothing() -> None: ...
+
+        found = Federation(config, ServiceLedger(Settings(config)), session, reweighed=nothing)
+        await found._ask_all(wanted)
+        yield found
+
+
+async def test_the_figures_of_a_cell_are_kept() -> None:
+    async with asked(web.Response(body=encode(GOOD))) as found:
+        (contact,) = found.contacts.values()
+        assert (contact.figures, contact.error) == (GOOD, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ({"body": encode(figures("north", 1.0))}, "it calls itself 'north'"),
+        ({"body": b"\x63" + encode(GOOD)[1:]}, "version 99 is not supported"),
+        ({"body": encode(GOOD)[:-3]}, "not figures of a cell"),
+        ({"body": encode(figures("west", 1.0, a=(-1.0, 1.0)))}, "not figures of a cell"),
+        ({"body": encode(figures("west", 1.0, a=(float("nan"), 1.0)))}, "not figures of a cell"),
+        ({"status": 500}, "it answered 500"),
+        ({"status": 302, "headers": {"Location": "http://127.0.0.1:1/"}}, "it answered 302"),
+        ({"body": bytes(2000)}, "its answer is longer than 1000 bytes"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_leaves_the_cell_out(
+    answer: Mapping[str, object], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CELL_BYTES", 1000)
+    async with asked(web.Response(**answer)) as found:  # type: ignore[arg-type]
+        (contact,) = found.contacts.values()
+        assert contact.figures is None
+        assert error in contact.error
+
+
+def test_only_full_cells_take_part_in_a_step_and_all_in_the_sum() -> None:
+    own = figures("east", 10.0, a=(4.0, 9.0), b=(6.0, 8.0))
+    full = figures("west", 5.0, a=(5.0, 7.0))
+    idle = figures("north", 9.0, a=(2.0, 2.0))
+    seen = seen_from(own, [full, idle], {"ns/a": 3.0})
+    assert (seen["ns/a"].weight, seen["ns/a"].elsewhere) == (3.0, 7.0)
+    assert seen["ns/a"].full == (5.0, 7.0)
+    assert (seen["ns/b"].weight, seen["ns/b"].elsewhere) == (1.0, 0.0)
