@@ -408,7 +408,7 @@ async def test_a_model_that_a_tenant_may_not_use_is_no_fallback_for_it() -> None
 
 async def test_an_overloaded_model_falls_back_when_its_queue_times_out() -> None:
     engine = EngineConfig(max_running=1)
-    slow = simulated(model=BIG, speed=0.05, engine=engine, replica_policy="FCFS", reports_port=None)
+    slow = simulated(model=BIG, speed=1.0, engine=engine, replica_policy="FCFS", reports_port=None)
     async with AsyncExitStack() as stack:
         big = await stack.enter_async_context(running_server(slow))
         small = await stack.enter_async_context(running_server(simulated(model=SMALL)))
