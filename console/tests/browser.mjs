@@ -192,9 +192,13 @@ const SCENARIOS = {
     await page.getByRole("heading", { name: "Who gets what" }).waitFor();
     await page.getByRole("link", { name: at.client }).first().waitFor();
     await page.getByRole("figure").first().waitFor();
-    const service = () => document.querySelector(".card .value").textContent;
-    const before = await page.evaluate(service);
-    await until(page, (text) => document.querySelector(".card .value").textContent !== text, before);
+    const service = page.locator(".card", { has: page.getByText("Service", { exact: true }) }).locator(".value");
+    const before = await service.textContent();
+    const deadline = Date.now() + DEADLINE_MS;
+    while ((await service.textContent()) === before) {
+      assert.ok(Date.now() < deadline, `the service shown is still ${before}`);
+      await page.waitForTimeout(100);
+    }
     await saysIn(page, /(Fair|Unfair):/).waitFor();
     assert.equal(await page.locator('[aria-labelledby="replicas"] tbody tr').count(), 2);
     assert.deepEqual([...page.hosts], [new URL(at.admin).host], "requests to other hosts");
