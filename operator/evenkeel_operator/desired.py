@@ -37,6 +37,7 @@ from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.fill import Fill
 from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
@@ -57,12 +58,12 @@ from evenkeel_operator.core.roster import Grant, Roster
 from evenkeel_operator.core.sharding import NEARLY_FULL, Layout, LiveConfig, Planner
 from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
 from evenkeel_operator.manifests.engine import (
-    cache_claim,
     engine_budget,
     engine_deployment,
     engine_policy,
     engine_service,
 )
+from evenkeel_operator.manifests.model import cache_claim, model_job, model_policy
 from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
     LEDGER_FILE,
@@ -113,6 +114,8 @@ class Inputs:
     """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
+    fill: Fill | None = None
+    """How far the volume with the model's files is; None: no Job fills it."""
     behind: Behind | None = None
     """The gateway whose routers serve the service."""
     has_routers: bool = False
@@ -156,6 +159,7 @@ def desired(given: Inputs) -> Desired:
         engine_key_id=given.credentials.current.id,
         layout=layout,
         defaults=given.defaults,
+        fill=given.fill,
         apis=given.apis,
         gateway=None if given.behind is None else given.behind.gateway,
         has_routers=given.keeps_routers,
@@ -304,7 +308,8 @@ def _state(given: Inputs) -> StateConfig:
 
 def _notes(given: Inputs) -> Iterator[Note]:
     spec = given.service.spec
-    for kind in sorted(given.forbidden):
+    unused = {"Job"} if given.fill is None else set()
+    for kind in sorted(given.forbidden - unused):
         where = f"{KINDS[kind].plural}.{KINDS[kind].group} in namespace {given.service.metadata.namespace}"
         message = f"The operator has no right to read {where}, so the service has no {kind}."
         yield Note(reasons.RIGHT_MISSING, message)
@@ -368,6 +373,7 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
     """
     owned = context.spec.engine.pods_of_others is None
     routers = context.has_routers
+    starts = context.fill is None or context.fill.has_engines
     wanted = (
         # Objects that pods need at their start, …
         service_account(context, ENGINE_COMPONENT) if owned else None,
@@ -379,6 +385,8 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         revocations_config_map(context) if has_signed_keys(context.service) else None,
         cache_claim(context),
         state_claim(context) if routers else None,
+        model_policy(context),
+        model_job(context),
         # … network policies and disruption budgets, …
         engine_policy(context) if owned else None,
         router_policy(context) if routers else None,
@@ -389,7 +397,7 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         router_peers_service(context) if routers else None,
         router_service(context) if routers else None,
         # … the pods, engines first, since they take longer to start, …
-        engine_deployment(context, replicas=replicas) if owned else None,
+        engine_deployment(context, replicas=replicas) if owned and starts else None,
         router_deployment(context) if routers else None,
         # … and access from outside.
         ingress(context) if routers else None,
