@@ -48,56 +48,60 @@ def etag(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
+class Handler(BaseHTTPRequestHandler):
+    objects: Objects
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        objects = self.objects
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        bucket, _, name = unquote(url.path).lstrip("/").partition("/")
+        signed = self.headers.get("Authorization", "")
+        if objects.key and objects.key not in signed:
+            self._send(403, b"<Error><Code>AccessDenied</Code></Error>")
+        elif "list-type" in query:
+            prefix = query.get("prefix", [""])[0]
+            self._send(200, objects.listing(bucket, prefix).encode())
+        elif f"{bucket}/{name}" not in objects.contents:
+            self._send(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        else:
+            self._read(name, objects.contents[f"{bucket}/{name}"])
+
+    def _read(self, name: str, content: bytes) -> None:
+        objects = self.objects
+        wanted = self.headers.get("Range", "")
+        objects.ranges.append((name, wanted))
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
+        start = int(found[1]) if found else 0
+        part = content[start:]
+        self.send_response(206 if found else 200)
+        if found:
+            span = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self.send_header("Content-Range", span)
+        self.send_header("ETag", f'"{etag(content)}"')
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        cut = len(part) if objects.cut_after is None else objects.cut_after
+        for at in range(0, min(cut, len(part)), CHUNK):
+            time.sleep(objects.pause_s)
+            self.wfile.write(part[at : min(at + CHUNK, cut)])
+        if cut < len(part):
+            self.close_connection = True
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 def handler(objects: Objects) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            query = parse_qs(url.query)
-            bucket, _, name = unquote(url.path).lstrip("/").partition("/")
-            signed = self.headers.get("Authorization", "")
-            if objects.key and objects.key not in signed:
-                self._send(403, b"<Error><Code>AccessDenied</Code></Error>")
-            elif "list-type" in query:
-                prefix = query.get("prefix", [""])[0]
-                self._send(200, objects.listing(bucket, prefix).encode())
-            elif f"{bucket}/{name}" not in objects.contents:
-                self._send(404, b"<Error><Code>NoSuchKey</Code></Error>")
-            else:
-                self._read(name, objects.contents[f"{bucket}/{name}"])
-
-        def _read(self, name: str, content: bytes) -> None:
-            wanted = self.headers.get("Range", "")
-            objects.ranges.append((name, wanted))
-            found = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
-            start = int(found[1]) if found else 0
-            part = content[start:]
-            self.send_response(206 if found else 200)
-            if found:
-                span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-                self.send_header("Content-Range", span)
-            self.send_header("ETag", f'"{etag(content)}"')
-            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            cut = len(part) if objects.cut_after is None else objects.cut_after
-            for at in range(0, min(cut, len(part)), CHUNK):
-                time.sleep(objects.pause_s)
-                self.wfile.write(part[at : min(at + CHUNK, cut)])
-            if cut < len(part):
-                self.close_connection = True
-
-        def _send(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
+    return type("Bound", (Handler,), {"objects": objects})
 
 
 @contextmanager

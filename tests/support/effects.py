@@ -251,7 +251,9 @@ def base_for(field: str) -> Document:
     # The namespace is by default where the tenant is. A scaled service holds whatever number it had, so claims are tried on another.
     if field == "tenancy.namespace" or field.startswith("engine.gpu.claims"):
         return SERVICE
-    return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED, BUCKET) if _has(one["spec"], field))
+    return next(
+        one for one in (SERVICE, SCALED, EXTERNAL, POOLED, BUCKET) if _has(one["spec"], field)
+    )
 
 
 def _has(spec: Any, field: str) -> bool:

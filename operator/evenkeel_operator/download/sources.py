@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSStore, S3Store
 
-CHUNK_BYTES: Final = 8 * 1024**2
+CHUNK_BYTES = 8 * 1024**2
+RETRIES = 10
+"""Attempts of one request; then the pod starts again."""
 OTHER_FORMATS: Final = (
     *("*.bin", "*.pth", "*.pt", "*.h5", "*.msgpack", "*.ot", "*.onnx", "*.tflite", "*.gguf"),
     "original/*",
@@ -189,7 +191,10 @@ def source_of(
     from obstore.store import GCSStore, S3Store
 
     bucket, _, prefix = place.partition("/")
-    config: dict[str, Any] = {"prefix": prefix.strip("/") or None}
+    config: dict[str, Any] = {
+        "prefix": prefix.strip("/") or None,
+        "retry_config": {"max_retries": RETRIES},
+    }
     if anonymous:
         config["skip_signature"] = True
     # A file may take hours; a connection without bytes for a minute is dead.

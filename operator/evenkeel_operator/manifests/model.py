@@ -130,10 +130,10 @@ def init_containers(context: BuildContext) -> list[Manifest]:
     if simulated or not model.is_downloaded or model.filled_by_job:
         return []
     container = _container(context, folder=f"{FILLED_PATH}/{digest_of(model)}")
-    given = context.spec.engine.template.spec
-    for name in ("env", "envFrom", "volumeMounts"):
-        if name in given:
-            container[name] = [*container.get(name, ()), *given[name]]
+    for name in CONTAINER_FIELDS:
+        given = context.spec.engine.template.spec.get(name)
+        if isinstance(given, list):
+            container[name] = [*container.get(name, ()), *given]
     return [container]
 
 
@@ -255,6 +255,8 @@ def _environment(context: BuildContext) -> list[Manifest]:
         {"name": name, "value": literal(value, Language.POD_ARGUMENT)}
         for name, value in defaults.engine_variables.items()
     ]
+    if model.scheme == "hf":
+        found.append({"name": "HF_HUB_DISABLE_PROGRESS_BARS", "value": "1"})
     token, store = model.token_secret_ref, model.object_store
     if model.scheme == "hf" and token is not None:
         found.append(_from_secret("HF_TOKEN", token.name, token.key))

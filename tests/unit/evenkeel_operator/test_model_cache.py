@@ -191,7 +191,7 @@ async def test_an_operator_that_starts_again_continues_where_it_was() -> None:
 
 
 async def test_a_job_that_somebody_deletes_stops_no_engine() -> None:
-    operator, world = await served()
+    _, world = await served()
     found = engines(world)
     await Operator(world).make_pass(KEY)
     assert engines(world) == found

@@ -29,8 +29,8 @@ from evenkeel_operator.settings import Settings
 
 from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_downloads import FakeDownloads
+from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS, KEY
 from tests.support.ports import free_ports
