@@ -167,7 +167,9 @@ def _why(load: Workload, what: str) -> str:
     if load.wanted == 0:
         return f"0 {what}: {load.failure.message}" if load.failure else f"0 {what} are desired."
     count = f"{load.ready} of {load.wanted} {what} are ready"
-    return f"{count}: {load.failure.message}" if load.failure else f"{count}."
+    if load.failure:
+        return f"{count}: {load.failure.message}"
+    return f"{count}: {load.starting}." if load.starting else f"{count}."
 
 
 def _scaling(found: Findings) -> Verdict:

@@ -65,6 +65,21 @@ _RESTARTS: Final = 2**31 - 1
 """Until the download succeeds or the spec changes; the kubelet waits up to five minutes between attempts."""
 
 
+NO_VOLUME_TYPE: Final = "must specify a volume type"
+"""What an API server says of a volume whose only field it dropped."""
+NO_IMAGE_VOLUMES: Final = (
+    "oci:// needs image volumes, which this cluster does not have: Kubernetes 1.35 has them, 1.31 to 1.34 need feature gate "
+    "ImageVolume on the API server and the nodes; use another source"
+)
+
+
+def has_image_volume(item: Manifest) -> bool:
+    """Whether the pods of a Deployment have the image of an `oci://` source."""
+    template = (item.get("spec") or {}).get("template") or {}
+    volumes = (template.get("spec") or {}).get("volumes") or ()
+    return any(volume.get("name") == _IMAGE for volume in volumes)
+
+
 def located(spec: ServiceSpec) -> ServiceSpec:
     """The spec with the path of files that Evenkeel or the kubelet brings into the container."""
     path = _path(spec.model)
