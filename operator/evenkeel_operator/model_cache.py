@@ -51,7 +51,7 @@ def _hold(state: PassState, fill: Fill) -> PassState:
         return state.with_fill(fill)
     before = read_accepted(seen.child("ConfigMap", accepted_name))
     if before is None or before.spec == newest.spec:
-        # Nobody knows what the engines were made from. New ones wait for their files, and the old ones serve meanwhile.
+        # The spec of the engines is unknown. New ones wait for their files, and the old ones serve meanwhile.
         return state.with_fill(replace(fill, is_filled=True))
     mixed = Accepted(held_spec(newest.spec, before.spec), newest.pins)
     found = last_good(state.raw, mixed)

@@ -1,19 +1,14 @@
-"""A bucket at the seam to the network: lists and reads objects as S3 does, and as the XML API of Google Cloud Storage does.
-
-It also runs as a program, in a pod: `bucket.py PORT FOLDER [SECONDS]` serves the files of a folder, each chunk after a pause.
-"""
+"""A bucket at the seam to the network: lists and reads objects as S3 does, and as the XML API of Google Cloud Storage does."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -105,28 +100,15 @@ def handler(objects: Objects) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def serving(objects: Objects) -> Iterator[str]:
+def serving(objects: Objects, *, host: str = "127.0.0.1") -> Iterator[str]:
     """The address of the store."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(objects))
+    server = ThreadingHTTPServer((host, 0), handler(objects))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{host}:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def main(port: str, folder: str, pause: str = "0") -> None:
-    root = Path(folder)
-    contents = {
-        str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()
-    }
-    served = handler(Objects(contents, pause_s=float(pause)))
-    ThreadingHTTPServer(("", int(port)), served).serve_forever()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -62,7 +62,7 @@ _S3_ENTRIES: Final = {
 }
 """Entry of the Secret, and variable of the client → whether it may be missing."""
 _RESTARTS: Final = 2**31 - 1
-"""Until the download succeeds or the spec changes; the kubelet waits up to five minutes between attempts."""
+"""Attempts of a download: it ends when it succeeds or the spec changes. The kubelet waits up to five minutes between them."""
 
 
 NO_VOLUME_TYPE: Final = "must specify a volume type"

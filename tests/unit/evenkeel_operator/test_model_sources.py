@@ -89,7 +89,7 @@ def test_a_bucket_of_google_is_read_with_the_key_of_a_service_account() -> None:
     assert key == {"name": "GOOGLE_SERVICE_ACCOUNT_KEY", "valueFrom": {"secretKeyRef": ref}}
 
 
-def test_an_image_is_a_read_only_volume_with_the_folder_that_the_source_names() -> None:
+def test_an_image_is_a_read_only_volume_with_the_folder_of_the_source() -> None:
     spec = pod(
         context("oci://registry.corp:5000/models/llama:v1@sha256:" + "a" * 64 + "#deep/files")
     )
