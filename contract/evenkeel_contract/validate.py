@@ -141,6 +141,7 @@ def external_pods_are_described(service: FairInferenceService) -> Iterator[Fault
     if spec.engine.runtime is not Runtime.EXTERNAL:
         return
     described = {
+        "spec.model.objectStore": spec.model.object_store,
         "spec.model.cache": spec.model.cache,
         "spec.engine.image": spec.engine.image,
         "spec.engine.replicas": spec.engine.replicas,

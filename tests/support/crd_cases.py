@@ -188,6 +188,13 @@ RULES: Final[Mapping[str, Pair]] = {
         )
         for name, value in (("image", "mine:1"), ("replicas", 2), ("args", ["--x"]))
     },
+    "a bucket of external engines": Pair(
+        path="spec.model.objectStore",
+        message="model.objectStore has no effect with runtime External",
+        base=changed(EXTERNAL, {"spec.model.source": "s3://models/llama"}),
+        good={},
+        bad={"spec.model.objectStore": {"anonymous": True}},
+    ),
     "a cache of external engines": Pair(
         path="spec.model.cache",
         message="model.cache has no effect with runtime External",

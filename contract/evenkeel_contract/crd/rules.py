@@ -140,11 +140,14 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="self.engine.runtime != 'External' || !has(self.autoscaling) || "
             "(has(self.engine.external) && has(self.engine.external.scaleTargetRef))",
         ),
-        on_field(
-            "model.cache",
-            "has no effect with runtime External, since another owner makes the pods; remove it",
-            mirrors="external_pods_are_described",
-            rule="self.engine.runtime != 'External' || !has(self.model.cache)",
+        *(
+            on_field(
+                f"model.{name}",
+                "has no effect with runtime External, since another owner makes the pods; remove it",
+                mirrors="external_pods_are_described",
+                rule=f"self.engine.runtime != 'External' || !has(self.model.{name})",
+            )
+            for name in ("objectStore", "cache")
         ),
     ),
     Engine: (

@@ -324,7 +324,9 @@ class ServiceCondition(Enum):
     PROGRESSING = "Progressing"  # the operator is applying a change
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
     PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
-    MODEL_CACHED = "ModelCached"  # the volume that a Job fills has all files of the newest spec's model
+    MODEL_CACHED = (
+        "ModelCached"  # the volume that a Job fills has all files of the newest spec's model
+    )
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
     RECONCILING = "Reconciling"  # as kstatus has it: the newest spec is being applied
     STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied

@@ -94,7 +94,9 @@ class Bucket:
         partial = _partial(item, folder)
         partial.parent.mkdir(parents=True, exist_ok=True)
         start = partial.stat().st_size if partial.is_file() else 0
-        with partial.open("ab") as file:
+        # At offsets, and not appended: two pods may write the same file for a moment, and they write the same bytes.
+        with partial.open("r+b" if start else "wb") as file:
+            file.seek(start)
             if start < item.size:
                 self._append(item, file.write, start=start)
         written = partial.stat().st_size

@@ -196,7 +196,11 @@ def model_job(context: BuildContext) -> Manifest | None:
         annotations={KEEPS_ANNOTATION: fill.keeps} if fill.keeps else None,
         given_labels={MODEL_LABEL: digest},
     )
-    found["spec"] = {"backoffLimit": _RESTARTS, "template": template}
+    found["spec"] = {
+        "backoffLimit": _RESTARTS,
+        "podReplacementPolicy": "Failed",  # one pod at a time writes
+        "template": template,
+    }
     return found
 
 

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,22 @@ def test_parts_of_two_versions_of_a_file_are_never_joined(
     objects.contents["models/one/deep/w.safetensors"] = new = WEIGHTS[::-1]
     assert run(tmp_path / "one", address) == 0
     assert files(tmp_path / "one") == {"config.json": b"{}", "deep/w.safetensors": new}
+
+
+def test_two_pods_that_write_the_same_folder_spoil_nothing(
+    bucket: tuple[Objects, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod of a Job that is replaced may run for a few seconds beside the new one."""
+    monkeypatch.setattr(sources, "CHUNK_BYTES", CHUNK)
+    bucket[0].pause_s = 0.02
+    with ThreadPoolExecutor(2) as pods:
+        first = pods.submit(run, tmp_path / "one", bucket[1])
+        time.sleep(0.05)
+        second = pods.submit(run, tmp_path / "one", bucket[1])
+        codes = [first.result(), second.result()]
+    if codes != [0, 0]:  # the kubelet starts it again
+        assert run(tmp_path / "one", bucket[1]) == 0
+    assert files(tmp_path / "one") == {"config.json": b"{}", "deep/w.safetensors": WEIGHTS}
 
 
 @pytest.mark.parametrize(
