@@ -93,6 +93,8 @@ class Fleet:
         self.routable: ReplicaSet = EMPTY
         self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
         self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
+        self.returned: ReplicaSet = EMPTY
+        """Replicas that got few requests and are trusted now, until `Relocation` has seen them."""
         self.avoided: dict[str, ReplicaSet] = {}
         """Client → replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No empty sets."""
         self.later: Later = at_once  # does the steps of what would take long
@@ -173,6 +175,7 @@ class Fleet:
             return False  # an answer to a request from before
         if member.standing.begun():
             self._returning = ReplicaSet(self._returning & ~(1 << ticket.slot))
+            self.returned = ReplicaSet(self.returned | 1 << ticket.slot)
         if was_suspect:
             self._avoided_no_more(ticket.slot)
         if member.routable:
@@ -231,6 +234,7 @@ class Fleet:
             self.policy.left(member.slot)
             self.adapters.left(member.slot)
             self.index.drop(member.slot)
+            self.returned = ReplicaSet(self.returned & ~(1 << member.slot))
             self._avoided_no_more(member.slot)
             self.slots[member.slot] = None
             member.slot = None
