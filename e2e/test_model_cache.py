@@ -27,7 +27,7 @@ from tests.support.documents import blocks
 pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
 KEY: Final = "AKIAEVENKEEL"
 VOLUME: Final = "e2e-models"
-WEIGHTS: Final = {name: name.encode() * (16 * CHUNK) for name in ("one", "two")}
+WEIGHTS: Final = {name: name.encode() * (48 * CHUNK) for name in ("one", "two")}
 LIST: Final = """
 import pathlib
 root = pathlib.Path("/models/filled")
@@ -89,7 +89,7 @@ def model(name: str, address: str) -> dict[str, Any]:
 
 
 def cached(team: Namespace) -> tuple[str, str]:
-    found = [one for one in team.get("fis", "llama")["status"].get("conditions", ())
+    found = [one for one in team.get("fis", "llama").get("status", {}).get("conditions", ())
              if one["type"] == "ModelCached"]  # fmt: skip
     return (found[0]["reason"], found[0]["message"]) if found else ("", "")
 
@@ -107,14 +107,14 @@ def test_replicas_start_after_the_job_and_read_its_files(
     restricted: Namespace, volume: Path, bucket: tuple[Objects, str]
 ) -> None:
     team, (objects, address) = restricted, bucket
-    objects.pause_s = 0.5
+    objects.pause_s = 0.2
     team.apply(service("llama", host=team.host("llama"), replicas=2, model=model("one", address)))
     seen = set[int]()
 
     def progress() -> bool:
         reason, message = cached(team)
         if found := re.fullmatch(
-            r"(\d+) % of 3\.1 MB of s3://models/one are downloaded\.", message
+            r"(\d+) % of 9\.4 MB of s3://models/one are downloaded\.", message
         ):
             seen.add(int(found[1]))
             assert team.pods("llama", "engine") == {}
@@ -136,7 +136,7 @@ def test_the_old_replicas_serve_until_the_new_model_is_there(
 ) -> None:
     team, (objects, address) = restricted, bucket
     before, (old,) = set(team.pods("llama", "engine")), digests(volume)
-    objects.pause_s = 0.5
+    objects.pause_s = 0.2
     team.patch("llama", model=model("two", address))
     wait_until(lambda: cached(team)[0] == "Downloading", "a download")
     assert set(team.pods("llama", "engine")) == before

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSStore, S3Store
 
-CHUNK_BYTES = 8 * 1024**2
+CHUNK_BYTES = 1024**2
 RETRIES = 10
 """Attempts of one request; then the pod starts again."""
 OTHER_FORMATS: Final = (
