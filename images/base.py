@@ -10,11 +10,13 @@ import hashlib
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from images.commands import run
+from images.errors import BuildError
 
 BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 _PYTHON: Final = (
@@ -84,7 +86,8 @@ def build(base: Base) -> str:
 def _forget_older(base: Base, tagged: str) -> None:
     for image in run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split():
         if image.startswith(f"{base.name}-") and image != tagged:
-            run("buildah", "rmi", image)
+            with suppress(BuildError):  # another build on this machine still uses it
+                run("buildah", "rmi", image)
 
 
 def _apt(folder: Path, architecture: str) -> tuple[str, ...]:
