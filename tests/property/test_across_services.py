@@ -62,8 +62,7 @@ class Gateway:
     def step(self, rates: Rates) -> Rates:
         """All services use new weights."""
         return {
-            service: self.served(service, weights)
-            for service, weights in self.local(rates).items()
+            service: self.served(service, weights) for service, weights in self.local(rates).items()
         }
 
     def settled(self) -> Rates:
