@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 import pytest
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.routerconfig import PoolConfig, ShareAcross, TenancyConfig
+from evenkeel_contract.routerconfig import (
+    PeerConfig,
+    PoolConfig,
+    SchedulingConfig,
+    ShareAcross,
+    StateConfig,
+    TenancyConfig,
+)
 from evenkeel_fairshare import saturation
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 
-from tests.support.gated import FLOOD, IN_BATCH, flood, served, tenant
+from tests.support.gated import FLOOD, IN_BATCH, ORDERED, flood, served, tenant, unfair
 from tests.support.routers import PATIENCE_S, QUICK, config_for, replica_of, simulated, until
 
 BIG, SMALL = "big", "small"
@@ -31,21 +39,23 @@ OWED_OF_BIG = 2 / 3
 
 @dataclass
 class Stage:
-    """A router with two models of one replica each, and a client."""
+    """Routers of two models of one replica each, and a client of each router."""
 
-    router: Router
+    routers: list[Router]
     servers: dict[str, RunningServer]
-    client: httpx.AsyncClient
-
-    async def share(self, share_across: ShareAcross | None) -> None:
-        """Change the configuration."""
-        configured = self.router.services.configured
-        await self.router.apply(replace(configured, share_across=share_across))
+    clients: list[httpx.AsyncClient]
 
     def weight(self, model: str, name: str) -> float:
-        """A tenant's weight in one model."""
-        weights = self.router.services.shares.weights.get(model, {})
+        """A tenant's weight in one model, as the last router has it."""
+        weights = self.routers[-1].services.shares.weights.get(model, {})
         return weights.get(f"ns/{name}", 1.0)
+
+    def law_weighs_more(self) -> bool:
+        """Whether law has more weight in the big model, and ads not less in the small one, where it is alone."""
+        return (
+            self.weight(BIG, "law") > 1.5 * self.weight(BIG, "ads")
+            and self.weight(SMALL, "ads") == 1.0
+        )
 
     async def part_of_law(self, seconds: float) -> float:
         """Law's part of what the big model serves from now on."""
@@ -56,17 +66,23 @@ class Stage:
 
 
 @asynccontextmanager
-async def two_models(share_across: ShareAcross | None) -> AsyncIterator[Stage]:
+async def two_models(
+    share_across: ShareAcross | None, *, routers: int = 1, gated: bool = False
+) -> AsyncIterator[Stage]:
+    """`gated`: the engines have no plug-in, and routers order their queues."""
     async with AsyncExitStack() as stack:
         servers = {}
         for name in (BIG, SMALL):
-            settings = simulated(
-                model=name, engine=EngineConfig(max_running=IN_BATCH), speed=SPEED[name]
-            )
+            engine = {"engine": EngineConfig(max_running=IN_BATCH), "speed": SPEED[name]}
+            settings = (unfair if gated else simulated)(model=name, **engine)
             servers[name] = await stack.enter_async_context(running_server(settings))
         pools = tuple(
             PoolConfig(
-                service=name, model=name, replicas=(replica_of(server, name),), gpus=GPUS[name]
+                service=name,
+                model=name,
+                replicas=(replica_of(server, name),),
+                gpus=GPUS[name],
+                scheduling=ORDERED if gated else SchedulingConfig(),
             )
             for name, server in servers.items()
         )
@@ -74,23 +90,37 @@ async def two_models(share_across: ShareAcross | None) -> AsyncIterator[Stage]:
             service="all", model="all", tenancy=TENANCY, pools=pools, share_across=share_across
         )
         timing = replace(QUICK, share_interval_s=0.5)
-        router = await stack.enter_async_context(running(config, timing=timing))
+        opened = [
+            await stack.enter_async_context(running(config, timing=timing)) for _ in range(routers)
+        ]
+        for router in opened:
+            peers = tuple(
+                PeerConfig(name=f"peer{n}", url=f"http://127.0.0.1:{other.admin_port}")
+                for n, other in enumerate(opened)
+                if other is not router
+            )
+            state = StateConfig(peers=peers, exchange_interval_s=0.05)
+            await router.apply(replace(config, state=state))
         limits = httpx.Limits(max_connections=None)
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=router.url, timeout=5 * PATIENCE_S, limits=limits)
-        )
-        open_services = router.services.served.services
-        await until(
-            lambda: all(one.rooms.replicas.fleet.routable for one in open_services.values()),
-            "both models",
-        )
-        yield Stage(router, servers, client)
+        clients = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(base_url=router.url, timeout=5 * PATIENCE_S, limits=limits)
+            )
+            for router in opened
+        ]
+        fleets = [
+            one.rooms.replicas.fleet
+            for router in opened
+            for one in router.services.served.services.values()
+        ]
+        await until(lambda: all(fleet.routable for fleet in fleets), "both models")
+        yield Stage(opened, servers, clients)
 
 
 @asynccontextmanager
 async def flooded(stage: Stage) -> AsyncIterator[None]:
     loads = [
-        asyncio.create_task(flood(stage.client, name, n, model=model))
+        asyncio.create_task(flood(stage.clients[0 if name == "ads" else -1], name, n, model=model))
         for model, name in LOADS
         for n in range(FLOOD)
     ]
@@ -109,10 +139,11 @@ def quick_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saturation, "SETTLED_S", 0.5)
 
 
-async def test_who_uses_several_models_gets_less_of_each() -> None:
-    async with two_models(ShareAcross.GATEWAY) as stage, flooded(stage):
-        await until(lambda: stage.weight(BIG, "law") > 1.5 * stage.weight(BIG, "ads"), "weights")
-        assert stage.weight(SMALL, "ads") == 1.0  # it is alone there
+@pytest.mark.parametrize("given", [{}, {"routers": 2}, {"gated": True}], ids=str)
+async def test_who_uses_several_models_gets_less_of_each(given: Mapping[str, Any]) -> None:
+    """With two routers each sees the requests of one tenant."""
+    async with two_models(ShareAcross.GATEWAY, **given) as stage, flooded(stage):
+        await until(stage.law_weighs_more, "weights")
         # The engine's deficits have them too: they come with each request.
         part = 0.0
         for _ in range(20):
@@ -120,7 +151,8 @@ async def test_who_uses_several_models_gets_less_of_each() -> None:
             if part > 0.58:
                 break
         assert part > 0.58
-        state = await stage.client.get(f"http://127.0.0.1:{stage.router.admin_port}/v1/state")
+        (*_, router), (*_, client) = stage.routers, stage.clients
+        state = await client.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
         weights = {
             one.name: one.weight
             for service in decode_state(state.content).services
@@ -128,11 +160,10 @@ async def test_who_uses_several_models_gets_less_of_each() -> None:
             for one in service.tenants
         }
         assert weights["law"] > weights["ads"]
-        # Nobody is left behind when it ends.
-        await stage.share(None)
-        await until(lambda: not stage.router.services.shares.weights, "the configured weights")
-        intakes = [one.rooms.intake for one in stage.router.services.served.services.values()]
-        assert not any(intake.local_weights for intake in intakes)
+        await router.apply(replace(router.services.configured, share_across=None))
+        await until(lambda: not router.services.shares.weights, "the configured weights")
+        intakes = [one.rooms.intake for one in router.services.served.services.values()]
+        await until(lambda: not any(one.local_weights for one in intakes), "configured weights")
 
 
 async def test_without_it_each_model_is_shared_by_the_weights() -> None:
@@ -140,12 +171,12 @@ async def test_without_it_each_model_is_shared_by_the_weights() -> None:
         await until(lambda: "law" in served(stage.servers[BIG]), "requests of law")
         await until(lambda: "ads" in served(stage.servers[BIG]), "requests of ads")
         assert 0.4 < await stage.part_of_law(5.0) < 0.6
-        assert not stage.router.services.shares.weights
+        assert not stage.routers[0].services.shares.weights
 
 
 @pytest.mark.slow
 async def test_engine_seconds_follow_the_weights_within_ten_percent() -> None:
     async with two_models(ShareAcross.GATEWAY) as stage, flooded(stage):
-        await until(lambda: stage.weight(BIG, "law") > 1.5 * stage.weight(BIG, "ads"), "weights")
+        await until(stage.law_weighs_more, "weights")
         await asyncio.sleep(5.0)
         assert await stage.part_of_law(15.0) == pytest.approx(OWED_OF_BIG, rel=0.1)
