@@ -11,7 +11,7 @@ any tenants i and j with requests there,
 
 X being a tenant's engine seconds over all services. So a tenant that floods several services gets, over all of them, no more
 than one of equal weight that waits at any of those that still serve it. No step stops a tenant, so no service leaves work
-undone while it has some: a service that only one tenant uses is all his. What it uses there counts, while it lasts.
+undone while it has some: one tenant may have all of a service that no other uses. What it uses there counts, while it lasts.
 
 A relative error δ of the seconds per token scales that service's part of each X by 1 + δ, and no more.
 """
