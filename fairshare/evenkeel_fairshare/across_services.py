@@ -19,10 +19,10 @@ A relative error δ of the seconds per token scales that service's part of each 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
-from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
+from evenkeel_fairshare.cells import NO_CELLS, CellSums, TenantInCell, demand_of, local_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,41 +52,57 @@ class _InSeconds:
         return sum(one.demand for one in self.tenants.values()) > self.capacity * (1 + 1e-9)
 
 
-def weights_in_services(
+def weighing(
     services: Mapping[str, ServiceRates], weight: Callable[[str], float], *, interval_s: float
-) -> dict[str, dict[str, float]]:
-    """Service → the weights inside it of the tenants with demand there, for the next interval.
+) -> Generator[None, None, dict[str, dict[str, float]]]:
+    """Service → the weights inside it of the tenants with demand there, for the next interval; in steps.
 
     `weight` returns a tenant's global weight. The weights of a service add up to the sum of the global ones.
     """
-    found = {name: _in_seconds(rates, interval_s) for name, rates in services.items()}
+    found: dict[str, _InSeconds] = {}
     served: defaultdict[str, float] = defaultdict(float)
-    full: defaultdict[str, CellSums] = defaultdict(lambda: CellSums(0.0, 0.0))
-    for one in found.values():
+    full: defaultdict[str, CellSums] = defaultdict(lambda: NO_CELLS)
+    for name, rates in services.items():
+        one = found[name] = _in_seconds(rates, interval_s)
         is_full = one.is_full
         for tenant, own in one.tenants.items():
             served[tenant] += own.served
             if is_full:
                 before = full[tenant]
                 full[tenant] = CellSums(before.served + own.served, before.demand + own.demand)
-    return {
-        name: local_weights(
-            {
-                tenant: TenantInCell(
-                    weight=weight(tenant),
-                    served=own.served,
-                    demand=own.demand,
-                    elsewhere=served[tenant] - own.served,
-                    full=_without(full[tenant], own),
-                )
-                for tenant, own in one.tenants.items()
-            },
-            one.capacity,
-        )
-        if one.is_full
-        else {tenant: weight(tenant) for tenant in one.tenants}
-        for name, one in found.items()
-    }
+        yield
+    weights: dict[str, dict[str, float]] = {}
+    for name, one in found.items():
+        if not one.is_full:
+            weights[name] = {tenant: weight(tenant) for tenant in one.tenants}
+            continue
+        seen = {
+            tenant: TenantInCell(
+                weight=weight(tenant),
+                served=own.served,
+                demand=own.demand,
+                elsewhere=served[tenant] - own.served,
+                full=_without(full[tenant], own),
+            )
+            for tenant, own in one.tenants.items()
+        }
+        yield
+        weights[name] = local_weights(seen, one.capacity)
+        yield
+    return weights
+
+
+def weights_in_services(
+    services: Mapping[str, ServiceRates], weight: Callable[[str], float], *, interval_s: float
+) -> dict[str, dict[str, float]]:
+    """The result of `weighing`, at once."""
+    steps = weighing(services, weight, interval_s=interval_s)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: dict[str, dict[str, float]] = end.value
+            return found
 
 
 def _in_seconds(rates: ServiceRates, interval_s: float) -> _InSeconds:
@@ -106,5 +122,5 @@ def _without(sums: CellSums, own: CellSums) -> CellSums:
     """Sums over the other services. Of one that is alone they are zero, not what rounding leaves."""
     demand = sums.demand - own.demand
     if demand <= 1e-9 * sums.demand:
-        return CellSums(0.0, 0.0)
+        return NO_CELLS
     return CellSums(max(0.0, sums.served - own.served), demand)

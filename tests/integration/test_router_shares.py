@@ -35,6 +35,7 @@ TENANCY = TenancyConfig(tenants=tuple(tenant(name, 1) for name in ("ads", "law")
 LOADS = ((BIG, "ads"), (BIG, "law"), (SMALL, "ads"))
 """Ads floods both models, law only the big one. Of four GPUs two are owed to each."""
 OWED_OF_BIG = 2 / 3
+WEIGHT = "evenkeel_router_tenant_weight{"
 
 
 @dataclass
@@ -160,6 +161,10 @@ async def test_who_uses_several_models_gets_less_of_each(given: Mapping[str, Any
             for one in service.tenants
         }
         assert weights["law"] > weights["ads"]
+        page = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+        exported = [line for line in page.splitlines() if line.startswith(WEIGHT)]
+        assert [line for line in exported if 'tenant="law"' in line and f'"{BIG}"' in line]
+        assert not [line for line in exported if f'"{SMALL}"' in line]
         await router.apply(replace(router.services.configured, share_across=None))
         await until(lambda: not router.services.shares.weights, "the configured weights")
         intakes = [one.rooms.intake for one in router.services.served.services.values()]

@@ -8,15 +8,16 @@ speed is known: after requests have waited at one of its replicas for some secon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Final
 
 from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
-from evenkeel_fairshare.across_services import ServiceRates, weights_in_services
+from evenkeel_fairshare.across_services import ServiceRates, weighing
 
 from evenkeel_router.api.identity import ANONYMOUS
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
+from evenkeel_router.slices import in_slices
 
 TOLERANCE: Final = 0.02
 """A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
@@ -50,18 +51,28 @@ class ModelShares:
             await self._renew()
 
     async def _renew(self) -> None:
+        changed, _ = await in_slices(self._changed())
+        for name, local in changed.items():
+            self.weights[name] = local
+            if not local:
+                del self.weights[name]
+            await self._reweigh(name, local)
+
+    def _changed(self) -> Generator[None, None, dict[str, Mapping[str, float]]]:
+        """Service → its new weights, of those whose weights change; in steps."""
         config, ledgers = self._config(), self._services()
         if config.share_across is not ShareAcross.GATEWAY:
             ledgers = {}
         for name in self._meters.keys() - ledgers.keys():
             del self._meters[name]
-        rates = self._measured(config, ledgers)
+        rates = yield from self._measured(config, ledgers)
         weights = {
             tenant: _weight(config, ledgers[name], tenant)
             for name, of_service in rates.items()
             for tenant in of_service.served
         }
-        found = weights_in_services(rates, weights.__getitem__, interval_s=self._interval_s)
+        found = yield from weighing(rates, weights.__getitem__, interval_s=self._interval_s)
+        changed: dict[str, Mapping[str, float]] = {}
         for name in {*self.weights, *found}:
             local = {
                 tenant: own
@@ -70,26 +81,30 @@ class ModelShares:
             }
             before = self.weights.get(name, {})
             if _differ(local, before, weights) or (before and not local):
-                self.weights[name] = local
-                await self._reweigh(name, local)
-            if not local:
-                self.weights.pop(name, None)
+                changed[name] = local
+            yield
+        return changed
 
     def _measured(
         self, config: RouterConfig, ledgers: Mapping[str, ServiceLedger]
-    ) -> dict[str, ServiceRates]:
+    ) -> Generator[None, None, dict[str, ServiceRates]]:
+        """Service → its rates, of the tenants with requests, where the speed is known; in steps."""
         gpus = {pool.service: pool.gpus or 1 for pool in config.pools}
-        found = {}
+        found: dict[str, ServiceRates] = {}
         for name, ledger in ledgers.items():
             tenants = ledger.fairness.now.tenants
-            served = self._meters.setdefault(name, TenantMeter()).rates(tenants, self._now())
+            rates = self._meters.setdefault(name, TenantMeter()).rates(tenants, self._now())
             speed = ledger.fairness.replica_speed
-            if served is not None and speed is not None and name in gpus:
+            if rates is not None and speed is not None and name in gpus:
+                waiting = {one: own.waiting for one, own in tenants.items() if own.waiting}
                 found[name] = ServiceRates(
-                    served=served,
-                    waiting={tenant: one.waiting for tenant, one in tenants.items()},
+                    served={
+                        tenant: rate for tenant, rate in rates.items() if rate or tenant in waiting
+                    },
+                    waiting=waiting,
                     token_cost_s=gpus[name] / speed,
                 )
+            yield
         return found
 
 
