@@ -194,3 +194,28 @@ def test_one_service_uses_the_global_weights(gateway: Gateway) -> None:
     )
     (own,) = alone.local(alone.alone()).values()
     assert own == pytest.approx({name: gateway.weights[name] for name in own})
+
+
+def test_a_service_that_serves_all_takes_no_part_of_a_step() -> None:
+    """What a tenant uses there counts at once, in whole: another service needs no second step."""
+    gateway = Gateway(
+        weights={"a": 1.0, "b": 1.0},
+        capacity={"full": 2.0, "idle": 1.0},
+        token_cost_s={"full": 1.0, "idle": 1.0},
+        demand={"full": {"a": 2.0, "b": 2.0}, "idle": {"a": 0.5}},
+    )
+    first = gateway.alone()
+    assert gateway.seconds(first) == {"a": 1.5, "b": 1.0}
+    assert gateway.seconds(gateway.step(first)) == pytest.approx({"a": 1.25, "b": 1.25})
+
+
+def test_a_service_without_waiting_requests_has_the_global_weights() -> None:
+    """Sums in engine seconds differ by rounding, which is no demand."""
+    served = {"a": 500.0, "b": 50.0, "c": 50.0}
+    for cost_s in (1e-4, 1e-3, 0.07, 0.1, 0.3):
+        rates = {
+            "s": ServiceRates(served=served, waiting={}, token_cost_s=cost_s),
+            "other": ServiceRates(served={"a": 1e6}, waiting={}, token_cost_s=cost_s),
+        }
+        found = weights_in_services(rates, lambda _: 1.0, interval_s=INTERVAL_S)
+        assert found["s"] == dict.fromkeys(served, 1.0)
