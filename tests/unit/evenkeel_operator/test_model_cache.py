@@ -227,3 +227,31 @@ async def test_a_hub_source_is_downloaded_by_replicas_unless_a_job_is_asked_for(
     await Operator(world).make_pass(KEY)
     assert jobs(world) == []
     assert label(world) == ""
+
+
+async def test_the_whole_spec_before_stays_where_the_new_one_needs_its_own_model() -> None:
+    """Seven replicas are no number for a volume of one node, which the replicas before have."""
+    one_node = model(cache={"size": "1Gi", "accessModes": ["ReadWriteOnce"]})
+    engine = {"runtime": "Simulator", "replicas": 1}
+    world = cluster(model=one_node, engine=engine)
+    operator = Operator(world)
+    await operator.make_pass(KEY)
+    await end(operator, world)
+    await make_ready(operator, world)
+    await operator.edit(SERVICE, "simulated", model=model(TWO), engine={**engine, "replicas": 7})
+    found = engines(world)
+    assert found is not None
+    assert found["spec"]["replicas"] == 1
+    assert condition(world, "SpecValid")["status"] == "True"
+    await end(operator, world)
+    assert label(world) == digest(TWO)
+
+
+async def test_engines_stay_where_nobody_knows_what_they_were_made_from() -> None:
+    _, world = await served()
+    del world.objects["ConfigMap", "team-ml", "simulated-accepted"]
+    item = world.objects[SERVICE, "team-ml", "simulated"]
+    world.put({**item, "spec": {**item["spec"], "model": model(TWO)}})
+    await Operator(world).make_pass(KEY)
+    assert engines(world) is not None
+    assert [one["metadata"]["labels"][MODEL_LABEL] for one in jobs(world)] == [digest(TWO)]
