@@ -135,6 +135,11 @@ _LEDGER: Final[_Rows] = (
     (gauge, "ledger_store_up", lambda rooms: not rooms.service_ledger.store_error, "0 if the ledger's store is unreachable."),
     (gauge, "ledger_uncounted_replicas", lambda rooms: sum(1 for _ in rooms.uncounted()), "Replicas whose service the ledger does not count."),
 )  # fmt: skip
+_CELLS: Final[_Rows] = (
+    (gauge, "cell_counted", "counts", "1 if the figures of the other cell count: it answered within three intervals. Else tenants share as if it were gone."),
+    (gauge, "cell_age_seconds", lambda one: asyncio.get_running_loop().time() - (one.since_s if one.answered_s is None else one.answered_s),
+     "Time since the other cell's last answer."),
+)  # fmt: skip
 _ROUTER: Final[_Rows] = (
     (histogram, "within_share_ttft_seconds", "totals.within_share_ttft_s",
      "As request_ttft_seconds, of clients that request at most their share. A request without a token is in +Inf."),
@@ -205,6 +210,11 @@ def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lin
     yield from _table(_PREDICTIONS, bases)
     yield from _table(_LEDGER, service)
     yield from _ages(of, rooms)
+    cells = [
+        (labels(cell=cell.name, **of), contact)
+        for cell, contact in rooms.service_ledger.cell_contacts.items()
+    ]
+    yield from _table(_CELLS, cells)
     yield from _table(_ROUTER, service)
     yield from _table(_PROCESS, process)
     stripped = [(labels(field=field, **of), n) for field, n in totals.stripped.items()]
