@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.pools import config_of_pool, configs_of
 from evenkeel_contract.recordingconfig import RecordingConfig
@@ -9,6 +11,7 @@ from evenkeel_contract.routerconfig import (
     PoolConfig,
     ReplicaConfig,
     RouterConfig,
+    ShareAcross,
     StateConfig,
     StateStore,
 )
@@ -45,7 +48,9 @@ def test_a_router_of_one_service_is_configured_as_it_is() -> None:
 
 
 def test_a_document_with_pools_reads_as_it_was_written() -> None:
-    given = config(BIG, SMALL)
+    four = replace(BIG, gpus=4)
+    given = config(four, SMALL, share_across=ShareAcross.GATEWAY)
+    assert config_of_pool(given, four).share_across is None
     assert parse_router_config(dump_router_config(given)) == (given, ())
 
 
@@ -56,6 +61,12 @@ def test_a_router_of_several_services_has_no_other_cells() -> None:
     assert str(fault) == (
         "federation: a router of several services has no other cells; remove it, or give each service its own router"
     )
+
+
+def test_one_service_shares_with_no_other() -> None:
+    (fault,) = check_router_config(config(share_across=ShareAcross.GATEWAY))
+    assert str(fault) == "shareAcross: is set for one model, which shares with no other; remove it"
+    assert not [*check_router_config(config(share_across=ShareAcross.NONE))]
 
 
 def test_faults_of_pools_have_their_paths() -> None:
