@@ -136,9 +136,7 @@ _LEDGER: Final[_Rows] = (
     (gauge, "ledger_uncounted_replicas", lambda rooms: sum(1 for _ in rooms.uncounted()), "Replicas whose service the ledger does not count."),
 )  # fmt: skip
 _CELLS: Final[_Rows] = (
-    (gauge, "cell_counted", "counts", "1 if the figures of the other cell count: it answered within three intervals. Else tenants share as if it were gone."),
-    (gauge, "cell_age_seconds", lambda one: asyncio.get_running_loop().time() - (one.since_s if one.answered_s is None else one.answered_s),
-     "Time since the other cell's last answer."),
+    (gauge, "cell_counted", "counts", "1 if the other cell's figures count."),
 )  # fmt: skip
 _ROUTER: Final[_Rows] = (
     (histogram, "within_share_ttft_seconds", "totals.within_share_ttft_s",
@@ -309,7 +307,7 @@ def _of_replicas(of: Mapping[str, str], rooms: Rooms) -> Lines:
         )
         for own, one in members
     )
-    help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only. Else 0, without a reason."
+    help_text = "1 while the replica is suspect and receives probes only. Else 0, without a reason."
     yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
     yield from gauge(
