@@ -76,6 +76,16 @@ bench: env bench-router  ## Run every benchmark (about 40 minutes); results are 
 	set -e; for part in bench/bench_*.py; do echo "== $$part"; $(BIN)/python -m bench.$$(basename $$part .py); done
 	$(BIN)/python bench/fleet_comparison.py
 
+# LiteLLM's proxy has its own environment too.
+VERSUS := .venv-versus
+$(VERSUS)/.installed: bench/versus/requirements.txt | $(UV)
+	$(call packages,$(VERSUS),--requirement $<)
+	@touch $@
+
+.PHONY: versus
+versus: env $(VERSUS)/.installed  ## Compare with LiteLLM, limits, turns and the engines' orders on the same simulated engines (10 minutes)
+	$(BIN)/python -m bench.versus --litellm $(VERSUS) $(ARGS)
+
 .PHONY: mutation
 mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: docs/design/mutation.md
 	$(BIN)/python tests/mutation/run.py
