@@ -86,6 +86,19 @@ $(VERSUS)/.installed: bench/versus/requirements.txt | $(UV)
 versus: env $(VERSUS)/.installed  ## Compare with LiteLLM, limits, turns and the engines' orders on the same simulated engines (10 minutes)
 	$(BIN)/python -m bench.versus --litellm $(VERSUS) $(ARGS)
 
+# Load generators of others, each with an environment of its own; GuideLLM's has PyTorch (5 GB), and inference-perf needs Python 3.12.
+.venv-inference-perf/.installed: PYTHON = $(or $(call python-of,3.12),$(error inference-perf needs Python 3.12))
+.venv-%/.installed: bench/others/%.txt | $(UV)
+	$(call packages,.venv-$*,--no-deps --requirement $<)
+	@touch $@
+
+OTHERS := others-aiperf others-guidellm others-inference-perf
+.PHONY: others $(OTHERS)
+others: $(OTHERS)  ## Let AIPerf, GuideLLM and inference-perf measure a simulated fleet, alone and beside a flood (others-aiperf: one of them; 4 minutes each)
+
+$(OTHERS): others-%: env .venv-%/.installed
+	$(BIN)/python -m bench.others $* --venv .venv-$* $(ARGS)
+
 .PHONY: mutation
 mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: docs/design/mutation.md
 	$(BIN)/python tests/mutation/run.py

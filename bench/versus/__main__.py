@@ -83,12 +83,15 @@ def trial(
 ) -> tuple[dict[str, raw.Trial], float]:
     """One workload, with new processes."""
     with tempfile.TemporaryDirectory(prefix="versus-") as root, ExitStack() as stack:
-        sites: Sites = {}
+        started: dict[str, tuple[Engines, Path]] = {}
         for name in names:
             folder = Path(root) / name
             folder.mkdir()
             stack.enter_context(noted_logs(folder))
-            running = stack.enter_context(engines(CONTENDERS[name], folder))
+            started[name] = stack.enter_context(engines(CONTENDERS[name], folder)), folder
+        sites: Sites = {}
+        for name, (running, folder) in started.items():
+            running.await_ready()
             url = stack.enter_context(in_front(name, case, running, folder, litellm=litellm))
             sites[name] = running, url, folder
         print(f"{CASES[case].title}: {seconds:.0f} s", flush=True)
@@ -109,6 +112,7 @@ def measure(options: argparse.Namespace) -> None:
         seconds=options.seconds,
         litellm=_version(options.litellm) if LITELLM in options.contenders else "not run",
         cores=os.cpu_count() or 1,
+        nice=os.nice(0),
         load_before=before,
         load_after=os.getloadavg()[0],
         late_p99_s=late,

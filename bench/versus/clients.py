@@ -1,6 +1,6 @@
 """The clients of both teams: they send a workload through one contender, and note what they saw.
 
-A refused request is tried again (`policies.backoff_s`) until it is served or the run ends, and counts from its first sending. An agent
+A refused request is sent again (`policies.backoff_s`) until it is served or the run ends, and counts from its first sending. An agent
 whose request failed goes on with its next call.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from evenkeel_cli.replay.run import prompt_of
 from evenkeel_cli.replay.sender import Answer, Question
@@ -18,6 +18,9 @@ from evenkeel_simulator.traffic.workload import Program
 from bench.versus.contenders import REFUSED, Clock, Send
 from bench.versus.policies import backoff_s
 from bench.versus.workloads import Case, Crowd
+
+AGAIN: Final = (REFUSED, "connection")
+"""Errors after which a client tries again, as OpenAI's does: also where a server closed an idle connection at that moment."""
 
 
 class Seen(NamedTuple):
@@ -48,7 +51,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Run:
-    """One contender under one workload. `seen` grows as requests end; `stop` adds those that did not."""
+    """One contender under one workload. `seen` grows as requests end; those that did not come last."""
 
     case: Case
     send: Send
@@ -61,9 +64,12 @@ class Run:
     async def run(self) -> None:
         """Send until the time is over; then requests that run are cut."""
         tasks = [asyncio.create_task(self._crowd(crowd)) for crowd in self.case.crowds]
-        await asyncio.wait(tasks, timeout=self.seconds - self.now())
-        for task in tasks:
-            task.cancel()
+        try:
+            left_s = self.seconds - self.now()
+            await asyncio.wait(tasks, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
         for found in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(found, Exception):
                 raise found
@@ -97,9 +103,11 @@ class Run:
         key = name, program.client
         one = self._open[key] = _Open(self.now())
         rng = Random(f"{self.seed} {name} backoff")
-        while (answer := await self.send(question)).error == REFUSED:
-            one.refusals += 1
-            await asyncio.sleep(backoff_s(one.refusals, rng.random()))
+        tries = 0
+        while (answer := await self.send(question)).error in AGAIN:
+            tries += 1
+            one.refusals += answer.error == REFUSED
+            await asyncio.sleep(backoff_s(tries, rng.random()))
         del self._open[key]
         self.seen.append(_row(key, one, answer))
         if answer.error is not None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -100,11 +101,17 @@ class Engines:
 
     urls: tuple[str, ...]
     reports: tuple[str | None, ...]
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def await_ready(self) -> None:
+        """Wait until both answer; raises `EngineError`."""
+        await_ready(self.process, f"{self.urls[-1]}/ready", log=self.log, limit_s=_START_S)
 
 
 @contextmanager
 def engines(contender: Contender, folder: Path) -> Iterator[Engines]:
-    """The contender's engines. They may not be ready yet: `await_engines`."""
+    """The contender's engines, which may not be ready yet."""
     http = [ports.free_port(HOST) for _ in range(ENGINES)]
     reports = [ports.free_port(HOST) for _ in range(ENGINES)] if contender.reports else []
     words = [f"--policy={contender.engine_policy}", "--samples", str(folder / "samples")]
@@ -113,12 +120,9 @@ def engines(contender: Contender, folder: Path) -> Iterator[Engines]:
     log = folder / "engines.log"
     process = launch((sys.executable, "-m", "bench.versus.engines", *words), os.environ, log=log)
     urls = tuple(f"http://{HOST}:{port}" for port in http)
+    told = tuple(f"tcp://{HOST}:{port}" for port in reports) if reports else (None,) * ENGINES
     try:
-        await_ready(process, f"{urls[-1]}/ready", log=log, limit_s=_START_S)
-        yield Engines(
-            urls,
-            tuple(f"tcp://{HOST}:{port}" for port in reports) if reports else (None,) * ENGINES,
-        )
+        yield Engines(urls, told, process, log)
     finally:
         stop(process)
 

@@ -20,6 +20,7 @@ from bench.versus.clients import Seen
 from bench.versus.workloads import BIG, SMALL, Case
 
 EDGE_S: Final = 10.0
+"""Of a run of at least 100 s; a tenth of a shorter one."""
 PATIENCE_S: Final = 0.5
 """An engine that is empty while a request has waited this long for its first token is idle capacity."""
 
@@ -66,16 +67,19 @@ class Figures:
 
 def figures(case: Case, seen: Sequence[Seen], samples: Sequence[Sample], seconds: float) -> Figures:
     """The figures of a run of `seconds`."""
-    counted = [one for one in seen if EDGE_S <= one.sent_s < seconds - EDGE_S]
+    edge_s = min(EDGE_S, seconds / 10)
+    counted = [one for one in seen if edge_s <= one.sent_s < seconds - edge_s]
     small = [one for one in counted if one.team == SMALL]
     big = [one for one in counted if one.team == BIG]
-    ended = [one for one in seen if _answered(one) and EDGE_S <= (one.ended_s or 0.0) < seconds]
+    ended = [one for one in seen if _answered(one) and edge_s <= (one.ended_s or 0.0) < seconds]
     service = {
         team: sum(_service(one) for one in ended if one.team == team) for team in case.weights
     }
     ttfts = [_ttft_s(one, seconds) for one in small]
     gaps = [gap for one in small if (gap := _gap_s(one)) is not None]
-    summary = summarise([_record(one, seconds) for one in seen], seconds, clients=case.clients())
+    # What was sent last may run by now: only its engine knows.
+    known = [one for one in seen if one.ended_s is not None or one.sent_s < seconds - edge_s]
+    summary = summarise([_record(one, seconds) for one in known], seconds, clients=case.clients())
     own = summary.clients.get(SMALL)
     return Figures(
         share=service[SMALL] / max(1.0, sum(service.values())),
@@ -87,10 +91,10 @@ def figures(case: Case, seen: Sequence[Seen], samples: Sequence[Sample], seconds
         gap_p95_s=_percentile(gaps, 95),
         big_ttft_p50_s=_percentile([_ttft_s(one, seconds) for one in big], 50),
         tokens_per_s=sum(one.input_tokens + one.output_tokens for one in ended)
-        / (seconds - EDGE_S),
+        / (seconds - edge_s),
         cached=sum(one.cached_tokens for one in ended)
         / max(1, sum(one.input_tokens for one in ended)),
-        idle=idle_part(seen, [one for one in samples if EDGE_S <= one.at_s < seconds]),
+        idle=idle_part(seen, [one for one in samples if edge_s <= one.at_s < seconds]),
         refusals=sum(one.refusals for one in seen),
         failures=sum(bool(one.error) for one in seen),
         verdict=judge(summary.record).sentence,

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from math import isinf
 from typing import Final
 
+from bench.versus import isolation
 from bench.versus.contenders import CONTENDERS, EVENKEEL, GATE
 from bench.versus.figures import MEASURES, Figures, Measure, figures
 from bench.versus.raw import Facts, Trials
-from bench.versus.workloads import CASES, capacity
+from bench.versus.workloads import CASES, HALF_LOAD, capacity
 
 Found = Mapping[str, Mapping[str, Figures]]
 """Workload → contender → figures."""
@@ -27,8 +28,8 @@ _PAGE: Final = """\
 LiteLLM's limiter, limits per key, a router that takes teams in turns, the orders of vLLM and SGLang, and Evenkeel: what a small team gets
 beside a big one. `make versus` runs it in ten minutes on two cores, without a GPU, and writes this page.
 
-`{command}` at commit {commit}, {date}; LiteLLM {litellm}; {cores} cores, load average {before:.1f} before and {after:.1f} after. The
-senders' timers were at most {late:.0f} ms late (p99), so {busy}.
+`{command}` at commit {commit}, {date}; LiteLLM {litellm}; {cores} cores{nice}, load average {before:.1f} before and {after:.1f} after.
+The senders' timers were at most {late:.0f} ms late (p99), so {busy}.
 
 ![TTFT, time between tokens, throughput and idle capacity of each contender under each workload](images/versus.png)
 
@@ -60,6 +61,7 @@ without an answer counts with the time until the end.
 
 - LiteLLM is the program from the package index. Its documentation calls reservations by priority a feature of the paid version. The
   package has the code, and ran it without a licence. Without reservations its limiter limits the model, not a team.
+- Rules that are rules only run in the sending process. They cost no hop, as LiteLLM's proxy and Evenkeel's router do.
 - llm-d itself was not run. The rule of turns is ours after its page, without priorities; as in llm-d, turns have no weights.
 - Limits need a capacity. Here it is the true one of each workload, by the simulator. An operator has to guess it, for a mix that changes.
 - Limits count by the minute, and the runs have two whole minutes.
@@ -94,6 +96,7 @@ def page(facts: Facts, found: Found) -> str:
         date=facts.date,
         litellm=facts.litellm,
         cores=facts.cores,
+        nice=f" at `nice {facts.nice}`" if facts.nice else "",
         before=facts.load_before,
         after=facts.load_after,
         late=late_s * 1e3,
@@ -144,6 +147,8 @@ def _case(case: str, own: Mapping[str, Figures]) -> str:
         "",
         *_verdicts(own),
     ]
+    if case == HALF_LOAD and EVENKEEL in own:
+        lines += ["", isolation.sentence()]
     return "\n".join(lines)
 
 
@@ -175,5 +180,5 @@ def duration(value_s: float) -> str:
 
 def _verdicts(own: Mapping[str, Figures]) -> Iterator[str]:
     for name, one in own.items():
-        failed = f" {one.failures} requests failed." if one.failures else ""
+        failed = f" Requests that failed: {one.failures}." if one.failures else ""
         yield f"- {CONTENDERS[name].title}: {one.verdict}{failed}"

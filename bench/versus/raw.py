@@ -29,6 +29,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     litellm: str
     """Its version."""
     cores: int
+    nice: int
+    """Of the whole command; below 0 it goes before other work of the machine."""
     load_before: float
     load_after: float
     late_p99_s: Mapping[str, float]

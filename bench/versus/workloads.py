@@ -27,6 +27,7 @@ TEAMS: Final = (SMALL, BIG)
 ENGINES: Final = 2
 PROFILE: Final = "a10g-llama2-7b"
 """The only profile whose every figure is measured; its pool of 10,000 tokens holds about ten requests."""
+HALF_LOAD: Final = "half-load"
 MINUTE_S: Final = 60.0
 _WORKERS: Final = 64
 """Workers that keep the engines busy while the capacity for a crowd that comes at a rate is measured."""
@@ -115,7 +116,7 @@ CASES: Final[Mapping[str, Case]] = {
             _PEOPLE,
         ),
     ),
-    "half-load": Case(
+    HALF_LOAD: Case(
         title="two unequal teams at half load",
         about="Team big has weight 4 and asks for a tenth of the capacity. Team small has weight 1 and asks for four tenths, twice "
         "its share. All send requests of about 1,000 input and 96 output tokens.",

@@ -16,6 +16,7 @@ from bench.versus import page as pages
 from bench.versus import raw
 from bench.versus.clients import Seen
 from bench.versus.figures import MEASURES, Figures, Sample, figures, idle_part
+from bench.versus.isolation import effect
 from bench.versus.policies import KeyLimits, TurnQueues, WeightedScores, backoff_s
 from bench.versus.workloads import BIG, CASES, SMALL, capacity
 
@@ -44,6 +45,7 @@ FACTS = raw.Facts(
     seconds=100.0,
     litellm="1.2.3",
     cores=2,
+    nice=0,
     load_before=0.5,
     load_after=1.5,
     late_p99_s={"flood": 0.004},
@@ -294,3 +296,12 @@ def test_the_page_in_the_repository_is_that_of_its_raw_data() -> None:
     facts, trials = raw.read(RESULTS / "versus")
     written = (RESULTS / "versus.md").read_text(encoding="utf-8")
     assert written == pages.page(facts, pages.found_in(trials, facts.seconds))
+
+
+# Isolation
+
+
+def test_isolation_costs_the_team_above_its_share_at_half_load() -> None:
+    on, off = effect(0.5), effect(None)
+    assert on.small_ttft_s > 2 * off.small_ttft_s
+    assert on.big_gap_s < off.big_gap_s
