@@ -29,7 +29,7 @@ from evenkeel_simulator.engine.profiles import PROFILES
 
 from bench.gate_load import MODEL, routers
 from bench.gpu.engine import HOST, await_ready, launch, stop
-from bench.versus.policies import CONCURRENCY, KeyLimits, TurnQueues, WeightedScores
+from bench.versus.policies import CONCURRENCY, FEW, KeyLimits, TurnQueues, WeightedScores
 from bench.versus.workloads import CASES, ENGINES, PROFILE, TEAMS, capacity
 
 Clock: TypeAlias = Callable[[], float]
@@ -47,6 +47,8 @@ class Contender:
     title: str
     about: str
     engine_policy: str = "FCFS"
+    places: int = 0
+    """Requests that each engine holds before the queues in front of them fill; 0: no such queues."""
     reports: bool = False
     """Whether its engines have Evenkeel's plug-in, which reports to the router."""
 
@@ -81,6 +83,12 @@ CONTENDERS: Final = {
         title="turns by request",
         about=f"A queue for each team in front of the engines, served in turns, a request each, while the engines hold fewer than {CONCURRENCY} "
         "requests each: the rules of llm-d's flow control, written for this comparison. Engines and routing as for vLLM's order.",
+        places=CONCURRENCY,
+    ),
+    "turns-8": Contender(
+        title="turns (8 places)",
+        about=f"The same with {FEW} requests at each engine instead of {CONCURRENCY}: shorter queues inside of the engines, smaller batches.",
+        places=FEW,
     ),
     GATE: Contender(
         title="Evenkeel, gate",
@@ -208,8 +216,8 @@ async def sending(
             most = capacity(case).tokens_per_min
             limits = {team: most * CASES[case].share(team) for team in TEAMS}
             yield Limited(direct.send, KeyLimits(limits), now).send
-        elif name == TURNS:
-            yield InTurns(direct.send, TurnQueues(CONCURRENCY * ENGINES)).send
+        elif places := CONTENDERS[name].places:
+            yield InTurns(direct.send, TurnQueues(places * ENGINES)).send
         else:
             yield direct.send
 

@@ -18,6 +18,8 @@ MEMORY_WEIGHT: Final = 2.0
 CONCURRENCY: Final = 15
 """Requests that an engine holds before the queues fill: `maxConcurrency` in the example of llm-d's page on flow control, for a batch of
 ten and a queue of five. The batches here are of about that size."""
+FEW: Final = 8
+"""About what the engines' memory holds of the agents' requests."""
 
 Item = TypeVar("Item")
 

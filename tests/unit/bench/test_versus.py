@@ -267,7 +267,9 @@ def test_the_page_names_whoever_is_better_than_evenkeel() -> None:
     own["evenkeel"] = replace(FIGURES, tokens_per_s=3000.0)
     text = pages.page(FACTS, {"flood": own})
     assert "| a flood | small team, TTFT p95 | turns by request | turns by request |" in text
-    others = "vLLM's order, SGLang's order, limits per key, LiteLLM, turns by request"
+    others = (
+        "vLLM's order, SGLang's order, limits per key, LiteLLM, turns by request, turns (8 places)"
+    )
     assert f"| a flood | tokens/s, both teams | {others} | – |" in text
 
 
