@@ -7,6 +7,7 @@ share of its speed alone. It does so too where no request has to wait for capaci
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from heapq import merge
 from typing import Final
 
@@ -31,6 +32,7 @@ class Effect:
     """Mean time between tokens of a request."""
 
 
+@cache
 def effect(isolation: float | None) -> Effect:
     """With an isolation; None: Off."""
     case = CASES[HALF_LOAD]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 from evenkeel_simulator.traffic.axes import COLOURS, tidy
@@ -41,7 +42,8 @@ def plot(found: Found, path: Path) -> None:
     for axes, (case, own) in zip(rows, found.items(), strict=True):
         for one, field in zip(axes, PANELS, strict=True):
             _panel(one, field, own)
-        axes[0].set_ylabel(CASES[case].title, fontsize=11, fontweight="bold")
+        title = fill(CASES[case].title, 16)
+        axes[0].set_ylabel(title, fontsize=11, fontweight="bold")
         for one in axes[1:]:
             one.set_yticklabels([])
     picture.savefig(path, dpi=110)
