@@ -21,6 +21,8 @@ MORE_THAN_SHARE: Final = 1.05
 """Times its share from which a client counts as using capacity that others leave idle."""
 FAILING: Final = 0.1
 """Part of the requests that ended from which their failures are a fault of the service as a whole."""
+FEWEST_FAILED: Final = 2
+"""Failed requests from which that is said: one alone shows nothing, unless no other request is served."""
 HELD_S: Final = 2.0
 """Longest time that a request stays in the router without a replica before that counts: one that moves is there for less. From this
 age on, a verdict also names the requests that wait elsewhere."""
@@ -132,7 +134,7 @@ def _out(record: RunRecord) -> str:
 
 def _held_up(record: RunRecord) -> Iterator[str]:
     ended = record.answered + record.failed
-    if record.failed and record.failed >= FAILING * ended:
+    if record.failed >= max(FEWEST_FAILED, FAILING * ended):
         yield f"{record.failed} of {_requests(ended)} failed"
     if record.held and record.held_s >= HELD_S:
         what = "the first replica" if record.starts and not record.routable else "a replica"

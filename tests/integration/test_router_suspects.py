@@ -23,7 +23,7 @@ from tests.support.routers import KEY, MODEL, PATIENCE_S, QUICK, config_for, rou
 
 REQUESTS = 240
 AT_ONCE = 6
-TIMING = replace(QUICK, first_rest_s=0.2, overdue_s=0.05, avoid_s=0.2)
+TIMING = replace(QUICK, first_rest_s=0.2, overdue_s=0.15, avoid_s=0.2)
 LIMITS = LimitsConfig(first_token_timeout_s=2.0, answer_timeout_s=2.0)
 WHOLE = {True: EVENT + EVENT + DONE, False: OK}
 

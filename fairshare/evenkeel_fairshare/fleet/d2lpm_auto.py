@@ -231,10 +231,12 @@ class AutoD2lpm(FleetPolicy):
     def longest_wait_s(self, request: Dispatch, at: int, idle: int) -> float:
         held = request.matched_tokens if request.longest >> at & 1 else 0
         missing = self._cost.input_cost(max(0, held - request.matched_at(idle)))
-        # Without a measurement no request has waited for long.
-        if self._token_s == inf:
-            return inf
-        return max(LEAST_WAIT_S, self._token_s * self._paces[idle] * missing)
+        # Without a measurement, no request has waited for longer than its prefix takes.
+        return (
+            max(LEAST_WAIT_S, self._token_s * self._paces[idle] * missing)
+            if missing
+            else LEAST_WAIT_S
+        )
 
     def _added(self, client: str) -> _ClientWork:
         account = self._accounts[client] = _ClientWork()

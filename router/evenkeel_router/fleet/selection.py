@@ -88,11 +88,13 @@ class Fleet:
         self.slots: list[Member | None] = []  # the replica whose process holds each slot
         self._last_slot = -1
         self.outstanding: list[int] = []  # sequences that have not finished, by slot (s_w)
-        self.vacant: ReplicaSet = EMPTY
-        """Slots where this router has no unfinished request; also slots of processes that are gone."""
+        self.vacant = 0
+        """Slots where this router has no unfinished request, as a `ReplicaSet`; also slots of processes that are gone."""
         self.routable: ReplicaSet = EMPTY
         self.rested: ReplicaSet = EMPTY  # suspects of which each may get one request as a probe
         self._returning: ReplicaSet = EMPTY  # replicas that may hold few sequences at a time
+        self.returned: ReplicaSet = EMPTY
+        """Replicas that got few requests and are trusted now, until `Relocation` has seen them."""
         self.avoided: dict[str, ReplicaSet] = {}
         """Client → replicas that failed a request of it a while ago; `ALL` → new ones whose first failure may be the request's. No empty sets."""
         self.later: Later = at_once  # does the steps of what would take long
@@ -145,7 +147,7 @@ class Fleet:
             member.lives += 1
             self.slots[member.slot] = member
             self.outstanding[member.slot] = 0
-            self.vacant = ReplicaSet(self.vacant | 1 << member.slot)
+            self.vacant |= 1 << member.slot
             self.policy.joined(member.slot)
         member.routable = True
         self.routable = ReplicaSet(self.routable | 1 << member.slot)
@@ -173,6 +175,7 @@ class Fleet:
             return False  # an answer to a request from before
         if member.standing.begun():
             self._returning = ReplicaSet(self._returning & ~(1 << ticket.slot))
+            self.returned = ReplicaSet(self.returned | 1 << ticket.slot)
         if was_suspect:
             self._avoided_no_more(ticket.slot)
         if member.routable:
@@ -231,6 +234,7 @@ class Fleet:
             self.policy.left(member.slot)
             self.adapters.left(member.slot)
             self.index.drop(member.slot)
+            self.returned = ReplicaSet(self.returned & ~(1 << member.slot))
             self._avoided_no_more(member.slot)
             self.slots[member.slot] = None
             member.slot = None
@@ -312,15 +316,14 @@ class Fleet:
         From now on its input is charged there and its prompt counts as cached there, even before there is a connection.
         Otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
-        routable, probe = ReplicaSet(self.routable & ~tried), False
-        if self.avoided or self.rested or not routable:
-            routable, probe = self._beware(match, routable, tried)
+        routable, probe = self.routable, False
+        if tried or self.avoided or self.rested or not routable:
+            routable, probe = self._beware(match, ReplicaSet(routable & ~tried), tried)
             if not routable:
                 return None
         dispatch = match.dispatch
         slot = self.policy.select(dispatch, routable, self.outstanding)
-        member = self.slots[slot] if slot is not None else None
-        if member is None or slot is None:
+        if slot is None or (member := self.slots[slot]) is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         # Predicted before the prompt is inserted, which would match itself.
         if match.pages is None and dispatch.longest >> slot & 1:
@@ -329,8 +332,8 @@ class Fleet:
             prediction = self._predict(match, slot)
         ticket = Ticket(member, slot, member.lives, match, prediction, probe)
         self.outstanding[slot] += dispatch.sequences
-        self.vacant = ReplicaSet(self.vacant & ~(1 << slot))
-        if self._returning >> slot & 1:
+        self.vacant &= ~(1 << slot)
+        if self._returning and self._returning >> slot & 1:
             self._limit(member, slot)
         self.policy.dispatched(dispatch, slot)
         if len(dispatch.blocks) <= LONG_BLOCKS:
@@ -385,12 +388,12 @@ class Fleet:
         slot, member, dispatch = ticket.slot, ticket.member, ticket.match.dispatch
         if member.slot != slot or member.lives != ticket.life:  # as `alive`
             return  # the next process in the slot did not get this request
-        self.outstanding[slot] -= dispatch.sequences
-        if not self.outstanding[slot]:
-            self.vacant = ReplicaSet(self.vacant | 1 << slot)
+        left = self.outstanding[slot] = self.outstanding[slot] - dispatch.sequences
+        if not left:
+            self.vacant |= 1 << slot
         if ticket.probe:
             member.standing.probing = False
-        if self._returning >> slot & 1:
+        if self._returning and self._returning >> slot & 1:
             self._limit(member, slot)
         self.policy.finished(dispatch, slot, usage)
         if usage is None or not usage.input_tokens:

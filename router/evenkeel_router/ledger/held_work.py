@@ -96,7 +96,11 @@ class TakenBack(NamedTuple):
         return RelocationVerdict(paid, frozenset(self.numbers[began:]))
 
     def _admitted(self, now: HeldWork) -> float:
-        return max(0.0, now.admitted - self.before.admitted)
+        """How many were admitted since, at most: without those that still waited there, of which no other router drops any."""
+        admitted = now.admitted - self.before.admitted
+        if self.share == 1 and self.is_noticed(now):
+            admitted -= max(0.0, self.before.waiting - len(self.numbers) - now.waiting)
+        return max(0.0, admitted)
 
     def _aborted(self, now: HeldWork) -> int:
         return max(0, now.aborted - self.before.aborted)

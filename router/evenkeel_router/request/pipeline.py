@@ -27,7 +27,7 @@ from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.volatile import label_of
 from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
-from evenkeel_router.fleet.prediction import Pages, Prediction
+from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.federation import Federation
@@ -36,6 +36,7 @@ from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import PartUsedUp, TopUp, topped_up
 from evenkeel_router.request.forward import Forwarder
@@ -262,9 +263,11 @@ class Pipeline(Front):
             request_state.trace.step(Step.ACCOUNT)
         usage, ticket = request_state.usage, request_state.ticket
         used_tokens = 0
-        if usage is None or usage == NOTHING:
+        ran = usage is not None and usage != NOTHING
+        if usage is None or not ran:
             usage = request_state.charged  # of an attempt before, or of one without content
-        if usage != NOTHING:
+            ran = usage != NOTHING
+        if ran:
             used_tokens = usage.input_tokens + usage.output_tokens
             at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)
@@ -274,7 +277,12 @@ class Pipeline(Front):
                 self._distrust(request_state, at_replica)
             elif usage.input_tokens and good and ticket is not None:
                 known.taught(inference, usage.input_tokens)
-                self._compare(request_state, ticket.prediction, usage)
+                prediction = ticket.prediction
+                tokenised = request_state.tokenised
+                if tokenised is None or self._is_comparable(tokenised, usage):
+                    self._totals.predicted(
+                        prediction.basis, prediction.cached_tokens, usage.cached_tokens
+                    )
         elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
                 request_state.estimate_tokens
@@ -295,16 +303,12 @@ class Pipeline(Front):
                 at.rejected_usage,
             )
 
-    def _compare(self, request_state: RequestState, prediction: Prediction, usage: Usage) -> None:
-        """The predicted cached tokens with those that the replica reports, where both count the same prompt."""
-        tokenised = request_state.tokenised
-        if tokenised is not None:
-            right = self._prefixes.untokenised.check(
-                tokenised.kind, tokens=tokenised.tokens, reported=usage.input_tokens
-            )
-            if not right or usage.input_tokens != tokenised.first.tokens:
-                return
-        self._totals.predicted(prediction.basis, prediction.cached_tokens, usage.cached_tokens)
+    def _is_comparable(self, tokenised: Tokenised, usage: Usage) -> bool:
+        """Whether the predicted cached tokens and those that the replica reports are of the same prompt."""
+        right = self._prefixes.untokenised.check(
+            tokenised.kind, tokens=tokenised.tokens, reported=usage.input_tokens
+        )
+        return right and usage.input_tokens == tokenised.first.tokens
 
     def finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""
@@ -314,18 +318,18 @@ class Pipeline(Front):
             errors[request_state.outcome] += 1
         usage, first_s = request_state.usage, request_state.first_byte_s
         ttft_s = None if first_s is None else first_s - request_state.started_s
-        served = usage is not None and usage != NOTHING
-        if totals is not None and usage is not None and served:
+        served = None if usage == NOTHING else usage
+        if totals is not None and served is not None:
             totals.ended(duration_s, ttft_s)
             if ttft_s is not None and request_state.stream:
-                totals.streamed(duration_s - ttft_s, usage.output_tokens)
+                totals.streamed(duration_s - ttft_s, served.output_tokens)
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
                 totals.experienced(delivery.qoe())
         client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
         if client is not None and client.identity not in beyond:
             # The objective of clients within their share: the time of the first token, or that none came through our fault.
-            if ttft_s is not None and served:
+            if ttft_s is not None and served is not None:
                 self._totals.within_share_ttft_s.observe(ttft_s)
             elif ttft_s is None and request_state.outcome in OURS:
                 self._totals.within_share_ttft_s.never()

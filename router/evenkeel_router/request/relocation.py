@@ -10,6 +10,10 @@ run are finished.
 With every other report, the router takes back one request if a replica is idle: a request that has waited for longer than the idle
 replica takes for the part of its prefix that it lacks. It is sent to the idle replica.
 
+A replica that is new, or was suspect, gets few requests until it has answered (R20). What comes meanwhile queues at the others. So
+for `CATCH_UP_S` after its first answer the router takes back, with each report of another replica, as many of the requests that have
+waited too long as bring both to the mean.
+
 No report shows for certain which requests have not begun. So a request that was taken back waits for another report,
 which shows how many may have begun and the output that they were charged for. Those count as charged there, and go on
 with the flag of R11 and that output.
@@ -21,9 +25,9 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, replica_set, slots_of
 
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.ledger.accounting import Accounting, Booking
@@ -31,6 +35,9 @@ from evenkeel_router.ledger.held_work import TakenBack
 from evenkeel_router.request.attempt import Attempt, PendingVerdict
 
 _log = logging.getLogger(__name__)
+
+CATCH_UP_S: Final = 10.0
+"""Time for which a replica that is trusted again gets requests that wait elsewhere."""
 
 
 class _Waiting(NamedTuple):
@@ -59,21 +66,22 @@ class Relocation:
         self._now = now
         self._pending: dict[str, dict[str, PendingVerdict]] = {}
         """Incarnation → client → the verdict that its requests wait for. No empty ones."""
+        self._catching_up: dict[int, float] = {}
+        """Slot of a replica that is trusted since a short while → when it need not catch up any more."""
 
     def reported(self, incarnation: str) -> None:
         """A report of an incarnation is in the ledger."""
         self._settle(incarnation)
-        accounting = self._accounting
+        accounting, behind = self._accounting, self._behind()
         if accounting.is_incomplete(incarnation) or not self._fleet.routable:
             return
         if accounting.is_draining(incarnation):
             self._take_back(incarnation)
-        elif (
-            incarnation not in self._pending
-            and accounting.may_wait_at(incarnation)
-            and (idle := self._idle())
-        ):
-            self._fill(incarnation, idle)
+        elif incarnation not in self._pending and accounting.may_wait_at(incarnation):
+            if behind:
+                self._level(incarnation, behind)
+            elif idle := self._idle():
+                self._fill(incarnation, idle)
 
     def forget(self, incarnation: str) -> None:
         """No report of it will come any more."""
@@ -102,6 +110,63 @@ class Relocation:
             ]
         )
 
+    def _behind(self) -> ReplicaSet:
+        """Routable replicas that are to catch up."""
+        fleet, now_s = self._fleet, self._now()
+        if not fleet.returned and not self._catching_up:
+            return EMPTY
+        for slot in slots_of(fleet.returned):
+            self._catching_up[slot] = now_s + CATCH_UP_S
+        fleet.returned = EMPTY
+        for slot, until_s in list(self._catching_up.items()):
+            if until_s <= now_s:
+                del self._catching_up[slot]
+        return ReplicaSet(replica_set(list(self._catching_up)) & fleet.routable)
+
+    def _level(self, incarnation: str, behind: ReplicaSet) -> None:
+        """Take back what brings an incarnation and the replicas `behind` to the mean, from each client in proportion."""
+        fleet = self._fleet
+        numbers = {slot: fleet.outstanding[slot] for slot in slots_of(fleet.routable)}
+        mean = sum(numbers.values()) / len(numbers)
+        missing = sum(max(0.0, mean - numbers[slot]) for slot in slots_of(behind))
+        surplus = {slot: number - mean for slot, number in numbers.items() if number > mean}
+        can = self._overdue(incarnation, behind)
+        waiting = sum(len(found.attempts) for found in can.values())
+        relocated = 0
+        for client, found in can.items():
+            at = found.attempts[0].ticket.slot
+            if at in surplus:
+                part = surplus[at] * min(1.0, missing / sum(surplus.values()))
+                count = round(len(found.attempts) * min(1.0, part / waiting))
+                for attempt in found.attempts[:count]:
+                    attempt.invited = behind
+                relocated += self._break_off(
+                    incarnation, client, found.attempts[:count], found.open_here
+                )
+        if relocated:
+            _log.info("%d requests that waited are relocated to replicas that had few", relocated)
+
+    def _overdue(self, incarnation: str, others: ReplicaSet) -> dict[str, _Waiting]:
+        """What has waited there for longer than one of `others` takes for what it lacks of the prefix; the youngest first."""
+        now_s, overdue = self._now(), {}
+        for client, found in self._waiting(incarnation, others).items():
+            attempts = [
+                attempt
+                for attempt in reversed(found.attempts)
+                if self._fit(attempt, others, now_s - attempt.dispatched_s)
+            ]
+            if attempts:
+                overdue[client] = _Waiting(attempts, found.open_here)
+        return overdue
+
+    def _fit(self, attempt: Attempt, others: ReplicaSet, wait_s: float) -> list[int]:
+        """Slots of `others` to which a request that has waited for so long should rather go."""
+        avoided = attempt.tried | self._fleet.avoided_by(attempt.ticket.match.dispatch.client)
+        dispatch, at = attempt.ticket.match.dispatch, attempt.ticket.slot
+        longest_wait_s = self._fleet.policy.longest_wait_s
+        slots = slots_of(ReplicaSet(others & ~avoided))
+        return [slot for slot in slots if wait_s > longest_wait_s(dispatch, at, slot)]
+
     def _take_back(self, incarnation: str) -> None:
         """Take back all requests that only wait."""
         relocated = 0
@@ -111,23 +176,16 @@ class Relocation:
             _log.info("%d requests that waited at a draining replica are relocated", relocated)
 
     def _fill(self, incarnation: str, idle: ReplicaSet) -> None:
-        """Take back one request that has waited too long for an idle replica: of those the one that waited longest."""
-        policy, now_s = self._fleet.policy, self._now()
-        longest: tuple[float, str, _Waiting, Attempt, ReplicaSet] | None = None
-        for client, found in self._waiting(incarnation, idle).items():
-            # The youngest: of all that wait by the report it is the least likely to have begun since.
-            for attempt in reversed(found.attempts):
-                avoided = attempt.tried | self._fleet.avoided_by(client)
-                slots = slots_of(ReplicaSet(idle & ~avoided))
-                dispatch, wait_s = attempt.ticket.match.dispatch, now_s - attempt.dispatched_s
-                at = attempt.ticket.slot
-                fit = [slot for slot in slots if wait_s > policy.longest_wait_s(dispatch, at, slot)]
-                if fit:
-                    if longest is None or wait_s > longest[0]:
-                        longest = wait_s, client, found, attempt, replica_set(fit)
-                    break
-        if longest is not None:
-            _, client, found, attempt, attempt.invited = longest
+        """Take back one request that has waited too long for an idle replica: of those the one that waited longest.
+
+        Of each client the youngest: of all that wait by the report it is the least likely to have begun since.
+        """
+        overdue = self._overdue(incarnation, idle)
+        if overdue:
+            client, found = min(overdue.items(), key=lambda one: one[1].attempts[0].dispatched_s)
+            attempt = found.attempts[0]
+            wait_s = self._now() - attempt.dispatched_s
+            attempt.invited = replica_set(self._fit(attempt, idle, wait_s))
             self._break_off(incarnation, client, [attempt], found.open_here)
 
     def _waiting(self, incarnation: str, others: ReplicaSet) -> dict[str, _Waiting]:

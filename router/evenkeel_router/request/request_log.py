@@ -59,6 +59,7 @@ class RequestLogLine(msgspec.Struct, omit_defaults=True, gc=False):
 def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
     client, outcome, trace = request_state.client, request_state.outcome, request_state.trace
     started_s, first_byte_s = request_state.started_s, request_state.first_byte_s
+    held_s, gate_s = request_state.held_s, request_state.gate_s
     usage = request_state.usage
     if usage is None or usage == NOTHING:
         usage = request_state.charged
@@ -68,7 +69,7 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         request_state.request_id,
         request_state.path,
         request_state.status,
-        _to_microseconds(duration_s),
+        round(duration_s * 1e6) / 1e6,  # in microseconds, in a fifth of the time of round(…, 6)
         "info",
         "request",
         "" if client is None else client.identity,
@@ -76,25 +77,17 @@ def _line(request_state: RequestState, duration_s: float) -> RequestLogLine:
         request_state.replica,
         request_state.attempts,
         request_state.stream,
-        0.0 if first_byte_s is None else _to_microseconds(first_byte_s - started_s),
+        0.0 if first_byte_s is None else round((first_byte_s - started_s) * 1e6) / 1e6,
         input_tokens,
         cached_tokens,
         output_tokens,
         "" if trace is None else trace.log_id(),
         request_state.upstream_id,
-        _waited(request_state.held_s),
-        _waited(request_state.gate_s),
-        0.0 if first_byte_s is None else _to_microseconds(first_byte_s - request_state.sent_s),
+        # The very default where there was no wait: the encoder omits it by identity.
+        round(held_s * 1e6) / 1e6 if held_s else NO_TIME_S,
+        round(gate_s * 1e6) / 1e6 if gate_s else NO_TIME_S,
+        0.0 if first_byte_s is None else round((first_byte_s - request_state.sent_s) * 1e6) / 1e6,
     )
-
-
-def _waited(seconds: float) -> float:
-    """The very default where there was no wait: the encoder omits it by identity."""
-    return _to_microseconds(seconds) if seconds else NO_TIME_S
-
-
-def _to_microseconds(seconds: float) -> float:
-    return round(seconds * 1e6) / 1e6  # takes a fifth of the time of round(seconds, 6)
 
 
 class RequestLog:

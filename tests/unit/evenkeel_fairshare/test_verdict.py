@@ -144,10 +144,11 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
             "Held up: 10 of 100 requests failed.",
         ),
         (UP | {"answered": 91, "failed": 9}, Level.FAIR, FAIR),
+        (UP | {"answered": 1, "failed": 1}, Level.FAIR, FAIR),
         (
-            UP | {"answered": 1, "failed": 1, "held": 1, "held_s": 2.0},
+            UP | {"answered": 2, "failed": 2, "held": 1, "held_s": 2.0},
             Level.HELD_UP,
-            "Held up: 1 of 2 requests failed; 1 request waits for a replica, the oldest for 2 s.",
+            "Held up: 2 of 4 requests failed; 1 request waits for a replica, the oldest for 2 s.",
         ),
         (UP | {"answered": 1, "held": 3, "held_s": 1.9}, Level.FAIR, FAIR),
         (

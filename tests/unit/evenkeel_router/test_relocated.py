@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.fleet.selection import ALL
+from evenkeel_router.fleet.suspicion import Standing
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request.attempt import NOTICE_S, Attempt
-from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.relocation import CATCH_UP_S, Relocation
 from evenkeel_router.telemetry.rooms import Rooms
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,14 +122,24 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
     unanswered = sorted(data.draw(st.sets(st.sampled_from(requests[:run]))) if run else ())
     unanswered = sorted({*unanswered, *requests[run:]})
     waiting = before.waiting_here(len(requests), len(unanswered))
-    numbers = tuple(unanswered[len(unanswered) - waiting :])
+    count = data.draw(st.integers(0, waiting))
+    numbers = tuple(unanswered[len(unanswered) - count :])
     later = requests[run : run + data.draw(st.integers(0, len(requests) - run))]
     began = {*requests[:run], *later}
-    # It notices; then those that it kept are the only ones left, and enter.
-    kept = set(requests) - set(numbers)
-    admitted = len(began | kept)
-    told = TakenBack(before, 1.0, numbers).verdict(HeldWork(admitted, 0, 0))
-    assert len(told.never) == len(set(numbers) - began)
+    # It notices; then only those that it kept are left, of which some enter.
+    kept = sorted({*requests} - {*numbers} - began)
+    left = data.draw(st.integers(0, len(kept)))
+    now = HeldWork(len(began) + len(kept) - left, 0, left)
+    taken = TakenBack(before, 1.0, numbers)
+    want = len({*numbers} - began) if taken.is_noticed(now) else 0
+    assert len(taken.verdict(now).never) == want
+
+
+def test_requests_that_stay_and_enter_are_not_taken_for_those_that_left() -> None:
+    """Two of a hundred that wait are taken back; ten of the others are admitted meanwhile."""
+    taken, now = TakenBack(HeldWork(4, 4, 100), 1.0, (7, 8)), HeldWork(14, 4, 88)
+    assert taken.is_settled(now)
+    assert taken.verdict(now).never == {7, 8}
 
 
 CLIENT = client()
@@ -215,7 +227,7 @@ def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
 
 
 async def beside_an_idle_replica(
-    *, speed: float = 1000.0, busy: bool = False, waited_s: float = 10.0, avoids: str | None = None
+    *, busy: bool = False, waited_s: float = 10.0, avoids: str | None = None
 ) -> list[Attempt]:
     """Four requests are at r0, and r1 has none. By the report of r0 one runs and three wait; the last came after it."""
     rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
@@ -227,8 +239,6 @@ async def beside_an_idle_replica(
     attempts[-1].dispatched_s = now_s
     joins(rooms, "r1")
     reports(rooms, "r1", "idle process", held(client(name="other"), running=int(busy)))
-    if speed:
-        rooms.replicas.fleet.measured({"r0": speed, "r1": speed})
     if avoids is not None:
         rooms.replicas.fleet.avoided[avoids] = ReplicaSet(0b10)
     relocation = relocation_of(rooms, attempts)
@@ -249,7 +259,6 @@ async def test_the_youngest_that_waited_too_long_is_taken_back_for_an_idle_repli
     "how",
     [
         {"busy": True},  # another router's request runs there
-        {"speed": 0.0},  # no replica was ever full
         {"waited_s": 0.9},  # the report may be older than the request
         {"avoids": CLIENT.identity},  # the idle replica failed the client's last request
         {"avoids": ALL},  # its process is new, and failed the first request
@@ -257,3 +266,48 @@ async def test_the_youngest_that_waited_too_long_is_taken_back_for_an_idle_repli
 )
 async def test_nothing_is_taken_back_that_need_not_wait(how: dict[str, Any]) -> None:
     assert not any(attempt.taken_back for attempt in await beside_an_idle_replica(**how))
+
+
+async def behind_others(*, late_s: float = 0.0, begins: bool = True) -> list[list[Attempt]]:
+    """Two clients have eight requests each at r0, and two new replicas join: r1 answers its first request, r2 none.
+
+    Lists of the attempts of each client at r0. By its report one of each client runs, and seven wait.
+    """
+    rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
+    fleet, now_s = rooms.replicas.fleet, asyncio.get_running_loop().time()
+    clients = CLIENT, client(name="other")
+    reports(rooms, "r0", "process")
+    attempts = [[await dispatched(rooms, one, upstream) for _ in range(8)] for one in clients]
+    for attempt in chain(*attempts):
+        attempt.dispatched_s = now_s - 2.0
+    for name in ("r1", "r2"):
+        joins(rooms, name)
+        fleet.member(name).standing = Standing(is_new=True)  # type: ignore[union-attr]
+    fleet.ready(fleet.member("r1"))  # type: ignore[arg-type]
+    first = fleet.select(
+        fleet.match("ann", weight=1.0, text=b"", input_tokens=1), ReplicaSet(0b101)
+    )
+    assert first is not None
+    if begins:
+        fleet.begins(first)
+    relocation = Relocation(
+        fleet, rooms.service_ledger.accounting, {*chain(*attempts)}, lambda: now_s
+    )
+    relocation.reported("process")
+    now_s += late_s
+    theirs = [held(one, running=1, waiting=7, admitted=1) for one in clients]
+    reports(rooms, "r0", "process", *theirs, sequence=2)
+    relocation.reported("process")
+    return attempts
+
+
+async def test_a_replica_that_has_just_answered_gets_half_of_what_waits() -> None:
+    """r0 has 16, r1 has 1 and r2 none, of which the mean is 17/3: r1 gets up to it, of each client as much."""
+    for theirs in await behind_others():
+        assert [attempt.taken_back is None for attempt in theirs] == [True] * 6 + [False] * 2
+        assert {attempt.invited for attempt in theirs[6:]} == {0b10}
+
+
+@pytest.mark.parametrize("how", [{"begins": False}, {"late_s": CATCH_UP_S}])
+async def test_nothing_is_levelled_before_an_answer_and_long_after_it(how: dict[str, Any]) -> None:
+    assert not any(attempt.taken_back for attempt in chain(*await behind_others(**how)))

@@ -123,7 +123,9 @@ def test_a_new_process_has_the_median_speed() -> None:
 def test_a_request_waits_no_longer_than_an_idle_replica_needs() -> None:
     policy = fleet([0, 1, 2])
     question = request(9000, longest=[1], matched=8000)
-    assert policy.longest_wait_s(question, 1, 0) == float("inf")  # nothing was measured yet
+    # Nothing was measured yet: a prefix may take any time, and what has none only waits.
+    assert policy.longest_wait_s(question, 1, 0) == float("inf")
+    assert policy.longest_wait_s(request(9000), 1, 0) == 1.0
     policy.measured({0: 500.0, 1: 1000.0, 2: 1000.0})
     assert [policy.longest_wait_s(question, 1, idle) for idle in (0, 2)] == [16.0, 8.0]
     part = question._replace(matched_at=lambda slot: 6000)
