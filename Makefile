@@ -92,12 +92,17 @@ versus: env $(VERSUS)/.installed  ## Compare with LiteLLM, limits, turns and the
 	$(call packages,.venv-$*,--no-deps --requirement $<)
 	@touch $@
 
-OTHERS := others-aiperf others-guidellm others-inference-perf
-.PHONY: others $(OTHERS)
-others: $(OTHERS)  ## Let AIPerf, GuideLLM and inference-perf measure a simulated fleet, alone and beside a flood (others-aiperf: one of them; 4 minutes each)
+.PHONY: others others-aiperf others-guidellm others-inference-perf
+others: others-aiperf others-guidellm others-inference-perf  ## All three of the next
 
-$(OTHERS): others-%: env .venv-%/.installed
-	$(BIN)/python -m bench.others $* --venv .venv-$* $(ARGS)
+others-aiperf: env .venv-aiperf/.installed  ## Let AIPerf measure a simulated fleet, alone and beside a flood (4 minutes)
+	$(BIN)/python -m bench.others aiperf --venv .venv-aiperf $(ARGS)
+
+others-guidellm: env .venv-guidellm/.installed  ## Likewise GuideLLM
+	$(BIN)/python -m bench.others guidellm --venv .venv-guidellm $(ARGS)
+
+others-inference-perf: env .venv-inference-perf/.installed  ## Likewise inference-perf
+	$(BIN)/python -m bench.others inference-perf --venv .venv-inference-perf $(ARGS)
 
 .PHONY: mutation
 mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: docs/design/mutation.md
