@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,8 +11,6 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
     SHARE_TENANT,
-    accepted_name,
-    credentials_name,
     engine_name,
     revocations_name,
     router_peers_name,
@@ -44,27 +41,23 @@ from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
-    CURRENT_ANNOTATION,
-    KEY_PREFIX,
-    ROTATE_ANNOTATION,
-    TOKEN_ENTRY,
     Accepted,
     Credentials,
     Defaults,
-    accepted_data,
     available_image,
     engine_image,
     pinned,
 )
 from evenkeel_operator.core.roster import Grant, Roster
 from evenkeel_operator.core.sharding import NEARLY_FULL, Layout, LiveConfig, Planner
-from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
+from evenkeel_operator.manifests.context import BuildContext, drain_s, service_account
 from evenkeel_operator.manifests.engine import (
     engine_budget,
     engine_deployment,
     engine_policy,
     engine_service,
 )
+from evenkeel_operator.manifests.kept import credentials_secret, spec_config_map
 from evenkeel_operator.manifests.model import cache_claim, model_job, model_policy
 from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
@@ -435,27 +428,3 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         rules_config_map(context),
     )
     return tuple(found for found in wanted if found is not None)
-
-
-def spec_config_map(context: BuildContext, accepted: Accepted) -> Manifest:
-    """Applied first: the next operator reads from it which spec the other objects are made from."""
-    found = manifest(context, "ConfigMap", ENGINE_COMPONENT, name=accepted_name(context.name))
-    found["data"] = accepted_data(accepted)
-    return found
-
-
-def credentials_secret(context: BuildContext, credentials: Credentials) -> Manifest:
-    """Engines read their key from it; routers get theirs in their configuration."""
-    current, rotation = credentials.current.id, credentials.rotation
-    found = manifest(
-        context,
-        "Secret",
-        ROUTER_COMPONENT,
-        name=credentials_name(context.name),
-        annotations={CURRENT_ANNOTATION: current, ROTATE_ANNOTATION: rotation},
-    )
-    found["type"] = "Opaque"
-    entries = {f"{KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
-    entries[TOKEN_ENTRY] = credentials.admin_token
-    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
-    return found
