@@ -1,7 +1,8 @@
 """The commands of docs/how-to/make-a-release.md in a clean clone, as printed, against a local registry and a local package index.
 
 They need root, the programs of `make release-tools`, and the package index; no cluster. Addresses are replaced: the port of the
-local registry by a free one, and the registry of the example by the local one. Without Docker, buildah runs the images.
+local registry by a free one, and the registry of the example by the local one. Without a
+Docker that runs, buildah runs the images.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
         command = [word.format(ROOT=ROOT, origin=origin, tree=tree) for word in words.split()]
         subprocess.run(["git", *command], check=True, capture_output=True)
     bin_.mkdir()
-    if shutil.which("docker") is None:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
+    ):
         (bin_ / "docker").write_text(LIKE_DOCKER)
         (bin_ / "docker").chmod(0o755)
     who = ("GIT_AUTHOR", "GIT_COMMITTER")
