@@ -1,8 +1,7 @@
 """The commands of docs/how-to/make-a-release.md in a clean clone, as printed, against a local registry and a local package index.
 
 They need root, the programs of `make release-tools`, and the package index; no cluster. Addresses are replaced: the port of the
-local registry by a free one, and the registry of the example by the local one. Without a
-Docker that runs, buildah runs the images.
+local registry by a free one, and the registry of the example by the local one. Without Docker's daemon, buildah runs the images.
 """
 
 from __future__ import annotations
