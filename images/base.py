@@ -11,12 +11,13 @@ import platform
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from images.commands import run
-from images.errors import NotHereError
+from images.errors import BuildError, NotHereError
 
 BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 _PYTHON: Final = (
@@ -97,7 +98,8 @@ def build(base: Base) -> str:
 def _forget_older(base: Base, tagged: str) -> None:
     for image in run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split():
         if image.startswith(f"{base.name}-") and image != tagged:
-            run("buildah", "rmi", image)
+            with suppress(BuildError):  # another clone builds with it; a later call removes it
+                run("buildah", "rmi", image)
 
 
 def _apt(folder: Path, architecture: str) -> tuple[str, ...]:
