@@ -28,7 +28,7 @@ def replaced(text: str, old: str, new: str) -> str:
 
 
 def next_minor(version: str) -> str:
-    """The version that follows if a release adds something: 0.4.0 after 0.3.1."""
+    """The version that follows if a release adds something: X.(Y+1).0 after X.Y.Z."""
     major, minor, _ = _numbers(version)
     return f"{major}.{minor + 1}.0"
 
@@ -36,7 +36,7 @@ def next_minor(version: str) -> str:
 def raise_version(root: Path, old: str, new: str) -> None:
     """Write a higher version into the files under `root`; raises `ReleaseError`."""
     if re.fullmatch(r"\d+\.\d+\.\d+", new) is None:
-        raise ReleaseError(f"TO={new}: write three numbers, such as 0.4.0")
+        raise ReleaseError(f"TO={new}: write three numbers, X.Y.Z")
     if _numbers(new) <= _numbers(old):
         raise ReleaseError(f"TO={new}: the version is {old} already; write a higher one")
     for glob in STATED_IN:

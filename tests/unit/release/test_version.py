@@ -16,8 +16,8 @@ from release.errors import ReleaseError
 from release.names import ROOT, VERSION
 from release.version import MINOR_STATED_IN, STATED_IN, next_minor, raise_version, replaced
 
-OPEN: Final = "# Changelog\n\n## Unreleased (0.3.0)\n\n- new\n\n## 0.2.0 (2026-01-02)\n\n- old\n"
-DATED: Final = OPEN.replace("Unreleased (0.3.0)", "0.3.0 (2026-11-27)")
+OPEN: Final = "# Changelog\n\n## Unreleased (7.3.0)\n\n- new\n\n## 7.2.0 (2026-01-02)\n\n- old\n"
+DATED: Final = OPEN.replace("Unreleased (7.3.0)", "7.3.0 (2026-11-27)")
 LOCKS: Final = (":!*go.mod", ":!*go.sum", ":!*requirements*.txt", ":!constraints.txt", ":!*package-lock.json")  # fmt: skip
 """Versions of others."""
 OF_THEIR_TIME: Final = {
@@ -29,41 +29,41 @@ OF_THEIR_TIME: Final = {
 
 
 def test_a_release_dates_its_section_once() -> None:
-    assert changelog.dated(OPEN, "0.3.0", date="2026-11-27") == DATED
-    with pytest.raises(ReleaseError, match=r"no heading '## Unreleased \(0.3.0\)'"):
-        changelog.dated(DATED, "0.3.0", date="2026-11-28")
+    assert changelog.dated(OPEN, "7.3.0", date="2026-11-27") == DATED
+    with pytest.raises(ReleaseError, match=r"no heading '## Unreleased \(7.3.0\)'"):
+        changelog.dated(DATED, "7.3.0", date="2026-11-28")
 
 
 def test_the_next_section_opens_after_the_release() -> None:
-    opened = changelog.opened(DATED, "0.4.0")
-    assert opened == DATED.replace("## 0.3.0", "## Unreleased (0.4.0)\n\n## 0.3.0")
+    opened = changelog.opened(DATED, "7.4.0")
+    assert opened == DATED.replace("## 7.3.0", "## Unreleased (7.4.0)\n\n## 7.3.0")
     with pytest.raises(ReleaseError, match="make release-date"):
-        changelog.opened(OPEN, "0.4.0")
+        changelog.opened(OPEN, "7.4.0")
 
 
 def test_the_notes_of_a_release_are_its_dated_section() -> None:
-    assert changelog.notes(DATED, "0.3.0") == "- new\n"
-    assert changelog.notes(DATED, "0.2.0") == "- old\n"
+    assert changelog.notes(DATED, "7.3.0") == "- new\n"
+    assert changelog.notes(DATED, "7.2.0") == "- old\n"
     for text in (OPEN, DATED.replace("2026-11-27", "not published")):
-        with pytest.raises(ReleaseError, match=r"no date for 0\.3\.0"):
-            changelog.notes(text, "0.3.0")
+        with pytest.raises(ReleaseError, match=r"no date for 7\.3\.0"):
+            changelog.notes(text, "7.3.0")
 
 
-@pytest.mark.parametrize("text", ["v0.3.0", "evenkeel-0.3.0.tgz", "router:0.3.0 .", "0.3.0-py3"])
+@pytest.mark.parametrize("text", ["v7.3.0", "evenkeel-7.3.0.tgz", "router:7.3.0 .", "7.3.0-py3"])
 def test_a_version_is_replaced_and_longer_numbers_stay(text: str) -> None:
-    assert replaced(text, "0.3.0", "0.4.0") == text.replace("0.3.0", "0.4.0")
-    longer = "13.0.3.0 10.3.0 0.3.01 0.3.0.1"
-    assert replaced(longer, "0.3.0", "0.4.0") == longer
+    assert replaced(text, "7.3.0", "7.4.0") == text.replace("7.3.0", "7.4.0")
+    longer = "0.7.3.0 17.3.0 7.3.01 7.3.0.1"
+    assert replaced(longer, "7.3.0", "7.4.0") == longer
 
 
 @pytest.mark.parametrize(
-    ("to", "fault"), [("0.4", "three numbers"), ("v0.4.0", "three numbers"), ("0.3.1", "higher"), ("0.3.2", "higher")]
+    ("to", "fault"), [("7.4", "three numbers"), ("v7.4.0", "three numbers"), ("7.3.1", "higher"), ("7.3.2", "higher")]
 )  # fmt: skip
 def test_only_a_higher_version_of_three_numbers_is_taken(
     to: str, fault: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ReleaseError, match=fault):
-        raise_version(tmp_path, "0.3.2", to)
+        raise_version(tmp_path, "7.3.2", to)
 
 
 def test_every_file_that_states_the_version_is_raised(tmp_path: Path) -> None:
