@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,12 @@ import httpx
 import pytest
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.revocations import (
+    REVOCATIONS_PATH,
+    RevocationMessage,
+    encode,
+    revocation_of,
+)
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     ClientConfig,
@@ -25,15 +32,19 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
+from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
+from evenkeel_contract.tokenissuers import TokenIssuerConfig
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 from openai import AsyncOpenAI
 
+from tests.support.issuers import AUDIENCE, ISSUER, issuer, rsa, token
 from tests.support.routers import QUICK, config_for, replica_of, sha256, simulated, until
 
 BIG, SMALL = "big-70b", "small-8b"
 ADS, RESEARCH = "sk-ads", "sk-research"
+SECRET = "s" * 32
 
 
 def tenant(name: str, key: str, **changes: Any) -> TenantConfig:
@@ -240,6 +251,40 @@ async def test_an_unknown_key_is_refused_before_its_body_is_read() -> None:
         series = [line for line in text.splitlines() if 'error_code="unauthenticated"' in line]
         assert len(series) == 1
         assert 'model_name=""' in series[0]
+
+
+async def test_a_signed_key_and_a_token_of_an_issuer_open_every_model() -> None:
+    """Neither is in a list. Each model's ledger has the clients, and a revoked key opens none."""
+    async with issuer(rsa("a")) as one:
+        found = TokenIssuerConfig(
+            issuer=ISSUER, audience=AUDIENCE, jwks_URL=one.url, tenant_claim="team"
+        )
+        signing = SignedKeysConfig(keys=(SigningKeyConfig(id="a", secret=SECRET),))
+        tenants = (tenant("acme", ADS), tenant("research", RESEARCH))
+        tenancy = TenancyConfig(tenants=tenants, jwt=(found,), signed_keys=signing)
+        async with stage(tenancy=tenancy, big={"tenants": ("acme",)}) as at:
+            now = int(time.time())
+            key, outsider = (
+                mint(SignedKey("a", f"id-{name}", "ns", name, "bea", now, now + 3600), SECRET)
+                for name in ("acme", "research")
+            )
+            for credential in (key, token(rsa("a"))):
+                answers = [
+                    (await at.chat(model, key=credential)).status_code for model in (BIG, SMALL)
+                ]
+                assert answers == [200, 200]
+            assert [card["id"] for card in await at.models(outsider)] == [SMALL]
+            assert (await at.chat(BIG, key=outsider)).status_code == 404
+            for service in ("big", "small"):
+                clients = {one.identity: one.requests for one in totals_of(at, service)}
+                assert clients == {"ns/acme/bea": 1, "ns/acme/ann": 1}
+            message = RevocationMessage((revocation_of("id-acme", time.time()),))
+            url = f"http://127.0.0.1:{at.router.admin_port}{REVOCATIONS_PATH}"
+            assert (await at.http.put(url, content=encode(message))).status_code == 204
+            assert [(await at.chat(model, key=key)).status_code for model in (BIG, SMALL)] == [
+                401,
+                401,
+            ]
 
 
 async def test_limits_of_a_tenant_hold_over_all_models() -> None:

@@ -106,6 +106,8 @@ def test_two_models_run_behind_one_address_and_follow_the_file(
         "llama-3.1-8b",
     ]
     assert ask("llama-3.3-70b").status_code == 404
+    listed = httpx.get(f"{up.url}/v1/models", headers=headers, trust_env=False).json()["data"]
+    assert {"smart", "llama-3.1-8b"} <= {model["id"] for model in listed}
     state = up.state()
     assert [(one.service, len(one.replicas)) for one in state.services] == [
         ("llama-70b", 2),
