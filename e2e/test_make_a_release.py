@@ -36,8 +36,8 @@ LIKE_DOCKER: Final = """\
 # docker run --rm IMAGE ARGUMENT…
 container=$(buildah from --quiet --pull-always --tls-verify=false "$3")
 trap 'buildah rm "$container" >/dev/null' EXIT
-read -ra entry < <(buildah inspect --format '{{.OCIv1.Config.Entrypoint}}' "$container" | tr -d '[]')
-buildah run --runtime runc "$container" -- "${entry[@]}" "${@:4}"
+entry=$(buildah inspect --format '{{.OCIv1.Config.Entrypoint}}' "$container" | tr -d '[]')
+buildah run --runtime runc "$container" -- $entry "${@:4}"
 """
 
 
