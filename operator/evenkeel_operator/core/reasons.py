@@ -61,7 +61,9 @@ TENANTS_NOT_SHARED: Final = (
     "TenantsNotShared"  # no tenant of tenancy.namespace is shared with the service's namespace
 )
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
-FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+FOREIGN_SCALER: Final = (
+    "ForeignScaler"  # a HorizontalPodAutoscaler or another service scales the same object
+)
 CLIENT_KEYS_MISSING: Final = "ClientKeysMissing"  # requests reach an engine without a client key
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object
