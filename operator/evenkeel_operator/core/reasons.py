@@ -33,7 +33,9 @@ CRASHING: Final = "Crashing"  # a container exited, and is not ready again yet
 NOT_READY: Final = "NotReady"  # a pod was ready, and no longer is
 NOT_IN_ROTATION: Final = "NotInRotation"  # a pod's containers are ready, and no router uses it yet
 PODS_REFUSED: Final = "PodsRefused"  # a quota or an admission webhook refuses new pods
-ROLLOUT_STUCK: Final = "RolloutStuck"  # new pods crash, cannot start or cannot be created
+ROLLOUT_STUCK: Final = (
+    "RolloutStuck"  # new pods crash, cannot start or cannot be created, or the Deployment is paused
+)
 
 # Progressing
 ROLLING_OUT: Final = "RollingOut"  # new pods replace old ones
