@@ -153,7 +153,7 @@ class Reporter:
         if deployment is None or found.settled:
             return found
         pods = await seen.pods.of(component)
-        waits = await self._observer.unstarted(pods, now=self._clock())
+        waits = await seen.pods.unstarted(pods, now=self._clock())
         found = workload(deployment, wanted=wanted, pods=pods, unstarted=waits)
         if found.failure is None or found.failure.reason not in STUCK:
             return found

@@ -23,7 +23,7 @@ from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Manifest, Object, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.room import is_idle, lacks_room, serving_nobody, with_room
+from evenkeel_operator.core.room import is_idle, lacks_room, unable_to_serve, with_room
 from evenkeel_operator.core.rotation import (
     Answers,
     ScaleDownStep,
@@ -91,7 +91,7 @@ class Rotation:
 
         pods = await state.seen.pods.of(ENGINE_COMPONENT)
         if lacks_room(live, pods) and any(map(is_idle, pods)):
-            missing = await self._serving_nobody(state.key, live, pods)
+            missing = await self._unable_to_serve(state.key, live, pods)
             manifest, larger = with_room(manifest, missing), with_room(larger, missing)
             state = state.with_manifest(manifest).due(ROOM_S)
         engines = engines_of(pods)
@@ -115,10 +115,10 @@ class Rotation:
             return state.due(look_again_s(engines, now))
         return state.with_manifest(larger).due(LETTING_GO_S)
 
-    async def _serving_nobody(self, key: Key, live: Object, pods: Sequence[Object]) -> int:
-        """The number of old engines that serve nobody."""
+    async def _unable_to_serve(self, key: Key, live: Object, pods: Sequence[Object]) -> int:
+        """The number of old engines that cannot serve."""
         found = await self._replica_sets(key, ENGINE_COMPONENT)
-        return serving_nobody(pods, newest=newest_template(found, live))
+        return unable_to_serve(pods, newest=newest_template(found, live))
 
     async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""

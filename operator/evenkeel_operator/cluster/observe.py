@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -54,7 +53,6 @@ from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import read_credentials
 from evenkeel_operator.core.roster import UNREAD, Roster
 from evenkeel_operator.core.tenants import NamedSecret, lacks_label
-from evenkeel_operator.core.unstarted import cause, unstarted
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
@@ -332,19 +330,6 @@ class Observer:
         """The ReplicaSets of a component; listed only while a container of it cannot start, or crashes."""
         selector = f"{SERVICE_LABEL}={key.base},{COMPONENT_LABEL}={component}"
         return await self._client.list_all("ReplicaSet", key.namespace, selector=selector)
-
-    async def unstarted(self, pods: Iterable[Object], *, now: datetime) -> dict[str, str]:
-        """Names of pods that do not start on their node → why. Their events are listed, where the operator has the right to."""
-        found = {}
-        for pod in unstarted(pods, now=now):
-            metadata = pod["metadata"]
-            with suppress(Refused):
-                events = await self._client.list_all(
-                    "Event", metadata["namespace"], fields=f"involvedObject.uid={metadata['uid']}"
-                )
-                if why := cause(events):
-                    found[str(metadata["name"])] = why
-        return found
 
     async def look_at_apis(self) -> bool:
         """Discover the optional APIs and the default Ingress class; returns whether they changed."""

@@ -1,8 +1,8 @@
-"""Room for a rollout: old pods that serve nobody leave where the new ones have no room. Pure.
+"""Room for a rollout: old pods that cannot serve leave where the new ones have no room. Pure.
 
 A Deployment with `maxUnavailable: 0` removes no old pod before a new one is ready, also none that never served. Where such pods
-hold the GPUs or the quota that the new ones need, a corrected spec would never run. So as many old pods may be missing as serve
-nobody: the Deployment then removes these, and none that serves (kubernetes' pkg/controller/deployment/rolling.go,
+hold the GPUs or the quota that the new ones need, a corrected spec would never run. So as many old pods may be missing as cannot
+serve: the Deployment then removes these, and none that serves (kubernetes' pkg/controller/deployment/rolling.go,
 cleanupUnhealthyReplicas).
 """
 
@@ -30,15 +30,15 @@ def is_idle(pod: Object) -> bool:
     return on_node and not has_ended(pod) and ready.get("status") == "False"
 
 
-def serving_nobody(pods: Iterable[Object], *, newest: str | None) -> int:
-    """The number of old pods that hold room and serve nobody; `newest`: the template hash of the new ones, None if unknown."""
+def unable_to_serve(pods: Iterable[Object], *, newest: str | None) -> int:
+    """The number of old pods that hold room and cannot serve; `newest`: the template hash of the new ones, None if unknown."""
     if newest is None:
         return 0
     old = (pod for pod in pods if labels_of(pod).get("pod-template-hash") != newest)
-    return sum(map(serves_nobody, old))
+    return sum(map(cannot_serve, old))
 
 
-def serves_nobody(pod: Object) -> bool:
+def cannot_serve(pod: Object) -> bool:
     """Whether it is idle and will be for long: it never was ready, or a container of it waits for its image, for its configuration or
     after crashes. A pod that was ready and restarts for the first time is not such a pod."""
     if not is_idle(pod):

@@ -338,7 +338,7 @@ def _stuck(deployment: Object, failures: Iterable[Note], *, current: bool) -> No
 
 
 def _paused(deployment: Object) -> Note | None:
-    """A Deployment that somebody has paused: what an administrator does by hand to stop a rollout is not reverted."""
+    """A Deployment that was paused by hand: what an administrator does by hand to stop a rollout is not reverted."""
     if not (deployment.get("spec") or {}).get("paused"):
         return None
     where, name = deployment["metadata"].get("namespace"), deployment["metadata"]["name"]

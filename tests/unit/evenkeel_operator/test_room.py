@@ -1,11 +1,11 @@
-"""A rollout whose new engines have no room: old engines that serve nobody leave, and none that serves."""
+"""A rollout whose new engines have no room: old engines that cannot serve leave, and none that serves."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.room import serves_nobody, with_room
+from evenkeel_operator.core.room import cannot_serve, with_room
 from evenkeel_operator.rotation import ROOM_S
 
 from tests.support.fake_cluster import FakeCluster
@@ -122,12 +122,12 @@ async def test_while_new_engines_have_room_the_deployment_alone_decides() -> Non
     ],
     ids=["loads", "serves", "restarts once", "cannot start", "new to its node", "was ready"],
 )
-def test_an_old_engine_counts_only_if_it_serves_nobody(
+def test_an_old_engine_counts_only_if_it_cannot_serve(
     container: dict[str, Any], conditions: Any, expected: bool
 ) -> None:
     found = on_a_node("old", template="old", conditions=conditions, **container)
-    assert serves_nobody(found) is expected
-    assert not serves_nobody({**found, "spec": {}})
+    assert cannot_serve(found) is expected
+    assert not cannot_serve({**found, "spec": {}})
 
 
 @pytest.mark.parametrize(

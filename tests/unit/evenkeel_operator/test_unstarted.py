@@ -88,7 +88,10 @@ async def test_an_init_container_that_runs_again_is_still_crashing() -> None:
     await operator.make_pass(KEY)
     found = pod(state={"waiting": {"reason": "PodInitializing"}}, restartCount=0)
     ended = {"terminated": {"reason": "Error", "exitCode": 1}}
-    states = ({"state": ended}, {"state": {"running": {}}, "lastState": {}})
+    states: tuple[dict[str, Any], ...] = (
+        {"state": ended},
+        {"state": {"running": {}}, "lastState": {}},
+    )
     for state in states:
         init = {"name": "download", "restartCount": 1, "ready": False, **state}
         status = {**found["status"], "phase": "Pending", "initContainerStatuses": [init]}
