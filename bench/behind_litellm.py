@@ -1,10 +1,11 @@
 """A small team's time to first token behind LiteLLM's proxy, alone and while another team floods (docs/how-to/behind-litellm.md).
 
-    python -m bench.behind_litellm --litellm VENV [--seconds 60] [--flood 24] [--setups evenkeel direct]
+    python -m bench.behind_litellm --litellm VENV [--vllm FOLDER] [--seconds 60] [--flood 24] [--setups evenkeel direct]
 
 `VENV` has LiteLLM's proxy (`pip install 'litellm[proxy]'`). The files are those of examples/litellm. The engine is simulated: it
-serves first come, first served, without the plug-in, as a stock engine does. With `direct`, LiteLLM sends to the engine itself. The
-small team sends the same requests at the same times alone and during the flood.
+serves first come, first served, without the plug-in, as a stock engine does. `--vllm` takes the folder of `make vllm`, and then
+the engine is a real vLLM on the CPU. With `direct`, LiteLLM sends to the engine itself. The small team sends the same requests at the
+same times alone and during the flood.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from evenkeel_simulator.server.app import running_server
 from evenkeel_simulator.server.settings import Settings
 
 from bench.router.run import free_ports
+from bench.vllm_engine import running_vllm
 
 EXAMPLES: Final = Path(__file__).resolve().parents[1] / "examples" / "litellm"
 MODEL: Final = "llama"
@@ -99,8 +101,10 @@ async def answering(url: str, process: subprocess.Popen[bytes], log: Path) -> No
 
 
 @asynccontextmanager
-async def proxy_in_front(setup: str, litellm: Path, folder: Path) -> AsyncIterator[str]:
-    """The address of LiteLLM's proxy, which sends to the router or to the engine."""
+async def proxy_in_front(
+    setup: str, litellm: Path, folder: Path, engine: str
+) -> AsyncIterator[str]:
+    """The address of LiteLLM's proxy, which sends to the router or to the engine. `engine`: its URL; empty: a simulated one."""
     settings = Settings(
         model=MODEL,
         port=0,
@@ -111,11 +115,10 @@ async def proxy_in_front(setup: str, litellm: Path, folder: Path) -> AsyncIterat
     )
     traffic, probe, admin, port = free_ports(4)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(running_server(settings))
-        target = engine.url
+        target = engine or (await stack.enter_async_context(running_server(settings))).url
         if setup == EVENKEEL:
             route = yaml.safe_load((EXAMPLES / "route.yaml").read_text())
-            route["replicas"] = [{"url": engine.url}]
+            route["replicas"] = [{"url": target}]
             file, log, target = (
                 folder / "route.yaml",
                 folder / "route.log",
@@ -224,10 +227,10 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-async def measured(setup: str, litellm: Path, load: Load) -> str:
+async def measured(setup: str, litellm: Path, load: Load, engine: str) -> str:
     """One row of the table."""
     with tempfile.TemporaryDirectory() as folder:
-        async with proxy_in_front(setup, litellm, Path(folder)) as url:
+        async with proxy_in_front(setup, litellm, Path(folder), engine) as url:
             alone = await small_team(url, load)
             ended: list[float] = []
             flood = asyncio.create_task(big_team(url, load, ended))
@@ -247,6 +250,7 @@ async def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--litellm", type=Path, required=True)
+    parser.add_argument("--vllm", type=Path, help="folder of `make vllm`")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--flood", type=int, default=24)
     parser.add_argument("--every", type=float, default=1.0)
@@ -260,8 +264,17 @@ async def main() -> None:
         "| | requests | alone p50 | alone p99 | flood p50 | flood p99 | p99 ratio | flood answers/s |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for setup in given.setups:
-        print(await measured(setup, given.litellm, load), flush=True)
+    with ExitStack() as stack:
+        engine = ""
+        if given.vllm is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            engine = stack.enter_context(
+                running_vllm(
+                    environment=given.vllm, served_name=MODEL, flags=(), log=folder / "log"
+                )
+            )
+        for setup in given.setups:
+            print(await measured(setup, given.litellm, load, engine), flush=True)
 
 
 if __name__ == "__main__":

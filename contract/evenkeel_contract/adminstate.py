@@ -100,7 +100,7 @@ class TenantState(Service, frozen=True, kw_only=True):
     namespace: str
     name: str
     weight: float = 1
-    """Among several cells (R21), that in this cell."""
+    """Among several cells (R21) and in a service of a gateway with `shareAcross` (R22), that in this one."""
     qoe: float = 0.0
     """Sum of the QoE (0 to 1) of `qoe_streams` streams since the router started; 0 without `router.qoe` in the spec."""
     qoe_streams: int = 0

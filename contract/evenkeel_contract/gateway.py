@@ -12,6 +12,7 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     PoolConfig,
     RouterConfig,
+    ShareAcross,
     StateConfig,
 )
 from evenkeel_contract.spec.gateway import FairInferenceGateway
@@ -122,9 +123,16 @@ def gateway_config(  # noqa: PLR0913 - each is one source of the configuration
         service=gateway.metadata.name,
         model=gateway.metadata.name,
         pools=tuple(
-            _pool(member, configs, selected, others=_names_of_others(member, members))
+            _pool(
+                member,
+                configs,
+                selected,
+                others=_names_of_others(member, members),
+                shares=spec.share_across is ShareAcross.GATEWAY,
+            )
             for member in members
         ),
+        share_across=None if spec.share_across is ShareAcross.NONE else spec.share_across,
         listen=listen,
         limits=LimitsConfig(
             max_body_bytes=limits.max_body_size.whole,
@@ -169,12 +177,14 @@ def _pool(
     tenants: Sequence[InferenceTenant],
     *,
     others: frozenset[str],
+    shares: bool,
 ) -> PoolConfig:
     config = configs[member.service.metadata.name]
     allowed = sorted(tenant.metadata.name for tenant in tenants if serves(member.service, tenant))
     own = {name: getattr(config, name) for name in _POOL_FIELDS}
     own["tenants"] = None if len(allowed) == len(tenants) else tuple(allowed)
     own["fallback"] = tuple(name for name in member.fallback if name in others)
+    own["gpus"] = member.service.spec.engine.gpu.count if shares else None
     return PoolConfig(names=member.names, **own)
 
 

@@ -7,7 +7,13 @@ from dataclasses import fields, replace
 from typing import Final
 
 from evenkeel_contract.recordingconfig import RecordingConfig
-from evenkeel_contract.routerconfig import ClusterConfig, PoolConfig, RouterConfig, StateConfig
+from evenkeel_contract.routerconfig import (
+    ClusterConfig,
+    PoolConfig,
+    RouterConfig,
+    ShareAcross,
+    StateConfig,
+)
 from evenkeel_contract.values import Fault, did_you_mean, show
 
 _SHARED_FIELDS: Final = tuple(
@@ -24,7 +30,8 @@ def config_of_pool(config: RouterConfig, pool: PoolConfig) -> RouterConfig:
     """
     own = {name: getattr(pool, name) for name in _SHARED_FIELDS}
     own["recording"] = _recording_of(pool)
-    return replace(config, pools=(), federation=None, state=_state_of(config.state, pool), **own)
+    own["state"] = _state_of(config.state, pool)
+    return replace(config, pools=(), federation=None, share_across=None, **own)
 
 
 def configs_of(config: RouterConfig) -> tuple[RouterConfig, ...]:
@@ -53,6 +60,8 @@ def check_pools(config: RouterConfig) -> Iterator[Fault]:
             "is set together with pools; cells of a router with several services are not connected"
         )
         yield Fault("federation", message)
+    if config.share_across is ShareAcross.GATEWAY and not config.pools:
+        yield Fault("shareAcross", "is set for one model, which shares with no other; remove it")
     first: dict[str, str] = {}
     for p, pool in enumerate(config.pools):
         if pool.cluster is not None and pool.replicas:

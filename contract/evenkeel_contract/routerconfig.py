@@ -92,6 +92,13 @@ class AtZero(Enum):
     REFUSE = "Refuse"  # answer 503 at once
 
 
+class ShareAcross(Enum):
+    """Where a tenant's weight holds, if a router has several services (R22)."""
+
+    NONE = "None"  # inside each service
+    GATEWAY = "Gateway"  # over all services, in engine seconds
+
+
 class Anonymous(Enum):
     """Handling of a request without an identity."""
 
@@ -370,6 +377,8 @@ class PoolConfig:
     """Tenants that may use the model. None: all of the router's tenants."""
     fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
     """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
+    gpus: Positive | None = None
+    """GPUs of each replica, with `shareAcross: Gateway`. None: 1."""
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -435,3 +444,5 @@ class RouterConfig:
     pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
     """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields
     that a pool has too are not used. Empty: one service, which the fields above describe."""
+    share_across: ShareAcross | None = None
+    """Gateway: a tenant's engine seconds over all pools follow its weight (R22). None: its weight holds inside each pool."""

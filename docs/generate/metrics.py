@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import evenkeel_operator.metrics
 import evenkeel_plugin.metrics
 from evenkeel_contract.routerconfig import PoolConfig, RouterConfig
-from evenkeel_router.telemetry.metrics import metrics, of_fallbacks
+from evenkeel_router.telemetry.metrics import metrics, of_several
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.served import AllServed
 from prometheus_client import Counter, Gauge, Metric
@@ -58,6 +58,7 @@ SERVICE: Final = ("service_namespace", "service_name")
 
 ROUTER: Final[tuple[tuple[str, Labels], ...]] = (
     (r"request_error_total", ERROR),
+    (r"tenant_weight", Labels("Weights of tenants in a model", TENANT.names, "one for each tenant and model; behind a router of several models only")),
     (r"tenant_.*", ALL_TENANTS),
     (r"request_(ttft|itl|duration)_seconds|request_qoe_ratio|request_(input|cached|output)_tokens", TENANT),
     (r"(request|client|service)_.*|requests_in_flight|lead_seconds|backlogged", CLIENT),
@@ -145,7 +146,7 @@ def families() -> list[Family]:
     async def scraped() -> str:
         config = RouterConfig(namespace="team", service="service", model="model")
         rooms = Rooms.make(replace(config, pools=(PoolConfig(service="s", model="m"),)))
-        return "".join((*metrics(Rooms.make(config)), *of_fallbacks(AllServed(rooms))))
+        return "".join((*metrics(Rooms.make(config)), *of_several(AllServed(rooms))))
 
     text = asyncio.run(scraped())
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))

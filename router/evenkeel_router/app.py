@@ -142,6 +142,8 @@ async def running(
         services = Services(process)
         parts = (log, limits, services, revocations, key_sets)
         works = [part.run() for part in parts]
+        if services.served.several:
+            works.append(services.shares.run())
         if source is not None:
             works.append(_watch_config(rooms, services, source, tracing=tracing))
 

@@ -30,6 +30,7 @@ from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.key_sets import KeySetReader
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
+from evenkeel_router.ledger.model_shares import ModelShares
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
 from evenkeel_router.ledger.revocation_exchange import RevocationExchange
@@ -180,6 +181,13 @@ class Services:
         self._changed = asyncio.Event()
         self.served = AllServed(shared)
         self._pipelines: dict[str, Pipeline] = {}
+        self.shares = ModelShares(
+            lambda: shared.settings.config,
+            lambda: {name: one.rooms.service_ledger for name, (one, _) in self._open.items()},
+            interval_s=shared.settings.timing.share_interval_s,
+            reweigh=self._reweigh,
+        )
+        """What gives tenants their weights in each of several services (R22)."""
         self.pools = Pools(
             ModelTable(shared.settings.config),
             self._pipelines,
@@ -247,6 +255,11 @@ class Services:
         for _, stack in self._open.values():
             await stack.aclose()
         self._open.clear()
+
+    async def _reweigh(self, name: str, weights: Mapping[str, float]) -> None:
+        async with self._process.applying:
+            if name in self._open:
+                self._open[name][0].rooms.reweigh(weights)
 
     async def _add(self, rooms: Rooms) -> None:
         name, stack = rooms.settings.config.service, AsyncExitStack()

@@ -27,6 +27,8 @@ class Timing:
     return_s: float = 30.0
     """Time in which a replica that left the configuration may return as the same incarnation."""
     compact_interval_s: float = 10.0
+    share_interval_s: float = 5.0  # as between cells
+    """Time between two sets of weights where tenants share several services (R22)."""
     console_tick_s: float = 2.0
     """Time between two readings for the console; five of them are the window of its figures."""
     body_timeout_s: float = 20.0

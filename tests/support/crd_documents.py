@@ -264,6 +264,7 @@ GATEWAY: Final[Document] = {
     "kind": "FairInferenceGateway",
     "metadata": {"name": "models"},
     "spec": {
+        "shareAcross": "Gateway",
         "models": [
             {
                 "name": "smart",

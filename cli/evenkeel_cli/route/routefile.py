@@ -29,10 +29,12 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     Name,
     PoolConfig,
+    Positive,
     PrefixConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
+    ShareAcross,
     StateConfig,
     TenancyConfig,
     TenantConfig,
@@ -134,6 +136,8 @@ class RouteModel:
     """Tenants that may use the model. If not set, all tenants may."""
     fallback: Annotated[tuple[Name, ...], Length(0, 8)] = ()
     """Names of other models that serve a request in this order, if this one has no replica or is overloaded."""
+    gpus: Positive = 1
+    """GPUs of each engine. They count with `shareAcross: Gateway`."""
     scheduling: RouteScheduling | None = None
     """Replaces that of the file."""
     prefix: PrefixConfig | None = None
@@ -150,6 +154,8 @@ class RouteFile:
     """The engines of the only model; or use `models`."""
     models: Annotated[tuple[RouteModel, ...], Length(0, 128)] = ()
     """Several models behind one address, each with its engines."""
+    share_across: ShareAcross = ShareAcross.NONE
+    """Where a tenant's weight holds, with `models`. None: inside each model. Gateway: over all models, in seconds of their GPUs."""
     tenants: Annotated[tuple[RouteTenant, ...], UniqueBy(("name",))] = ()
     model: Name | None = None
     """Model name that clients send, with `replicas`. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
@@ -239,6 +245,7 @@ def router_config_of(
             _pool(route, one, names, replica_key)
             for one, names in zip(route.models, pools, strict=True)
         ),
+        share_across=None if route.share_across is ShareAcross.NONE else route.share_across,
         model_aliases=models.aliases,
         adapters=models.adapters,
         listen=listen,
@@ -286,6 +293,7 @@ def _pool(
         adapters=names.adapters,
         tenants=given.tenants,
         fallback=given.fallback,
+        gpus=given.gpus if route.share_across is ShareAcross.GATEWAY else None,
         allow_fields=route.allow_fields,
         scheduling=given.scheduling or route.scheduling,
         prefix=given.prefix or route.prefix,

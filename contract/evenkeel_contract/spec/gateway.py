@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from evenkeel_contract.routerconfig import Name
+from evenkeel_contract.routerconfig import Name, ShareAcross
 from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.parts import (
     ApiVersion,
@@ -97,6 +97,8 @@ class GatewaySpec:
 
     models: Annotated[tuple[GatewayModel, ...], Length(1, 64)]
     """The models behind the address. Services behind a gateway have no routers of their own."""
+    share_across: ShareAcross = ShareAcross.NONE
+    """Where a tenant's weight holds. None: inside each service, whatever it uses of the others. Gateway: over all services, in seconds of their GPUs (`engine.gpu.count` of a replica), so that a tenant gets no more by using several models. For services on the same kind of GPU."""
     router: GatewayRouter = field(default_factory=GatewayRouter)
     """The routers of the gateway, which know all of its services."""
     exposure: Exposure = field(default_factory=Exposure)

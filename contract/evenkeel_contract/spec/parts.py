@@ -249,7 +249,7 @@ class Engine:
     replicas: Count | None = None
     """Number of replicas. Set either this field or `spec.autoscaling`. If neither is set, the service has 1 replica."""
     gpu: Gpu = field(default_factory=Gpu)
-    """GPUs of each replica. Runtime Simulator ignores them."""
+    """GPUs of each replica. Runtime Simulator has none; their count weighs its time with `shareAcross` of a gateway."""
     args: Annotated[tuple[Text, ...], Length(0, 128)] = ()
     """Additional flags of the engine, each as one entry `--flag=value`. Flags that Evenkeel sets are refused."""
     on_mismatch: OnMismatch = OnMismatch.GATE

@@ -130,6 +130,11 @@ class Fairness:
         """Weighted tokens per second of an incarnation's replica while requests waited there; None: not measured."""
         return self._speeds.get(replica_of(incarnation))
 
+    @property
+    def replica_speed(self) -> float | None:
+        """Mean weighted tokens per second of a replica while requests waited there; None: no replica was measured."""
+        return sum(self._speeds.values()) / len(self._speeds) if self._speeds else None
+
     def steps(
         self,
         alive: Collection[str],

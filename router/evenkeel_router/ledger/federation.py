@@ -25,12 +25,12 @@ from evenkeel_contract.cellswire import (
     decode,
 )
 from evenkeel_contract.federationconfig import CellConfig, FederationConfig
-from evenkeel_contract.key import LEAST_WEIGHT, MAX_WEIGHT
 from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
 
 from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
 
 _log = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0
@@ -70,8 +70,7 @@ class Federation:
         self._session = session
         self._reweighed = reweighed
         self._now = asyncio.get_running_loop().time
-        self._before: tuple[float, Mapping[str, float]] | None = None
-        """Time of the last figures, and what each tenant had been served by then."""
+        self._meter = TenantMeter()
         self.own = nothing_yet(config)
         """The figures of this cell for the others; none before its first interval has passed."""
         self.contacts: dict[CellConfig, CellContact] = {}
@@ -81,7 +80,7 @@ class Federation:
     def take(self, config: RouterConfig) -> RouterConfig:
         """Take a new configuration; returns it with the weights of this cell."""
         if config.federation != self.configured.federation:
-            self.weights, self.own, self._before = {}, nothing_yet(config), None
+            self.weights, self.own, self._meter = {}, nothing_yet(config), TenantMeter()
         self.configured = config
         return self.in_force()
 
@@ -109,16 +108,10 @@ class Federation:
             await asyncio.sleep(federation.interval_s)
 
     def _measure(self, federation: FederationConfig) -> None:
-        now_s, tenants = self._now(), self._service_ledger.fairness.now.tenants
-        served = {name: one.service for name, one in tenants.items()}
-        before, self._before = self._before, (now_s, served)
-        if before is None or now_s <= before[0]:
+        tenants = self._service_ledger.fairness.now.tenants
+        rates = self._meter.rates(tenants, self._now())
+        if rates is None:
             return
-        passed_s = now_s - before[0]
-        rates = {
-            name: max(0.0, total - before[1].get(name, 0.0)) / passed_s
-            for name, total in served.items()
-        }
         capacity = sum(rates.values())
         demand = {
             name: demand_of(
@@ -187,9 +180,7 @@ class Federation:
         }
         found = local_weights(seen_from(self.own, others, configured), self.own.capacity)
         weights = {
-            name: min(max(round(weight, 3), LEAST_WEIGHT), float(MAX_WEIGHT))
-            for name, weight in found.items()
-            if name in configured
+            name: weight_in_keys(weight) for name, weight in found.items() if name in configured
         }
         changed = {**configured, **weights}
         if any(

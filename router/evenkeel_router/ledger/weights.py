@@ -1,8 +1,8 @@
-"""The weights of tenants and clients, as configured (R9)."""
+"""The weights of tenants and clients, as configured (R9), and those of tenants inside one of several services (R22)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from copy import copy
 
 from evenkeel_contract.key import ClientKey
@@ -67,6 +67,23 @@ class ConfiguredWeights:
         """The tenant's weight."""
         weight = self._tenants.get(tenant)
         return 1.0 if weight is None else weight
+
+    def configured(self, tenant: str) -> float | None:
+        """The tenant's weight over all services; None if it is not declared."""
+        return self._tenants.get(tenant)
+
+
+class LocalWeights(ConfiguredWeights):
+    """The weights inside one of several services."""
+
+    def __init__(self, configured: ConfiguredWeights, local: Mapping[str, float]) -> None:
+        """`local`: tenant → its weight here, where it is not the configured one."""
+        self._tenants, self._defaults = configured._tenants, configured._defaults
+        self._clients, self._local = configured._clients, local
+
+    def tenant(self, tenant: str) -> float:
+        weight = self._local.get(tenant)
+        return super().tenant(tenant) if weight is None else weight
 
 
 def _identity(tenant: TenantConfig, client: str) -> str:

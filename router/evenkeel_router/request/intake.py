@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import inf
@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import RouterConfig, VolatileLines
 from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory, Verifier
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.local_directory import LocalDirectory
 from evenkeel_router.api.own_keys import KeyUses
 from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.api.token_keys import KeySets
@@ -68,6 +69,8 @@ class Intake:
         self.key_uses = KeyUses()
         self.audit = Audit(time.monotonic)
         self.directory = self._directory(config)
+        self.local_weights: Mapping[str, float] = {}
+        """Tenant → its weight in one of several services, where it is not the configured one (R22)."""
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -132,8 +135,16 @@ class Intake:
 
     def follow(self, shared: Intake, config: RouterConfig) -> None:
         """Use a changed configuration in the intake of one of several services."""
-        self.directory, self.cors = shared.directory, shared.cors
+        self.reweigh(shared, self.local_weights)
+        self.cors = shared.cors
         self.limits, self.heartbeat_s = limits_of(config), config.limits.heartbeat_s
+
+    def reweigh(self, shared: Intake, local_weights: Mapping[str, float]) -> None:
+        """Use other weights of tenants in the intake of one of several services."""
+        self.local_weights = local_weights
+        self.directory = (
+            LocalDirectory(shared.directory, local_weights) if local_weights else shared.directory
+        )
 
 
 def limits_of(config: RouterConfig) -> Limits:

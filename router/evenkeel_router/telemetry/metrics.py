@@ -171,16 +171,23 @@ def all_metrics(served: AllServed, dropped_lines: int, dropped_spans: int) -> Li
     rooms = served.all_rooms()
     yield from merged([metrics(one, dropped_lines, dropped_spans) for one in rooms])
     if served.several:
-        yield from of_fallbacks(served)
+        yield from of_several(served)
 
 
-def of_fallbacks(served: AllServed) -> Lines:
+def of_several(served: AllServed) -> Lines:
     """What a router of several services has besides."""
     fallen_back = [
         (labels(fallback=to, model_name=name), n) for (name, to), n in served.fallen_back.items()
     ]
     help_text = "Requests that another model served, by the names of both."
     yield from counter("fallback", help_text, fallen_back)
+    weights = [
+        (labels(**_labels_of(one.rooms), tenant=names_of(other_clients(tenant))[0]), weight)
+        for one in served.services.values()
+        for tenant, weight in one.rooms.intake.local_weights.items()
+    ]
+    help_text = "Weight of the tenant in one model, with shareAcross of a gateway. No series while it is the configured one."
+    yield from gauge("tenant_weight", help_text, weights)
 
 
 def _labels_of(rooms: Rooms) -> dict[str, str]:

@@ -5,7 +5,7 @@ Only telemetry, which reads all of them, takes them together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,6 +17,7 @@ from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import RequestTotals, ttft_histogram
+from evenkeel_router.ledger.weights import LocalWeights
 from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.request.connection_holders import shares_of
 from evenkeel_router.request.intake import Intake
@@ -124,6 +125,14 @@ class Rooms:
             self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.replicas.apply(config, before)
         self.gates.apply(config, before)
+
+    def reweigh(self, local_weights: Mapping[str, float]) -> None:
+        """Give tenants in one of several services other weights than the configured ones (R22)."""
+        if self.shared is None:
+            raise ValueError("a router of one service has the configured weights")
+        self.intake.reweigh(self.shared.intake, local_weights)
+        ledger = self.service_ledger
+        ledger.weights = ledger.ledger.weights = LocalWeights(ledger.weights, local_weights)
 
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""

@@ -193,7 +193,7 @@ def _tenant(
     state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
-        weight=tenant.weight,
+        weight=rooms.intake.local_weights.get(name, tenant.weight),
         **fields_of(adminstate.Service, figures),
         qoe=float(sum(own.here.qoe for own in clients)),
         qoe_streams=sum(own.here.qoe_streams for own in clients),

@@ -21,6 +21,7 @@ from evenkeel_cli.route.routefile import (
     parse_route_file,
     router_config_of,
     sha256,
+    unnamed,
 )
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import (
@@ -29,6 +30,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
+    ShareAcross,
 )
 from evenkeel_contract.routerdocument import dump_router_config, parse_router_config
 from typer.testing import CliRunner
@@ -97,6 +99,19 @@ def test_several_models_are_pools_with_the_settings_of_the_file_or_their_own() -
     assert (small.service, small.names, small.model_aliases) == ("small", (), ("other",))
     assert (small.scheduling.fleet_policy.value, small.scheduling.max_debt) == ("RoundRobin", None)
     assert {one.limits.queue_timeout_s for one in config.pools} == {7}
+    assert (config.share_across, smart.gpus) == (None, None)
+
+
+def test_models_that_share_have_the_gpus_of_their_engines() -> None:
+    given = {
+        "models": [{"gpus": 4, "model": "big", **REPLICAS}, {"model": "small", **REPLICAS}],
+        "shareAcross": "Gateway",
+    }
+    route, faults = check_route(given | TENANTS)
+    assert route is not None, faults
+    config = router_config_of(route, ModelNames("big"), pools=unnamed(route), listen=ListenConfig())
+    assert config.share_across is ShareAcross.GATEWAY
+    assert [one.gpus for one in config.pools] == [4, 1]
 
 
 def test_the_router_orders_the_queues_of_engines_without_the_plug_in() -> None:
@@ -134,6 +149,17 @@ tenants: [{name: ads, keys: [k]}]""",
                 "f:4: models[2].aliases: needs name; set the name that clients send",
                 "f:3: models[1].name: 'm' is also a name of models[0]; each model needs its own",
                 "f:4: models[2].replicas[0].kvReplay: is required with kvEvents",
+            ],
+        ),
+        (
+            "replicas: [{url: http://a:1}]\nanonymous: Share\nshareAcross: Gateway",
+            ["f:3: shareAcross: is set for one model, which shares with no other; remove it"],
+        ),
+        (
+            "models: [{gpus: 0, replicas: [{url: http://a:1}]}]\nanonymous: Share\nshareAcross: Gatway",
+            [
+                "f:1: models[0].gpus: must be from 1 to ",
+                "f:3: shareAcross: must be one of None, Gateway, not 'Gatway'",
             ],
         ),
         (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenkeel_contract.pools import config_of_pool, configs_of
 from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
     PoolConfig,
     ReplicaConfig,
     RouterConfig,
+    ShareAcross,
     StateConfig,
     StateStore,
 )
@@ -44,8 +47,16 @@ def test_a_router_of_one_service_is_configured_as_it_is() -> None:
 
 
 def test_a_document_with_pools_reads_as_it_was_written() -> None:
-    given = config(BIG, SMALL)
+    four = replace(BIG, gpus=4)
+    given = config(four, SMALL, share_across=ShareAcross.GATEWAY)
+    assert config_of_pool(given, four).share_across is None
     assert parse_router_config(dump_router_config(given)) == (given, ())
+
+
+def test_one_service_shares_with_no_other() -> None:
+    (fault,) = check_router_config(config(share_across=ShareAcross.GATEWAY))
+    assert str(fault) == "shareAcross: is set for one model, which shares with no other; remove it"
+    assert not [*check_router_config(config(share_across=ShareAcross.NONE))]
 
 
 def test_faults_of_pools_have_their_paths() -> None:

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.cluster.store import GATEWAY, SERVICE, Key
 from evenkeel_operator.core.objects import Object
@@ -299,6 +299,26 @@ async def test_a_tenant_that_a_service_does_not_select_may_not_use_its_model(
     config = world.config()
     assert [tenant.name for tenant in config.tenancy.tenants] == ["ads", "research"]
     assert [pool.tenants for pool in config.pools] == [("ads",), None]
+
+
+async def test_routers_whose_models_share_know_the_gpus_of_replicas(world: World) -> None:
+    service = world.get(SERVICE, BIG.name)
+    assert service is not None
+    engine = {**service["spec"]["engine"], "gpu": {"count": 4}}
+    world.cluster.put({**service, "spec": {**service["spec"], "engine": engine}})
+    world.cluster.put(gateway())
+    await world.settle()
+    config = world.config()
+    assert (config.share_across, [pool.gpus for pool in config.pools]) == (None, [None, None])
+    world.cluster.put(gateway(shareAcross="Gateway"))
+    await world.settle()
+    config = world.config()
+    assert config.share_across is ShareAcross.GATEWAY
+    assert [pool.gpus for pool in config.pools] == [4, 1]
+    world.cluster.put(gateway(shareAcross="Service"))
+    await world.settle()
+    message = world.condition("SpecValid")["message"]
+    assert "spec.shareAcross: must be one of None, Gateway, not 'Service'" in message
 
 
 async def test_events_lead_to_the_passes_that_they_concern(world: World) -> None:

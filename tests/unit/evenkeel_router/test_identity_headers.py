@@ -13,6 +13,7 @@ from evenkeel_contract.identityheaders import (
     UndeclaredTenants,
     expanded,
 )
+from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import (
     Anonymous,
     ApiKeyConfig,
@@ -22,6 +23,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client, Directory
+from evenkeel_router.api.local_directory import LocalDirectory
 from multidict import CIMultiDict
 
 from tests.support.routers import sha256
@@ -188,3 +190,20 @@ def test_what_is_remembered_of_named_clients_is_bounded() -> None:
     for number in range(10_050):
         identified(any_, {TEAM: f"t{number}"})
     assert len(any_._by_name) == 10_000
+
+
+def test_keys_in_one_of_several_services_have_the_weights_there() -> None:
+    everywhere = directory(LITELLM, undeclared_tenants=ACCEPT, anonymous=Anonymous.SHARE)
+    senders: tuple[dict[str, str], ...] = ({TEAM: "acme"}, {TEAM: "new"}, {})
+    before = [identified(everywhere, one) for one in senders]
+    weights = {"ns/acme": 0.125, "ns/new": 1.5, "ns/anonymous": 0.5}
+    here = LocalDirectory(everywhere, weights)
+    found = [identified(here, one) for one in senders]
+    assert [one.tenant_weight for one in found] == [0.125, 1.5, 0.5]
+    assert [decode(one.key).tenant_weight for one in found] == [0.125, 1.5, 0.5]
+    assert found[2] is here.anonymous
+    # Admission compares the limits of a tenant by `is`, and the other directory has the weights that it had.
+    assert [one.limits is old.limits for one, old in zip(found, before, strict=True)][:2] == [
+        True
+    ] * 2
+    assert [identified(everywhere, one) for one in senders] == before

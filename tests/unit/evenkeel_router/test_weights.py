@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_router.api.identity import client_of
-from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.api.tenant_change import TenantChange
+from evenkeel_router.ledger.weights import ConfiguredWeights, LocalWeights
 
 TENANT = TenantConfig(
     namespace="ns",
@@ -25,3 +28,23 @@ def test_weights_go_by_the_identities_that_travel_in_keys() -> None:
 def test_an_unconfigured_client_weighs_one() -> None:
     weights = ConfiguredWeights(TenancyConfig())
     assert (weights.client("ns/x/y"), weights.tenant("ns/x")) == (1.0, 1.0)
+
+
+def test_local_weights_outlive_a_change_of_the_configuration() -> None:
+    local = LocalWeights(ConfiguredWeights(TenancyConfig(tenants=(TENANT,))), {"ns/ads": 0.25})
+    changed = after(local, TenantChange((TENANT,), (replace(TENANT, weight=9),)))
+    assert (changed.tenant("ns/ads"), changed.configured("ns/ads")) == (0.25, 9.0)
+    assert (local.tenant("ns/ads"), local.configured("ns/ads")) == (0.25, 4.0)
+    assert (local.tenant("ns/x"), local.configured("ns/x")) == (1.0, None)
+    assert local.client("ns/ads/other") == 2.0
+
+
+def after(weights: ConfiguredWeights, change: TenantChange) -> ConfiguredWeights:
+    """What a change leaves."""
+    steps = weights.changed(change)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: ConfiguredWeights = end.value
+            return found
