@@ -66,6 +66,7 @@ POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does
 FOREIGN_SCALER: Final = (
     "ForeignScaler"  # a HorizontalPodAutoscaler or another service scales the same object
 )
+SECOND_OPERATOR: Final = "SecondOperator"  # another operator serves the service with other settings
 CLIENT_KEYS_MISSING: Final = "ClientKeysMissing"  # requests reach an engine without a client key
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object

@@ -84,7 +84,7 @@ def of_containers(pod: Object) -> Iterator[Note]:
             # The same text in every state of a crash loop: no times, no counts. Each change would be a write.
             yield Note(reasons.CRASHING, f"{where} exited and restarts ({_how(ended)}).")
         elif container.get("restartCount") and not container.get("ready"):
-            # Of an init container that runs again, the kubelet forgets how it ended before.
+            # The kubelet has removed what was left of it, and forgot how it ended.
             yield Note(reasons.CRASHING, f"{where} exited and restarts.")
 
 

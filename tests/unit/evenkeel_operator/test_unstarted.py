@@ -81,8 +81,8 @@ async def test_without_the_right_to_read_events_a_pass_goes_on() -> None:
     assert condition(cluster, "EnginesReady")["reason"] == "Starting"
 
 
-async def test_an_init_container_that_runs_again_is_still_crashing() -> None:
-    """The kubelet removes an init container that ended before it starts it again, and forgets how it ended."""
+async def test_a_container_whose_end_the_kubelet_forgot_is_still_crashing() -> None:
+    """Once the kubelet removes what is left of a container, it does not say how it ended."""
     cluster = cluster_with_the_sample()
     operator = Operator(cluster)
     await operator.make_pass(KEY)
