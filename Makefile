@@ -76,6 +76,34 @@ bench: env bench-router  ## Run every benchmark (about 40 minutes); results are 
 	set -e; for part in bench/bench_*.py; do echo "== $$part"; $(BIN)/python -m bench.$$(basename $$part .py); done
 	$(BIN)/python bench/fleet_comparison.py
 
+# LiteLLM's proxy has its own environment too.
+VERSUS := .venv-versus
+$(VERSUS)/.installed: bench/versus/requirements.txt | $(UV)
+	$(call packages,$(VERSUS),--requirement $<)
+	@touch $@
+
+.PHONY: versus
+versus: env $(VERSUS)/.installed  ## Compare with LiteLLM, limits, turns and the engines' orders on the same simulated engines (10 minutes)
+	$(BIN)/python -m bench.versus --litellm $(VERSUS) $(ARGS)
+
+# Load generators of others, each with an environment of its own; GuideLLM's has PyTorch (5 GB), and inference-perf needs Python 3.12.
+.venv-inference-perf/.installed: PYTHON = $(or $(call python-of,3.12),$(error inference-perf needs Python 3.12))
+.venv-%/.installed: bench/others/%.txt | $(UV)
+	$(call packages,.venv-$*,--no-deps --requirement $<)
+	@touch $@
+
+.PHONY: others others-aiperf others-guidellm others-inference-perf
+others: others-aiperf others-guidellm others-inference-perf  ## All three of the next
+
+others-aiperf: env .venv-aiperf/.installed  ## Let AIPerf measure a simulated fleet, alone and beside a flood (4 minutes)
+	$(BIN)/python -m bench.others aiperf --venv .venv-aiperf $(ARGS)
+
+others-guidellm: env .venv-guidellm/.installed  ## Likewise GuideLLM
+	$(BIN)/python -m bench.others guidellm --venv .venv-guidellm $(ARGS)
+
+others-inference-perf: env .venv-inference-perf/.installed  ## Likewise inference-perf
+	$(BIN)/python -m bench.others inference-perf --venv .venv-inference-perf $(ARGS)
+
 .PHONY: mutation
 mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: docs/design/mutation.md
 	$(BIN)/python tests/mutation/run.py

@@ -26,6 +26,7 @@ _DIFFERENT: Final = (
     "**Computed tokens.** Round robin gives a client with long prompts more. Evenkeel charges what was computed, so cached tokens cost nothing. Dynamo does not count cached input either.",
     "**One share over the fleet.** Replicas and routers add to one ledger. A limit is not a share: a fixed one refuses work at idle times (LiteLLM's dynamic ones need not), and does not say who goes first.",
     "**Measured.** The p99 of a light client beside a flood in SGLang was 17 times the ideal with LPM, 6 times with FCFS and 1.4 times with DLPM ([forward passes](../../bench/results/sglang.md)).",
+    "**Head to head.** LiteLLM's limiter, limits per key, turns by request and the engines' orders on the same simulated engines: [figures, and where another is better](../../bench/results/versus.md).",
 )
 
 

@@ -21,8 +21,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from evenkeel_fairshare.cells import NO_CELLS, CellSums, TenantInCell, demand_of, local_weights
+
+FLOOR: Final = 0.05
+"""The least part of its level that a tenant keeps in a service, however much it is ahead elsewhere. An engine learns a weight with the
+next request of its tenant. With a hundredth, as in a cell, all its requests may wait for minutes before it sends another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ def weighing(
             for tenant, own in one.tenants.items()
         }
         yield
-        weights[name] = local_weights(seen, one.capacity)
+        weights[name] = local_weights(seen, one.capacity, floor=FLOOR)
         yield
     return weights
 

@@ -33,8 +33,7 @@ SPEED = {BIG: 2.0, SMALL: 6.0}
 """A token of the big model takes three times as long, and three GPUs."""
 TENANCY = TenancyConfig(tenants=tuple(tenant(name, 1) for name in ("ads", "law")))
 LOADS = ((BIG, "ads"), (BIG, "law"), (SMALL, "ads"))
-"""Ads floods both models, law only the big one. Of four GPUs two are owed to each."""
-OWED_OF_BIG = 2 / 3
+"""Ads floods both models, law only the big one. Of four GPUs two are owed to each, so two thirds of the big model to law."""
 WEIGHT = "evenkeel_router_tenant_weight{"
 
 
@@ -65,6 +64,20 @@ class Stage:
         gained = {name: more - before[name] for name, more in served(self.servers[BIG]).items()}
         return gained["law"] / sum(gained.values())
 
+    async def engine_seconds(self, seconds: float) -> dict[str, float]:
+        """What each tenant gets of both models from now on. On a busy machine the small one serves less than it could."""
+        before = {name: served(server) for name, server in self.servers.items()}
+        await asyncio.sleep(seconds)
+        found: dict[str, float] = dict.fromkeys(("ads", "law"), 0.0)
+        for name, server in self.servers.items():
+            rooms = self.routers[0].services.served.services[name].rooms
+            speed = rooms.service_ledger.fairness.replica_speed
+            assert speed is not None
+            for tenant_name, more in served(server).items():
+                gained = more - before[name][tenant_name]
+                found[tenant_name] += gained * GPUS[name] / speed
+        return found
+
 
 @asynccontextmanager
 async def two_models(
@@ -90,7 +103,7 @@ async def two_models(
         config = config_for(
             service="all", model="all", tenancy=TENANCY, pools=pools, share_across=share_across
         )
-        timing = replace(QUICK, share_interval_s=0.5)
+        timing = replace(QUICK, share_interval_s=1.0)
         opened = [
             await stack.enter_async_context(running(config, timing=timing)) for _ in range(routers)
         ]
@@ -180,8 +193,10 @@ async def test_without_it_each_model_is_shared_by_the_weights() -> None:
 
 
 @pytest.mark.slow
-async def test_engine_seconds_follow_the_weights_within_ten_percent() -> None:
+async def test_engine_seconds_over_both_models_follow_the_weights() -> None:
     async with two_models(ShareAcross.GATEWAY) as stage, flooded(stage):
         await until(stage.law_weighs_more, "weights")
         await asyncio.sleep(5.0)
-        assert await stage.part_of_law(15.0) == pytest.approx(OWED_OF_BIG, rel=0.1)
+        seconds = await stage.engine_seconds(20.0)
+        # Without shares over models it is 0.6. `bench/results/model-shares.md` has exact figures, in virtual time.
+        assert 0.8 < seconds["law"] / seconds["ads"] < 1.25

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-from evenkeel_fairshare.across_services import ServiceRates, weights_in_services
-from evenkeel_fairshare.cells import FLOOR
+from evenkeel_fairshare.across_services import FLOOR, ServiceRates, weights_in_services
 from evenkeel_fairshare.tenancy import divided
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -203,6 +203,13 @@ class Member:
         lag_s = (now_s - self.progress_until_s) * self.weight - seconds
         self.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / self.weight
 
+    def weigh(self, weight: float) -> None:
+        """Change the weight. A lead keeps its seconds, which are virtual time times the weight."""
+        if weight != self.weight:
+            now_s = self.level.virtual_s
+            self.used_until_s = now_s + (self.used_until_s - now_s) * self.weight / weight
+            self.weight = weight
+
     def lag(self, seconds: float) -> None:
         """Set the lag of the member to `seconds`."""
         self.progress_until_s = self.level.virtual_s - seconds / self.weight
@@ -381,7 +388,7 @@ class TimeLevel:
         if member is None:
             self.settle()
             member = self.idle.pop(name, None) or Member(self, parent)
-            member.weight = weight
+            member.weigh(weight)
             self.weight += weight
             # While a member is idle, `progress_until_s` is minus its lag; see `leave`.
             member.lag(-member.progress_until_s)
@@ -391,7 +398,7 @@ class TimeLevel:
             member.children.settle()
             self.weight += weight - member.weight
             lag_s = member.lag_s
-            member.weight = weight
+            member.weigh(weight)
             member.lag(lag_s)
         member.open += 1
         return member

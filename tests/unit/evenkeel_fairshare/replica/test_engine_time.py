@@ -173,6 +173,27 @@ def test_a_lag_stays_the_same_between_two_requests():
     assert figures(time)[victim.client][1] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("weight", [0.02, 50.0])
+def test_a_lead_and_a_lag_keep_their_seconds_when_a_weight_changes(weight: float, is_open: bool):
+    """Without that a lead of seconds becomes one of minutes, and its client starves."""
+    time = EngineTime()
+    victim, rival = request("victim"), request("rival")
+    decoding(time, victim)
+    opened(time, rival)
+    time.starts(rival)
+    prefill(time, rival, 0.4)
+    before = figures(time)
+    assert before[rival.client][0] > 0.1
+    if not is_open:
+        time.stops(rival)
+        time.close(rival)
+    for client in ("victim", "rival"):
+        opened(time, request(client, weight=weight, input_tokens=50))
+    assert figures(time)[rival.client][0] == pytest.approx(before[rival.client][0])
+    assert figures(time)[victim.client][1] == pytest.approx(before[victim.client][1])
+
+
 def test_a_lag_and_a_lead_have_a_limit():
     time = EngineTime()
     victim, rival = request("victim"), request("rival")
