@@ -59,7 +59,7 @@ async def test_once_the_other_operator_is_gone_the_service_is_as_this_one_wants(
     assert condition(cluster, "Degraded")["status"] == "False"
 
 
-async def test_an_old_file_that_a_person_applies_is_reverted_at_once_without_a_note() -> None:
+async def test_an_old_file_that_a_person_applies_is_reverted_at_once() -> None:
     cluster = cluster_with_the_sample()
     operator = Operator(cluster)
     await operator.make_pass(KEY)
