@@ -72,6 +72,61 @@ def test_a_second_service_does_not_take_the_host_of_the_first(
         assert other.get("ingress", "second-router")
 
 
+@pytest.mark.parametrize("what", ["image", "flag"])
+def test_a_corrected_spec_runs_where_broken_engines_hold_every_gpu(
+    team: Namespace, what: str
+) -> None:
+    """Two engines with eight GPUs each take all of the rig's."""
+    gpus = {"nvidia.com/gpu": "8"}
+    bad: Any = {"args": ["--no-such-flag"]} if what == "flag" else {"image": "evenkeel.test/no:1"}
+    resources = {"requests": gpus, "limits": gpus}
+    engine = {"template": {"spec": {"resources": resources}}}
+    broken = service(what, host=team.host(what), replicas=2)
+    good = dict(broken["spec"]["engine"]) | engine
+    broken["spec"]["engine"] = good | bad
+    team.apply(broken)
+    wait_until(
+        lambda: degraded(team, what).get("reason") == "RolloutStuck", "the fault to be named"
+    )
+    team.apply({**broken, "spec": {**broken["spec"], "engine": good}})
+    team.ready(what, replicas=2)
+    strategy = team.get("deploy", f"{what}-engine")["spec"]["strategy"]["rollingUpdate"]
+    assert strategy["maxUnavailable"] == 0
+    team("delete", "fis", what)
+
+
+def test_a_volume_that_is_missing_is_named(team: Namespace) -> None:
+    name = "certs-missing"
+    volumes = {
+        "volumes": [{"name": "certs", "secret": {"secretName": name}}],
+        "volumeMounts": [{"name": "certs", "mountPath": "/certs"}],
+    }
+    wanted = service("volume", host=team.host("volume"))
+    wanted["spec"]["engine"]["template"] = {"spec": volumes}
+    team.apply(wanted)
+    wait_until(
+        lambda: f'secret "{name}" not found' in degraded(team, "volume").get("message", ""),
+        "the volume to be named",
+        timeout_s=180,
+    )
+    team("create", "secret", "generic", name, "--from-literal=a=b")
+    team.ready("volume")
+    wait_until(lambda: degraded(team, "volume")["status"] == "False", "the fault to clear")
+    team("delete", "fis", "volume")
+
+
+def test_a_paused_deployment_is_named(team: Namespace) -> None:
+    team.serve("paused", replicas=1)
+    team("rollout", "pause", "deployment/paused-engine")
+    resources = {"requests": {"cpu": "60m", "memory": "128Mi"}}
+    team.patch("paused", engine={"template": {"spec": {"resources": resources}}})
+    wait_until(lambda: "is paused" in degraded(team, "paused")["message"], "the pause to be named")
+    assert team.condition("paused", "Ready")["status"] == "True"
+    team("rollout", "resume", "deployment/paused-engine")
+    wait_until(lambda: degraded(team, "paused")["status"] == "False", "the rollout to go on")
+    team("delete", "fis", "paused")
+
+
 def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(kubectl: Kubectl) -> None:
     with namespace(kubectl, "faults-terminating") as team:
         team.serve("one", replicas=2)

@@ -166,17 +166,21 @@ class KubeClient:
         """One object, or None where there is none."""
         return await self._read_if_there(self._path(kind, namespace, name))
 
-    async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
-        """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API."""
-        return [
-            item async for page in self.pages(kind, namespace, selector=selector) for item in page
-        ]
+    async def list_all(
+        self, kind: str, namespace: str, *, selector: str = "", fields: str = ""
+    ) -> list[Object]:
+        """All objects of a kind in a namespace, or in all if it is empty; none where the cluster lacks the API. `selector`: by labels,
+        `fields`: by fields."""
+        pages = self.pages(kind, namespace, selector=selector, fields=fields)
+        return [item async for page in pages for item in page]
 
     async def pages(
-        self, kind: str, namespace: str, *, selector: str = "", limit: int = PAGE
+        self, kind: str, namespace: str, *, selector: str = "", fields: str = "", limit: int = PAGE
     ) -> AsyncIterator[list[Object]]:
         """Like `list_all`, at most `limit` objects at a time."""
         query = {"labelSelector": selector} if selector else {}
+        if fields:
+            query["fieldSelector"] = fields
         # Items of a list do not name their kind.
         head = {"apiVersion": self._kinds[kind].api, "kind": kind}
         try:

@@ -28,8 +28,9 @@ from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.prometheus import PrometheusClient, PrometheusError, Source
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
-from evenkeel_operator.cluster.store import Key
+from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.neighbours import target_taken
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     LABELS,
@@ -100,17 +101,23 @@ class Autoscaler:
 
         `activation`: requests wait for the first one. `cordoned`: names of nodes.
         """
-        ref = state.scale_target
-        target = (
-            None if ref is None else await self._observer.scale_target(state.key.namespace, ref)
-        )
+        target = await self._target(state)
         decision = await self._decision(state, activation=activation, target=target)
         scaling = decide(state.spec.spec, decision)
         if scaling.replicas == 1 and cordoned and not state.is_external:
             scaling = surged(scaling, await state.seen.pods.of(ENGINE_COMPONENT), cordoned)
-        # No watch reports a label of the target.
+        # No watch reports a label of the target, or that another service scales it no more.
         again_s = INTERVAL_S if isinstance(target, Note) else None
         return state.with_scaling(scaling, target).due(again_s)
+
+    async def _target(self, state: PassState) -> int | Note | None:
+        """The replicas that the object of another owner asks for; a note if it must not be scaled, None if there is none."""
+        ref, namespace = state.scale_target, state.key.namespace
+        if ref is None:
+            return None
+        services = await self._observer.all_of(SERVICE, namespace)
+        taken = target_taken(state.raw, ref, services)
+        return taken or await self._observer.scale_target(namespace, ref)
 
     async def _decision(
         self, state: PassState, *, activation: bool, target: int | Note | None

@@ -102,7 +102,11 @@ class ServicePass:
     def __init__(self, dependencies: Dependencies) -> None:
         given = self._deps = dependencies
         self._rotation = Rotation(
-            given.client, given.store, routers=given.routers, clock=given.clock
+            given.client,
+            given.store,
+            routers=given.routers,
+            clock=given.clock,
+            replica_sets=given.observer.replica_sets,
         )
         self._reports = Reports(self._rotation.ask, given.monotonic_s)
         self._reporter = Reporter(given.store, given.observer, given.applier, clock=given.clock)

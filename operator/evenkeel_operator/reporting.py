@@ -154,12 +154,13 @@ class Reporter:
         if deployment is None or found.settled:
             return found
         pods = await seen.pods.of(component)
-        found = workload(deployment, wanted=wanted, pods=pods)
+        waits = await seen.pods.unstarted(pods, now=self._clock())
+        found = workload(deployment, wanted=wanted, pods=pods, unstarted=waits)
         if found.failure is None or found.failure.reason not in STUCK:
             return found
         replica_sets = await self._observer.replica_sets(seen.key, component)
         newest = newest_template(replica_sets, deployment)
-        return workload(deployment, wanted=wanted, pods=pods, newest=newest)
+        return workload(deployment, wanted=wanted, pods=pods, newest=newest, unstarted=waits)
 
 
 class Failures:

@@ -10,7 +10,7 @@ followed by one that continues.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Manifest, Object, ref_of, was_meant
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.room import is_idle, lacks_room, unable_to_serve, with_room
 from evenkeel_operator.core.rotation import (
     Answers,
     ScaleDownStep,
@@ -34,13 +35,21 @@ from evenkeel_operator.core.rotation import (
     overdue,
     without_gate,
 )
-from evenkeel_operator.core.workload import EnginePod, engines_of, has_gate, workload
+from evenkeel_operator.core.workload import (
+    EnginePod,
+    engines_of,
+    has_gate,
+    newest_template,
+    workload,
+)
 from evenkeel_operator.pass_state import PassState
 
 _log = logging.getLogger(__name__)
 
 # Routers watch pods, so they see a mark within a few milliseconds.
 LETTING_GO_S: Final = 0.3
+# While new engines have no room, no event says that an old one waits after a crash.
+ROOM_S: Final = 15.0
 
 
 class Rotation:
@@ -53,11 +62,14 @@ class Rotation:
         *,
         routers: Routers,
         clock: Callable[[], datetime],
+        replica_sets: Callable[[Key, str], Awaitable[Sequence[Object]]],
     ) -> None:
+        """`replica_sets`: lists those of a component."""
         self._client = client
         self._store = store
         self._routers = routers
         self._clock = clock
+        self._replica_sets = replica_sets
 
     async def attend(self, state: PassState) -> PassState:
         """Open gates, mark candidates; raises `ClusterError`."""
@@ -77,7 +89,12 @@ class Rotation:
         if not shrinking and not noted and workload(live, wanted=replicas).settled:
             return state
 
-        engines = engines_of(await state.seen.pods.of(ENGINE_COMPONENT))
+        pods = await state.seen.pods.of(ENGINE_COMPONENT)
+        if lacks_room(live, pods) and any(map(is_idle, pods)):
+            missing = await self._unable_to_serve(state.key, live, pods)
+            manifest, larger = with_room(manifest, missing), with_room(larger, missing)
+            state = state.with_manifest(manifest).due(ROOM_S)
+        engines = engines_of(pods)
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
         self._store.note_checked_pods(state.key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
@@ -97,6 +114,11 @@ class Rotation:
         if not leave.wait or notes:  # marks that the API server refuses do not prevent a scale-down
             return state.due(look_again_s(engines, now))
         return state.with_manifest(larger).due(LETTING_GO_S)
+
+    async def _unable_to_serve(self, key: Key, live: Object, pods: Sequence[Object]) -> int:
+        """The number of old engines that cannot serve."""
+        found = await self._replica_sets(key, ENGINE_COMPONENT)
+        return unable_to_serve(pods, newest=newest_template(found, live))
 
     async def ask(self, seen: Observed) -> Answers:
         """The replicas by every ready router of a service; raises `ClusterError`."""

@@ -37,14 +37,14 @@ class TenantPass:
         # 1. Observe: the tenants of the namespace, their keys, its services.
         roster = await dependencies.observer.roster(key.namespace)
         raw = dependencies.store.named(TENANT, key.namespace).get(key.name)
-        if raw is None:
+        own = roster.tenants.get(key.name)
+        if raw is None or own is None:  # deleted, or being deleted
             return None
         await dependencies.observer.all_of(SERVICE, key.namespace)  # lists them, if need be
         users = dependencies.store.using_tenants_of(key.namespace)
         services = self._parse(key.namespace, users)
 
         # 2. Status: faults, keys that are missing or claimed twice, services.
-        own = roster.tenants[key.name]
         status = tenant_status(
             raw,
             tenant=own.resource,

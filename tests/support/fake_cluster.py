@@ -58,20 +58,22 @@ class FakeCluster(KubeClient):
         self._check_right("get", kind, namespace)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
-    async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
-        self.reads.append(f"{kind} {selector}".rstrip())
+    async def list_all(
+        self, kind: str, namespace: str, *, selector: str = "", fields: str = ""
+    ) -> list[Object]:
+        self.reads.append(f"{kind} {selector}{fields}".rstrip())
         self._check_right("list", kind, namespace)
         terms = [term.partition("=") for term in selector.split(",") if term]
         return [
             copy.deepcopy(item)
             for (k, n, _), item in self.objects.items()
-            if k == kind and namespace in ("", n) and _matches(item, terms)
+            if k == kind and namespace in ("", n) and _matches(item, terms) and _has(item, fields)
         ]
 
     async def pages(
-        self, kind: str, namespace: str, *, selector: str = "", limit: int = 500
+        self, kind: str, namespace: str, *, selector: str = "", fields: str = "", limit: int = 500
     ) -> AsyncIterator[list[Object]]:
-        found = await self.list_all(kind, namespace, selector=selector)
+        found = await self.list_all(kind, namespace, selector=selector, fields=fields)
         for start in range(0, len(found), limit):
             yield found[start : start + limit]
 
@@ -179,3 +181,12 @@ def _matches(item: Object, terms: Iterable[tuple[str, str, str]]) -> bool:
 def _where(item: Object) -> Where:
     metadata = item["metadata"]
     return str(item["kind"]), str(metadata["namespace"]), str(metadata["name"])
+
+
+def _has(item: Object, fields: str) -> bool:
+    """Whether the object has a field with a value: `a.b=value`."""
+    path, _, value = fields.partition("=")
+    found: Any = item
+    for name in path.split(".") if fields else ():
+        found = (found or {}).get(name)
+    return not fields or found == value

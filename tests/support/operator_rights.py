@@ -60,7 +60,8 @@ def namespaced_rules() -> list[Manifest]:
         _rule("apps", ["deployments/scale", "statefulsets/scale"], ["get", "patch"]),
         _rule("inference.networking.k8s.io", ["inferencepools"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
-        _rule("", ["events"], ["create"]),
+        # To report changes, and to read why a pod does not start on its node.
+        _rule("", ["events"], ["create", "list"]),
     ]
 
 

@@ -175,9 +175,10 @@ true
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch]
+# To report changes, and to read why a pod does not start on its node.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 {{- end -}}
 
 {{/* Rights to read namespaces, nodes and the list of APIs. */}}

@@ -22,6 +22,7 @@ from evenkeel_contract.tenantshards import index_name, shard_names
 from evenkeel_contract.values import Fault
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused
 
+from evenkeel_operator.cluster.contests import NOTE, STATUS_S, Contests
 from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
@@ -70,7 +71,7 @@ class Refusals:
 
     def __init__(self, *, rng: Random, monotonic_s: Callable[[], float]) -> None:
         self._rng = rng
-        self._now_s = monotonic_s
+        self._now_s = self.now_s = monotonic_s
         self._known: dict[Key, dict[Ref, Refusal]] = {}
 
     def pending(self, key: Key, ref: Ref, what: str) -> Refusal | None:
@@ -144,6 +145,12 @@ class ApplyResult:
         self.notes.append(Note(why.reason, f"The API server refuses {ref}: {why.message}"))
         self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
 
+    def contested(self, rest_s: float) -> None:
+        """Another operator writes objects of the service too."""
+        self.notes.append(NOTE)
+        again_s = min(max(rest_s, 1.0), STATUS_S)
+        self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
+
 
 class Applier:
     """Writes; decides nothing."""
@@ -153,11 +160,13 @@ class Applier:
         self._store = store
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
+        self._contests = Contests(refusals.now_s)
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._residue.pop(key, None)
         self._refusals.keep(key, ())
+        self._contests.forget(key)
 
     async def carry_out(
         self, seen: Observed, manifests: Sequence[Manifest], layout: Layout
@@ -175,8 +184,10 @@ class Applier:
         plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
+        lost = {one.ref for one in plan.apply if self._contests.is_lost(key, one)}
+        skipped = lost if lost and not self._contests.may_write(key) else ()
         for change in plan.apply:
-            if held and change.ref == index:
+            if (held and change.ref == index) or change.ref in skipped:
                 continue
             if refusal := await self._attempt(seen, change, layout, outcome):
                 held |= change.ref in tenants
@@ -184,6 +195,9 @@ class Applier:
         for item in plan.delete:
             if not held or ref_of(item) not in tenants:
                 await self._delete(key, item, outcome)
+        rest_s = self._contests.rest_s(key)
+        if rest_s is not None:
+            outcome.contested(rest_s)
         return outcome
 
     async def _attempt(
@@ -231,7 +245,7 @@ class Applier:
 
     async def write_status(self, key: Key, raw: Object, status: dict[str, Any]) -> bool:
         """Write the status of the object `raw` if it differs; returns whether it did. Raises `ClusterError`."""
-        if not differs(status, raw):
+        if not differs(status, raw) or not self._contests.may_report(key):
             return False
         metadata = {"name": key.name, "namespace": key.namespace}
         head = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": metadata}
@@ -293,6 +307,7 @@ class Applier:
             outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
         answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
+        self._contests.wrote(key, manifest)
         self._store.children(key).put(answer)
         residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue

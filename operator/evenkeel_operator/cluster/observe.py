@@ -167,7 +167,8 @@ class Observer:
             await self._list(TENANT, namespace)
         for name in table.take_changed():
             raw = table.get(name)
-            if raw is None:
+            # Its keys end with the request to delete it, also where a finalizer of others keeps the object.
+            if raw is None or "deletionTimestamp" in raw["metadata"]:
                 roster.remove(name)
             else:
                 roster.put(raw)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
@@ -15,13 +17,14 @@ from evenkeel_contract.names import (
     engine_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_kube.client import KubeClient
+from evenkeel_kube.client import KubeClient, Refused
 
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import Object, Ref, labels_of
 from evenkeel_operator.core.records import Credentials, read_credentials
 from evenkeel_operator.core.sharding import LiveConfig
+from evenkeel_operator.core.unstarted import cause, unstarted
 
 
 @dataclass(slots=True)
@@ -44,6 +47,18 @@ class Pods:
             selector = f"{SERVICE_LABEL}={self.key.base}"
             self._listed = await self.client.list_all("Pod", self.key.namespace, selector=selector)
         return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
+
+    async def unstarted(self, pods: Iterable[Object], *, now: datetime) -> dict[str, str]:
+        """Names of pods that do not start on their node → why. Their events are listed, where the operator has the right to."""
+        found = {}
+        for pod in unstarted(pods, now=now):
+            metadata = pod["metadata"]
+            fields = f"involvedObject.uid={metadata['uid']}"
+            with suppress(Refused):
+                events = await self.client.list_all("Event", self.key.namespace, fields=fields)
+                if why := cause(events):
+                    found[str(metadata["name"])] = why
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

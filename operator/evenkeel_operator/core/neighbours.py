@@ -18,7 +18,7 @@ from typing import Any
 
 from evenkeel_contract.names import EXTERNAL_LABEL, SHARE_HOST
 from evenkeel_contract.render import is_shared
-from evenkeel_contract.spec.parts import External, PodSelector
+from evenkeel_contract.spec.parts import External, PodSelector, Runtime, ScaleTarget
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
@@ -76,6 +76,36 @@ def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
     if live is None or EXTERNAL_LABEL not in labels_of(live):
         return None
     return live["spec"]["selector"], int(live["spec"]["ports"][0]["port"])
+
+
+def target_taken(service: Object, target: ScaleTarget, others: Iterable[Object]) -> Note | None:
+    """A note if another service of the namespace scales the same object: the older one keeps it. `others` may include the service.
+
+    Two scalers would change the number in turn, each to its own bounds.
+    """
+    for other in sorted(others, key=_age):
+        if _is_same(other, service):
+            return None
+        if "deletionTimestamp" not in other["metadata"] and _scales(other) == _named(target):
+            message = (
+                f"spec.engine.external.scaleTargetRef: service {_identity(other)[1]} scales {target.kind} {target.name} too, and is "
+                "older, so this one does not. Remove spec.autoscaling from one of them."
+            )
+            return Note(reasons.FOREIGN_SCALER, message)
+    return None
+
+
+def _scales(service: Object) -> tuple[str, str] | None:
+    """(kind, name) of the object of another owner that the newest spec scales."""
+    spec = _mapping(service.get("spec"))
+    engine = _mapping(spec.get("engine"))
+    ref = _mapping(_mapping(engine.get("external")).get("scaleTargetRef"))
+    scales = engine.get("runtime") == Runtime.EXTERNAL.value and spec.get("autoscaling") and ref
+    return (str(ref.get("kind")), str(ref.get("name"))) if scales else None
+
+
+def _named(target: ScaleTarget) -> tuple[str, str]:
+    return target.kind, target.name
 
 
 Claim = tuple[str, str, str]

@@ -33,7 +33,9 @@ CRASHING: Final = "Crashing"  # a container exited, and is not ready again yet
 NOT_READY: Final = "NotReady"  # a pod was ready, and no longer is
 NOT_IN_ROTATION: Final = "NotInRotation"  # a pod's containers are ready, and no router uses it yet
 PODS_REFUSED: Final = "PodsRefused"  # a quota or an admission webhook refuses new pods
-ROLLOUT_STUCK: Final = "RolloutStuck"  # new pods crash, cannot start or cannot be created
+ROLLOUT_STUCK: Final = (
+    "RolloutStuck"  # new pods crash, cannot start or cannot be created, or the Deployment is paused
+)
 
 # Progressing
 ROLLING_OUT: Final = "RollingOut"  # new pods replace old ones
@@ -61,7 +63,10 @@ TENANTS_NOT_SHARED: Final = (
     "TenantsNotShared"  # no tenant of tenancy.namespace is shared with the service's namespace
 )
 POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
-FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales its Deployment
+FOREIGN_SCALER: Final = (
+    "ForeignScaler"  # a HorizontalPodAutoscaler or another service scales the same object
+)
+SECOND_OPERATOR: Final = "SecondOperator"  # another operator serves the service with other settings
 CLIENT_KEYS_MISSING: Final = "ClientKeysMissing"  # requests reach an engine without a client key
 STORE_FAILS: Final = "StoreFails"  # a router cannot use the store of the ledger
 REFUSED: Final = "Refused"  # the API server refuses an object

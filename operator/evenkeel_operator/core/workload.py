@@ -83,6 +83,9 @@ def of_containers(pod: Object) -> Iterator[Note]:
         elif ended and not container.get("ready"):
             # The same text in every state of a crash loop: no times, no counts. Each change would be a write.
             yield Note(reasons.CRASHING, f"{where} exited and restarts ({_how(ended)}).")
+        elif container.get("restartCount") and not container.get("ready"):
+            # The kubelet has removed what was left of it, and forgot how it ended.
+            yield Note(reasons.CRASHING, f"{where} exited and restarts.")
 
 
 def _how(ended: Mapping[str, Any]) -> str:
@@ -230,7 +233,9 @@ def _waits_since(pod: Object, conditions: Mapping[str, Mapping[str, Any]]) -> da
     if _holds(conditions.get(IN_ROTATION_GATE)):
         return None
     # Without a time it counts as having waited long enough.
-    return _time(str(containers.get("lastTransitionTime", ""))) or datetime.min.replace(tzinfo=UTC)
+    return time_of(str(containers.get("lastTransitionTime", ""))) or datetime.min.replace(
+        tzinfo=UTC
+    )
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
@@ -241,12 +246,13 @@ def has_gate(pod: Mapping[str, Any]) -> bool:
 
 def _mark(pod: Object, drain: str | None) -> Mark | None:
     if drain is not None and drain.startswith(MARK_PREFIX):
-        return Mark(_time(drain.removeprefix(MARK_PREFIX)))
+        return Mark(time_of(drain.removeprefix(MARK_PREFIX)))
     cost = annotations_of(pod).get(COST_ANNOTATION)
     return Mark(None) if cost == COST_OF_CANDIDATES else None
 
 
-def _time(text: str) -> datetime | None:
+def time_of(text: str) -> datetime | None:
+    """A time as the API server writes it; None if it is no time."""
     try:
         return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError:
@@ -328,10 +334,12 @@ def workload(
     wanted: int,
     pods: Sequence[Object] = (),
     newest: str | None = None,
+    unstarted: Mapping[str, str] | None = None,
 ) -> Workload:
     """State of a Deployment, and of its pods if they were listed; they are not listed at rest.
 
-    `newest` is the `newest_template`; without it, no failure of a pod counts as one of the rollout.
+    `newest` is the `newest_template`; without it, no failure of a pod counts as one of the rollout. `unstarted`: names of pods that do
+    not start on their node, and why.
     """
     if deployment is None:
         return Workload(wanted=wanted)
@@ -340,7 +348,9 @@ def workload(
     current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     settled = current and updated == total == wanted and available >= wanted
-    failure = None if settled else next(pod_failures(deployment, pods), None)
+    failure = None if settled else next(pod_failures(deployment, pods, unstarted), None)
+    of_newest = [pod for pod in pods if newest is not None and _template(pod) == newest]
+    new = pod_failures(deployment, of_newest, unstarted)
     return Workload(
         wanted=wanted,
         exists=True,
@@ -349,21 +359,27 @@ def workload(
         settled=settled,
         failure=failure,
         starting="" if settled or failure else min(map(_start, pods), default=("", ""))[1],
-        stuck=None if settled else _stuck(deployment, pods, current=current, newest=newest),
+        stuck=None if settled else _paused(deployment) or _stuck(deployment, new, current=current),
     )
 
 
-def _stuck(
-    deployment: Object, pods: Sequence[Object], *, current: bool, newest: str | None
-) -> Note | None:
-    """Found long before the Deployment's deadline, which must exceed the time to load weights."""
+def _stuck(deployment: Object, failures: Iterable[Note], *, current: bool) -> Note | None:
+    """Found long before the Deployment's deadline, which must exceed the time to load weights. `failures`: of new pods."""
     done = (
         conditions_of(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
     )
     if done and current:  # a failure that no rollout caused
         return None
-    new = [pod for pod in pods if newest is not None and _template(pod) == newest]
-    return next((one for one in pod_failures(deployment, new) if one.reason in STUCK), None)
+    return next((one for one in failures if one.reason in STUCK), None)
+
+
+def _paused(deployment: Object) -> Note | None:
+    """A Deployment that was paused by hand: what an administrator does by hand to stop a rollout is not reverted."""
+    if not (deployment.get("spec") or {}).get("paused"):
+        return None
+    where, name = deployment["metadata"].get("namespace"), deployment["metadata"]["name"]
+    message = f"Deployment {name} is paused. `kubectl -n {where} rollout resume deployment/{name}` continues."
+    return Note(reasons.ROLLOUT_STUCK, message)
 
 
 def _template(item: Object) -> str:
@@ -371,11 +387,19 @@ def _template(item: Object) -> str:
     return labels_of(item).get("pod-template-hash", "")
 
 
-def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
-    """The most specific one first: containers, the scheduler, nodes, routers, then the Deployment."""
+def pod_failures(
+    deployment: Object, pods: Iterable[Object], unstarted: Mapping[str, str] | None = None
+) -> Iterator[Note]:
+    """The most specific one first: containers, volumes, the scheduler, nodes, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    for failures in (of_containers, of_scheduling, of_readiness):
+    for pod in alive:
+        yield from of_containers(pod)
+    for pod in alive:
+        if why := (unstarted or {}).get(str(pod["metadata"]["name"])):
+            message = f"pod {pod['metadata']['name']} does not start on its node: {why}"
+            yield Note(reasons.CANNOT_START, message)
+    for failures in (of_scheduling, of_readiness):
         for pod in alive:
             yield from failures(pod)
     for engine in engines_of(alive):

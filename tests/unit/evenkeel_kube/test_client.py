@@ -106,6 +106,8 @@ async def test_a_list_selects_by_label_and_its_items_name_their_kind(
     assert query == {"labelSelector": "a=b,c in (d, e)", "limit": "500"}
     await client.list_all("Pod", "")
     assert server.asked.pop()[1] == "/api/v1/pods"
+    await client.list_all("Pod", "ns", fields="spec.nodeName=n")
+    assert server.asked.pop()[2] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
     assert writes == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.store import SERVICE, Key
-from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
+from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object, conditions_of
 
 from tests.support.build_contexts import document
 from tests.support.crd_documents import changed
@@ -448,3 +448,29 @@ async def test_requests_without_client_keys_show_for_these_engines_too(
     routers.answers = [answer(replica("vllm-1"))]
     assert await operator.make_pass(KEY) == 300
     assert condition(cluster, "Degraded")["reason"] != "ClientKeysMissing"
+
+
+async def test_of_two_services_the_older_one_scales_the_target(cluster: FakeCluster) -> None:
+    younger = {"metadata.name": "younger", "metadata.creationTimestamp": "2026-02-01T00:00:00Z"}
+    bounds = {**AUTOSCALING, "minReplicas": 5}
+    cluster.put(changed(SAMPLE, {**SCALED, "metadata.creationTimestamp": "2026-01-01T00:00:00Z"}))
+    cluster.put(changed(SAMPLE, {**SCALED, **younger, "spec.autoscaling": bounds}))
+    cluster.scales[DATABASE] = 2
+    operator = Operator(cluster)
+    other = Key(SERVICE, "team-ml", "younger")
+    for _ in range(2):
+        for key in (KEY, other):
+            operator.prometheus.answers = answers({("a", "x"): 10.0})
+            await operator.make_pass(key)
+            await operator.autoscaler.look(key)
+            operator.now_s += INTERVAL_S
+    assert cluster.scales[DATABASE] <= 2
+    found = conditions_of(cluster.objects["FairInferenceService", "team-ml", "younger"])
+    assert found["ScalingActive"]["reason"] == found["Degraded"]["reason"] == "ForeignScaler"
+    assert "service simulated scales Deployment vllm too" in found["Degraded"]["message"]
+    assert condition(cluster, "Degraded")["status"] == "False"
+    # Once the older one scales it no more, the younger one does.
+    plain = changed(SAMPLE, {"metadata.creationTimestamp": "2026-01-01T00:00:00Z"})
+    await operator.sees(cluster.put(plain))
+    await operator.make_pass(other)
+    assert cluster.scales[DATABASE] == 5

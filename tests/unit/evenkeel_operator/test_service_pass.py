@@ -578,6 +578,22 @@ async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(
     assert told(cluster).tenancy.tenants == ()
 
 
+async def test_keys_end_with_the_request_to_delete_their_tenant(cluster: FakeCluster) -> None:
+    """A finalizer of others may keep the tenant for days."""
+    tenant = cluster.put(_tenant())
+    cluster.put(_keys(chat="a", batch="b"))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert len(told(cluster).tenancy.tenants) == 1
+    leaves = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/audit"]}
+    leaving = cluster.put({**tenant, "metadata": {**tenant["metadata"], **leaves}})
+    await operator.sees(leaving)
+    assert told(cluster).tenancy.tenants == ()
+    before = list(cluster.writes)
+    await operator.make_tenant_pass(Key(TENANT, "team-ml", "ads"))
+    assert cluster.writes == before
+
+
 async def test_a_field_that_somebody_added_is_reported_once(cluster: FakeCluster) -> None:
     operator = Operator(cluster)
     await operator.make_pass(KEY)
