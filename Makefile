@@ -122,9 +122,11 @@ define debian
 endef
 
 # Some tests need a Redis server, libfaketime, promtool, nginx or Chromium, and are skipped without them.
+# Chrome is as good as Chromium, which is no package of Ubuntu.
+CHROME = $(notdir $(firstword $(shell command -v chromium chromium-browser google-chrome)))
 .PHONY: tools
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
-	$(call debian,redis-server promtool nginx chromium lua5.1 $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light chromium lua5.1)
+	$(call debian,redis-server promtool nginx $(or $(CHROME),chromium) lua5.1 $(or $(wildcard /usr/lib/*/faketime/libfaketime.so.1),libfaketime),redis-server libfaketime prometheus nginx-light $(if $(CHROME),,chromium) lua5.1)
 
 .PHONY: quick
 quick: env lint  ## Lint, types, layers, and the tests nearest to what changed since main: under a minute
@@ -259,7 +261,7 @@ $(PEERS)/.installed: tests/peers/requirements.txt tests/peers/go.mod | $(UV)
 	@touch $@
 
 .PHONY: test-peers
-test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform judge the chart and the objects of services (a minute)
+test-peers: env $(PEERS)/.installed  ## Let checkov, kube-score and kubeconform judge chart and objects, and actionlint the workflows (a minute)
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 .PHONY: test-sglang-core
@@ -370,6 +372,18 @@ DIST     ?= dist
 .PHONY: release
 release: $(RELEASE)/.installed  ## Build all artifacts of a release for REGISTRY into DIST, and sign them (docs/how-to/make-a-release.md)
 	$(RELEASE)/bin/python -m release build --registry $(REGISTRY) --keys "$(KEYS)" --out "$(DIST)" $(ARGS)
+
+.PHONY: release-date
+release-date:  ## Give the version in CHANGELOG.md the date of today, before its release
+	$(PYTHON) -m release date "$$(date --utc -I)"
+
+.PHONY: version
+version:  ## Raise the version everywhere after a release (to the next minor version, or to TO), and open its section of CHANGELOG.md
+	$(PYTHON) -m release version $(TO)
+
+.PHONY: registry
+registry:  ## Serve a registry for a trial release on localhost:5000, until Ctrl-C (contents in out/registry)
+	$(PYTHON) -m release registry $(ARGS)
 
 .PHONY: release-keys
 release-keys:  ## Make the keys of a release in KEYS, where there are none

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
 
 from e2e.installed import ROOT, SYSTEM, Namespace, Stream, forget, helm, namespace, program
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
+from e2e.registry import answers
 from e2e.rig.layout import HOST_IP, NODES
 from images.recipe import ARCHITECTURE
 from release.names import CHART_ARCHIVE, VERSION
+from release.registry import written
 
 # The first test builds the release: minutes without a cache.
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]
@@ -81,12 +82,7 @@ def served(folder: Path) -> Iterator[str]:
     """A registry with its contents in a folder, for the time of the context."""
     with socket.create_server((HOST_IP, 0)) as free:
         address = f"{HOST_IP}:{free.getsockname()[1]}"
-    folder.mkdir(exist_ok=True)
-    config = folder / "config.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        f"http: {{addr: '{address}'}}\n"
-    )
+    config = written(folder, address)
     for node in NODES:
         hosts = node.folder / "certs.d" / address / "hosts.toml"
         hosts.parent.mkdir(parents=True)
@@ -104,13 +100,6 @@ def served(folder: Path) -> Iterator[str]:
         process.wait(timeout=30)
         for node in NODES:
             shutil.rmtree(node.folder / "certs.d" / address)
-
-
-def answers(address: str) -> bool:
-    try:
-        return httpx.get(f"http://{address}/v2/").is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,13 @@ RESERVED: Final[dict[str, dict[str, Any]]] = {
         "tenancy": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
     },
     "trustedProxies": {"tenancy": {"trustedProxies": ["0.0.0.0/0"]}},
+    "federation": {
+        "federation": {
+            "cell": "paris",
+            "tokenSecretRef": {"name": "cells", "key": "token"},
+            "cells": [{"name": "oslo", "url": "https://llm.oslo.example.com"}],
+        }
+    },
     "undeclaredTenants": {"tenancy": {"undeclaredTenants": "Accept"}},
     "jwt": {
         "tenancy": {

@@ -7,14 +7,17 @@ out what is needed against an empty system, so nothing depends on what happens t
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from images.commands import run
+from images.errors import BuildError, NotHereError
 
 BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 _PYTHON: Final = (
@@ -60,8 +63,19 @@ ENGINE: Final = Base(
 )  # whose lscpu SGLang asks for the processors
 
 
+def check_distribution() -> None:
+    """Raises `NotHereError` unless this is Debian 12: other packages have other names, places and another Python."""
+    found = platform.freedesktop_os_release()
+    if (found["ID"], found.get("VERSION_ID")) != ("debian", "12"):
+        raise NotHereError(
+            f"base images are made of packages of Debian 12, and this is {found['PRETTY_NAME']}: "
+            "run it on Debian 12, or in a privileged container of debian:12"
+        )
+
+
 def build(base: Base) -> str:
-    """Make sure that the image is in buildah's store; returns a key of what is in it."""
+    """Make sure that the image is in buildah's store; returns a key of what is in it. Raises `BuildError`."""
+    check_distribution()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         apt = _apt(folder, base.architecture)
@@ -84,7 +98,8 @@ def build(base: Base) -> str:
 def _forget_older(base: Base, tagged: str) -> None:
     for image in run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split():
         if image.startswith(f"{base.name}-") and image != tagged:
-            run("buildah", "rmi", image)
+            with suppress(BuildError):  # another clone builds with it; a later call removes it
+                run("buildah", "rmi", image)
 
 
 def _apt(folder: Path, architecture: str) -> tuple[str, ...]:

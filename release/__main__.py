@@ -1,17 +1,20 @@
-"""`python -m release keys | build | publish`: the artifacts of a release in a folder, and from there into a registry."""
+"""`python -m release`: the artifacts of a release in a folder, and from there into a registry; its version and changelog."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from release import chart, images, provenance
+from images.errors import BuildError
+from release import changelog, chart, images, provenance, registry, version
 from release.errors import ReleaseError
-from release.names import ARCHITECTURES, CHART_ARCHIVE, PROVENANCE, ROOT
-from release.programs import helm, run
+from release.names import ARCHITECTURES, CHART_ARCHIVE, PROVENANCE, ROOT, VERSION
+from release.programs import helm, installed, run
 from release.seal import seal
 from release.signing import Keys
 
@@ -19,19 +22,8 @@ from release.signing import Keys
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
-        if options.verb == "build":
-            build(
-                options.out,
-                registry=options.registry.rstrip("/"),
-                keys=Keys(options.keys),
-                architectures=options.architectures.split(","),
-                dirty=options.dirty,
-            )
-        elif options.verb == "keys":
-            make_keys(Keys(options.keys))
-        else:
-            publish(options.out, plain_http=options.plain_http)
-    except ReleaseError as error:
+        _VERBS[options.verb](options)
+    except (ReleaseError, BuildError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0
@@ -49,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         "--architectures", default=",".join(ARCHITECTURES), help="architectures of the images"
     )
     building.add_argument(
-        "--dirty", action="store_true", help="build from a tree with uncommitted changes"
+        "--dirty",
+        action="store_true",
+        help="build from a tree with uncommitted changes, or whose changelog has no date",
     )
     publishing = verbs.add_parser("publish", help="push images and chart to their registry")
     publishing.add_argument(
@@ -57,16 +51,65 @@ def _parser() -> argparse.ArgumentParser:
     )
     for verb in (building, publishing):
         verb.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the artifacts")
+    dating = verbs.add_parser("date", help="date the version in CHANGELOG.md")
+    dating.add_argument("date", help="such as 2026-11-27")
+    verbs.add_parser("notes", help="print what CHANGELOG.md says of the version")
+    raising = verbs.add_parser("version", help="raise the version everywhere")
+    raising.add_argument(
+        "to", nargs="?", default=version.next_minor(VERSION), help="default: the next minor version"
+    )
+    serving = verbs.add_parser("registry", help="serve a registry for trials, until Ctrl-C")
+    serving.add_argument("--address", default="localhost:5000", help="host:port")
+    serving.add_argument("--folder", type=Path, default=ROOT / "out" / "registry")
     return parser
+
+
+def _build(options: argparse.Namespace) -> None:
+    build(
+        options.out,
+        registry=options.registry.rstrip("/"),
+        keys=Keys(options.keys),
+        architectures=options.architectures.split(","),
+        dirty=options.dirty,
+    )
+
+
+def _date(options: argparse.Namespace) -> None:
+    _CHANGELOG.write_text(changelog.dated(_CHANGELOG.read_text(), VERSION, date=options.date))
+
+
+def _version(options: argparse.Namespace) -> None:
+    opened = changelog.opened(_CHANGELOG.read_text(), options.to)
+    version.raise_version(ROOT, VERSION, options.to)
+    _CHANGELOG.write_text(opened)
+
+
+def _registry(options: argparse.Namespace) -> None:
+    config = registry.written(options.folder, options.address)
+    installed("docker-registry")
+    print(f"serving a registry on {options.address}, contents in {options.folder}", flush=True)
+    os.execlp("docker-registry", "docker-registry", "serve", config)
+
+
+_CHANGELOG: Final = ROOT / changelog.FILE
+_VERBS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
+    "build": _build,
+    "date": _date,
+    "keys": lambda options: make_keys(Keys(options.keys)),
+    "notes": lambda _: print(changelog.notes(_CHANGELOG.read_text(), VERSION), end=""),
+    "publish": lambda options: publish(options.out, plain_http=options.plain_http),
+    "registry": _registry,
+    "version": _version,
+}
 
 
 def build(
     out: Path, *, registry: str, keys: Keys, architectures: Sequence[str], dirty: bool
 ) -> None:
     """Build everything anew in `out`; raises `ReleaseError`."""
+    commit = _commit(dirty)
     from release import sboms  # its library is only in the environment of `make release`
 
-    commit = _commit(dirty)
     make_keys(keys)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -75,6 +118,8 @@ def build(
     time_s = _git("show", "--no-patch", "--format=%ct", commit)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT,
         environment={"SOURCE_DATE_EPOCH": time_s})  # fmt: skip
+    # A package index refuses metadata or a description that it cannot show, and never takes a file of that name again.
+    run(sys.executable, "-m", "twine", "check", "--strict", *out.iterdir())
     digests = images.build(out, architectures=architectures)
     print("packing the chart", flush=True)
     chart.build(out, registry=registry, digests=digests, keys=keys)
@@ -108,8 +153,16 @@ def publish(out: Path, *, plain_http: bool) -> None:
 
 
 def _commit(dirty: bool) -> str:
-    if not dirty and _git("status", "--porcelain"):
-        raise ReleaseError("the tree has uncommitted changes; commit them, or use --dirty to try")
+    """The commit of the tree. Unless `dirty`, raises `ReleaseError` if it is not that of a release."""
+    if not dirty:
+        if _git("status", "--porcelain"):
+            raise ReleaseError(
+                "the tree has uncommitted changes; commit them, or use --dirty to try"
+            )
+        changelog.notes(_CHANGELOG.read_text(), VERSION)  # which fails for a version without a date
+        tags = _git("tag", "--points-at", "HEAD", "--list", "v*").split()
+        if tags and f"v{VERSION}" not in tags:
+            raise ReleaseError(f"the tag {tags[0]} is not the version {VERSION} of pyproject.toml")
     return _git("rev-parse", "HEAD")
 
 

@@ -20,10 +20,7 @@ def run(
 ) -> bytes:
     """The standard output of a program; raises `ReleaseError` with its error output."""
     words = [str(word) for word in command]
-    if shutil.which(words[0]) is None:
-        raise ReleaseError(
-            f"{words[0]} is not installed (docs/how-to/make-a-release.md lists the packages)"
-        )
+    installed(words[0])
     done = subprocess.run(
         words,
         input=stdin,
@@ -36,6 +33,14 @@ def run(
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise ReleaseError(f"{' '.join(words[:4])} failed: {said[-2000:]}")
     return done.stdout
+
+
+def installed(program: str) -> None:
+    """Raises `ReleaseError` if there is no such program."""
+    if shutil.which(program) is None:
+        raise ReleaseError(
+            f"{program} is not installed (docs/how-to/make-a-release.md lists the packages)"
+        )
 
 
 def helm() -> str:

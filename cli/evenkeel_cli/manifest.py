@@ -14,16 +14,21 @@ from typing import Any, Final, Generic, TypeVar
 from evenkeel_contract.gateway import Member, members_of, salvage_gateway, unknown_fallbacks
 from evenkeel_contract.render import CredentialSecrets, KeyHashes, serves
 from evenkeel_contract.signedkeys import salvage_signing_keys
+from evenkeel_contract.spec.federation import FederationSecrets, secrets_of
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Runtime, SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, Tenancy
 from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
 from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
-from evenkeel_simulator.server.settings import argument_faults
 
 from evenkeel_cli.faults import FileFault, ManifestFaults
 from evenkeel_cli.ignored_fields import OF_GATEWAY, ignored_fields
+from evenkeel_cli.manifestrules import (
+    arguments_that_simulators_refuse,
+    repeated_name,
+    runtime_faults,
+)
 from evenkeel_cli.secretdocument import SecretEntries, entries_of, read_secret
 from evenkeel_cli.yamlfile import Document, Position, YamlFault, given_twice, parse_documents
 
@@ -94,6 +99,17 @@ class Manifest:
                 (ref.name, ref.key): self.secrets[namespace, ref.name, ref.key] for ref in refs
             },
         )
+
+    @property
+    def cells(self) -> FederationSecrets | None:
+        """What the Secrets that `spec.federation` of the service names contain; None without other cells."""
+        federation = self.service.spec.federation
+        if federation is None:
+            return None
+        namespace = self.service.metadata.namespace
+        refs = (use.ref for use in secrets_of(federation))
+        values = (self.secrets[namespace, ref.name, ref.key].strip() for ref in refs)
+        return FederationSecrets(*values)
 
     def entries_of(self, namespace: str, name: str) -> dict[str, str]:
         """The entries of one Secret."""
@@ -253,14 +269,14 @@ class _ManifestReader:
         """The notes; raises `ManifestFaults` with the faults of each resource on its own."""
         names: set[tuple[str, str]] = set()
         for service in self._services:
-            self._check(service, _argument_faults(service.resource))
-            self._check(service, _repeated_name(service.resource, names))
+            self._check(service, arguments_that_simulators_refuse(service.resource))
+            self._check(service, repeated_name(service.resource, names))
         names = set()
         for tenant in self._tenants:
-            self._check(tenant, _repeated_name(tenant.resource, names))
+            self._check(tenant, repeated_name(tenant.resource, names))
         names = set()
         for gateway in self._gateways:
-            self._check(gateway, _repeated_name(gateway.resource, names))
+            self._check(gateway, repeated_name(gateway.resource, names))
         if not self._services and not self._tenants and not self._gateways and not self._found:
             message = (
                 "contains no FairInferenceService, no FairInferenceGateway and no InferenceTenant"
@@ -312,14 +328,14 @@ class _ManifestReader:
             self._check(gateway, self._credentials(gateway.resource))
         names: set[tuple[str, str]] = set()
         for read in self._services:
-            self._check(read, _repeated_name(read.resource, names))
-            self._check(read, _runtime_faults(read.resource))
-            self._check(read, _argument_faults(read.resource))
+            self._check(read, repeated_name(read.resource, names))
+            self._check(read, runtime_faults(read.resource))
+            self._check(read, arguments_that_simulators_refuse(read.resource))
             self._check(read, self._secrets_of(read.resource))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for tenant in self._tenants:
-            self._check(tenant, _repeated_name(tenant.resource, seen))
+            self._check(tenant, repeated_name(tenant.resource, seen))
             self._check(tenant, self._keys(tenant.resource, owners))
 
     def _models_of(self, gateway: FairInferenceGateway) -> Iterator[Fault]:
@@ -354,9 +370,25 @@ class _ManifestReader:
             path = "spec.router.state.redis.urlSecretRef"
             yield from self._missing(path, namespace, redis.url_secret_ref)
         yield from self._credentials(service)
+        yield from self._cells_of(service)
         token = service.spec.model.token_secret_ref
         if token is not None and service.spec.engine.runtime is not Runtime.SIMULATOR:
             yield from self._missing("spec.model.tokenSecretRef", namespace, token)
+
+    def _cells_of(self, service: FairInferenceService) -> Iterator[Fault]:
+        """The file must contain the token and the certificates of other cells."""
+        federation, namespace = service.spec.federation, service.metadata.namespace
+        if federation is None:
+            return
+        if self._gateways:
+            message = "routers of several services have no other cells; remove it, or the gateway"
+            yield Fault("spec.federation", message)
+        for name, ref, is_usable, problem in secrets_of(federation):
+            path = f"spec.federation.{name}"
+            yield from self._missing(path, namespace, ref)
+            entry = self.secrets.get((namespace, ref.name, ref.key))
+            if entry is not None and not is_usable(entry.strip()):
+                yield Fault(path, f"names an entry that {problem}")
 
     def _credentials(self, service: FairInferenceService | FairInferenceGateway) -> Iterator[Fault]:
         """The file must contain the signing keys and the keys of issuers."""
@@ -401,31 +433,6 @@ class _ManifestReader:
             owner = owners.setdefault(text, f"{tenant.metadata.name}/{key.name}")
             if owner != f"{tenant.metadata.name}/{key.name}":
                 yield Fault(path, f"has the same key as {owner}; one key identifies one client")
-
-
-def _runtime_faults(service: FairInferenceService) -> Iterator[Fault]:
-    if service.spec.engine.pods_of_others is not None:
-        message = "External selects pods of a cluster; for engines at other addresses use `evenkeel route`"
-        yield Fault("spec.engine.runtime", message)
-
-
-def _repeated_name(
-    resource: FairInferenceService | InferenceTenant | FairInferenceGateway,
-    seen: set[tuple[str, str]],
-) -> Iterator[Fault]:
-    identity = (resource.metadata.namespace, resource.metadata.name)
-    if identity in seen:
-        message = f"{identity[1]!r} is given twice"
-        yield Fault("metadata.name", message, about=("metadata.namespace",))
-    seen.add(identity)
-
-
-def _argument_faults(service: FairInferenceService) -> Iterator[Fault]:
-    if service.spec.engine.runtime is not Runtime.SIMULATOR:
-        return  # real engines report invalid arguments when it starts
-    for index, message in argument_faults(service.spec.engine.args):
-        path = "spec.engine.args" if index is None else f"spec.engine.args[{index}]"
-        yield Fault(path, message)
 
 
 def _title(data: object) -> str:

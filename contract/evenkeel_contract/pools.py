@@ -56,9 +56,7 @@ def check_pools(config: RouterConfig) -> Iterator[Fault]:
         given = "replicas" if config.replicas else "cluster"
         yield Fault(given, "is set together with pools; each pool has its own")
     if config.pools and config.federation is not None:
-        message = (
-            "is set together with pools; cells of a router with several services are not connected"
-        )
+        message = "a router of several services has no other cells; remove it, or give each service its own router"
         yield Fault("federation", message)
     if config.share_across is ShareAcross.GATEWAY and not config.pools:
         yield Fault("shareAcross", "is set for one model, which shares with no other; remove it")

@@ -37,6 +37,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKeysConfig, SigningKeyConfig
 from evenkeel_contract.spec.credentials import SelfService
+from evenkeel_contract.spec.federation import FederationSecrets, federation_config
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
 from evenkeel_contract.spec.resources import (
@@ -80,13 +81,15 @@ def router_config(  # noqa: PLR0913 - each is one source of the configuration
     admin_token_sha256: str | None = None,
     state: StateConfig | None = None,
     credentials: CredentialSecrets | None = None,
+    cells: FederationSecrets | None = None,
 ) -> RouterConfig:
     """The configuration of the routers of `service`.
 
     The fleet is a list (`replicas`), or routers discover it (`cluster`). Tenants that the service does not select are
     left out. So are API keys whose Secret has no hash in `key_hashes`. Entries are sorted by name, so that equal
     input gives equal bytes. `state` holds settings that no resource has: paths, peers, values of Secrets. `credentials` holds
-    what the Secrets of `tenancy` contain; what is missing there is left out, and its keys and tokens are refused.
+    what the Secrets of `tenancy` contain; what is missing there is left out, and its keys and tokens are refused. `cells` holds what
+    those of `federation` contain; without it the service is not joined.
     """
     spec = service.spec
     selected = [tenant for tenant in tenants if serves(service, tenant)]
@@ -115,6 +118,7 @@ def router_config(  # noqa: PLR0913 - each is one source of the configuration
         cors_origins=() if spec.exposure.cors is None else spec.exposure.cors.allow_origins,
         admin_token_sha256=admin_token_sha256,
         tracing=spec.router.tracing,
+        federation=federation_config(spec.federation, cells),
         ttft_threshold_s=None if spec.slo.ttft is None else spec.slo.ttft.threshold.seconds,
         max_lead_s=spec.slo.fairness.max_lead.seconds,
         max_share_error_percent=spec.slo.fairness.max_share_error_percent,

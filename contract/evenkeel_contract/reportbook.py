@@ -1,19 +1,20 @@
 """A replica's side of reports: adds up what each client was served, and numbers every change (design R3).
 
-`Accounts` is separate from the policy, because a policy without counters (FCFS) serves clients too. No client is ever removed
-from it: one that returned would begin at 0, and the largest total that a router received would hide its later service.
+`Accounts` is separate from the policy, because a policy without counters (FCFS) serves clients too. The row of a client that is idle
+is given back: its totals go to the row that clients of its tenant share, and a mark reports that (docs/design/0003). One with a
+debt, a seed or a request keeps its row.
 
 `ReportBook` makes the answers. A router that does not know this incarnation gets all clients. Other routers get the clients that
 changed after the sequence number in their request. A refill changes the deficits of all queued clients without any service, so
 the book finds changes by comparison with the last report. It compares the clients that accounts and policy name: all that may have changed.
 
-Memory is bounded. Beyond `MAX_CLIENTS`, new clients of a tenant share one row; the sums over clients and per tenant stay right.
+Memory is bounded, too. Beyond `MAX_CLIENTS`, new clients of a tenant share one row; the sums over clients and per tenant stay right.
 Of clients that only waited, the one without a change for the longest time is removed first; no total is lost with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -22,7 +23,14 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ClientDeficits, ReplicaPolicy, Request
 
 from evenkeel_contract.key import UNKNOWN
-from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
+from evenkeel_contract.reports import (
+    IDLE_LOOK_S,
+    REPORT_VERSION,
+    ClientReport,
+    Report,
+    ReportRequest,
+    unserved,
+)
 
 MAX_CLIENTS: Final = 65_536
 """Clients with their own totals, about 50 MB with their reports; as many as a level of deficits remembers."""
@@ -30,6 +38,8 @@ MAX_UNSERVED: Final = 65_536
 """Clients in reports that were never served."""
 MAX_CLIENTS_PER_REPORT: Final = 10_000
 """The asker gets the others with its next request."""
+MAX_GIVEN_BACK: Final = 500
+"""Rows of idle clients that are given back with one look at the engine: in less than a millisecond."""
 OTHERS: Final = "*"
 """The last part of the identity that the other clients of a tenant share. Names in identities are percent-escaped, and
 `*` is not: a client named `*` has the identity `namespace/tenant/%2A`."""
@@ -96,8 +106,26 @@ class Accounts:
         totals.aborted += 1
         totals.aborted_tokens += max(0, request.output_tokens - request.paid_output_tokens)
 
+    def give_back(self, clients: Collection[str]) -> None:
+        """Move the totals of idle clients to the row that their tenant's clients share. The next `news` has a mark for each of them,
+        and then the shared rows. A client that changed since the last `news` is not idle."""
+        shared: dict[str, ClientReport] = {}
+        for client in clients:
+            totals = self.clients.get(client)
+            if totals is None or totals.running or client in self._changed:
+                continue
+            del self.clients[client]
+            self._changed[f"{client}{OTHERS}"] = unserved(f"{client}{OTHERS}")
+            name = f"{client.rpartition('/')[0]}/{OTHERS}"
+            row = shared[name] = self.clients.setdefault(name, unserved(name))
+            for total in _TOTALS:
+                setattr(row, total, getattr(row, total) + getattr(totals, total))
+        for name, row in shared.items():
+            self._changed.pop(name, None)
+            self._changed[name] = row  # after the marks: no router counts a client twice
+
     def _of(self, request: Request) -> ClientReport:
-        """The row of a client, the same as long as the process lives."""
+        """The row of a client, the same until it is given back."""
         totals = self.clients.get(request.client)
         if totals is None:
             full = len(self.clients) >= self._max_clients
@@ -105,6 +133,14 @@ class Accounts:
             totals = self.clients.setdefault(name, unserved(name))
         self._changed[totals.client] = totals
         return totals
+
+
+_TOTALS: Final = tuple(
+    field
+    for field in ClientReport.__struct_fields__
+    if field
+    not in ("client", "deficit", "tenant_deficit", "waiting", "running", "seed", "tenant_seed")
+)
 
 
 class News(NamedTuple):
@@ -117,12 +153,14 @@ class News(NamedTuple):
     """Whether clients without a state here have none any more."""
 
     @classmethod
-    def of(cls, accounts: Accounts, policy: ReplicaPolicy) -> News:
-        """The news of a replica. It has all states if the policy keeps no account of changes."""
+    def of(cls, accounts: Accounts, policy: ReplicaPolicy, idle: Collection[str] = ()) -> News:
+        """The news of a replica. It has all states if the policy keeps no account of changes. `idle`: clients whose rows are given
+        back, unless they changed meanwhile (`ReportBook.idle`)."""
         states = policy.news()
         complete = states is None
         if states is None:
             states = policy.clients()
+        accounts.give_back([client for client in idle if client not in states])
         return cls(accounts.news(), states, policy.quantum, complete)
 
 
@@ -160,6 +198,31 @@ class ReportBook:
         """Clients with deficits or waiting requests in the row."""
         self._tenants: dict[str, tuple[float, float]] = {}
         """Tenant → its deficit and seed, as the policy last reported them with any client."""
+        self._idle_to = 0
+        """Number up to which a row is idle that did not change since."""
+        self._next = (0.0, 0)
+        """When the next look at what is idle is due, and what `_idle_to` is then."""
+        self._idle: list[str] = []
+        """Clients that were idle at the last look and are not given back yet, the longest idle last."""
+
+    def idle(self, now_s: float) -> list[str]:
+        """Clients whose rows may be given back: without a change between two looks, and nothing but totals. At most `MAX_GIVEN_BACK` of
+        them; call it with each look at the engine. Marks that are as old are removed: every router has them by now."""
+        if now_s >= self._next[0]:
+            self._idle_to, self._next = self._next[1], (now_s + IDLE_LOOK_S, self._sequence)
+            old = takewhile(lambda entry: entry[1][0] <= self._idle_to, self._latest.items())
+            self._idle = [name for name, _ in old][::-1]
+        found: list[str] = []
+        while self._idle and len(found) < MAX_GIVEN_BACK:
+            name = self._idle.pop()
+            number, row = self._latest.get(name, (self._idle_to + 1, None))
+            if row is None or number > self._idle_to or name in self._stateful or row.running:
+                continue
+            if _is_mark(name):
+                del self._latest[name]
+            elif row.requests and not name.endswith(f"/{OTHERS}"):
+                found.append(name)
+        return found
 
     def update(
         self,
@@ -173,6 +236,11 @@ class ReportBook:
         change. `complete`: states that are not here are gone; otherwise they did not change."""
         self._quantum = quantum
         for client, row in totals.items():
+            if _is_mark(client):
+                # The shared row counts its requests again.
+                self._requests -= self._latest.pop(client.removesuffix(OTHERS))[1].requests
+                self._latest.pop(client, None)  # an earlier mark: this one has a new number
+                continue
             _, known = self._latest.get(client, (0, None))
             more = row.requests - (0 if known is None else known.requests)
             self._requests += more
@@ -255,3 +323,8 @@ class ReportBook:
 
 def _tenant_of(client: str) -> str:
     return client.rpartition("/")[0]
+
+
+def _is_mark(client: str) -> bool:
+    """Whether a row says that a client's row was given back."""
+    return client.endswith(OTHERS) and not client.endswith(f"/{OTHERS}")

@@ -15,6 +15,11 @@ from evenkeel_contract.messages import check_version, read
 
 REPORT_VERSION: Final = 1
 
+IDLE_S: Final = 600.0
+"""A replica gives back the row of a client after so long without a change at most, and routers after twice as long."""
+IDLE_LOOK_S: Final = IDLE_S / 2
+"""Time between two looks at what is idle: what did not change from one to the next is."""
+
 _MAX_FLOAT: Final = 1.7976931348623157e308
 Total = Annotated[int, msgspec.Meta(ge=0)]
 ServiceTotal = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
@@ -71,7 +76,11 @@ def unserved(client: str) -> ClientReport:
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """A replica's answer: every client that changed after `since`."""
+    """A replica's answer: every client that changed after `since`.
+
+    A row whose client ends with `*`, such as `namespace/tenant/client*`, says that the replica gave that client's row back: its totals
+    are in the row `namespace/tenant/*`, which comes later, and it begins at zero if it returns.
+    """
 
     version: int
     incarnation: str

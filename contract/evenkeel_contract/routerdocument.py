@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.federationconfig import federation_faults
 from evenkeel_contract.identityheaders import NAMES_NO_TENANT, NO_PROXY, names_no_tenant
 from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.names import ROUTER_FIELDS
@@ -58,6 +59,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
         yield Fault("replicas", "is set together with cluster; remove one of the two")
     yield from _store(config.state)
     yield from check_pools(config)
+    yield from federation_faults(config.federation)
     yield from _of_service(config, "")
     for index, pool in enumerate(config.pools):
         yield from _of_service(pool, f"pools[{index}].")

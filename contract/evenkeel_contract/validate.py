@@ -24,6 +24,7 @@ from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
 from evenkeel_contract.validateexposure import EXPOSURE_RULES
+from evenkeel_contract.validatefederation import FEDERATION_RULES
 from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
@@ -380,6 +381,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
     *TENANCY_RULES,
+    *FEDERATION_RULES,
 )
 
 

@@ -18,6 +18,7 @@ from e2e.rig.components import binaries, fetch_modules
 from e2e.rig.definitions import definitions
 from e2e.rig.errors import NotHereError
 from e2e.rig.processes import succeeds
+from images.base import check_distribution
 
 _PROGRAMS: Final = (
     "containerd", "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare", "dpkg-deb",
@@ -39,6 +40,7 @@ def check() -> None:
     missing = _missing()
     if missing:
         raise NotHereError(f"missing: {', '.join(missing)}; install {' '.join(PACKAGES)}")
+    check_distribution()
 
 
 def prepare() -> None:

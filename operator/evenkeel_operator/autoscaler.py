@@ -174,7 +174,7 @@ class Autoscaler:
         ref = spec.token_secret_ref
         if ref is None:
             return Source(spec.url)
-        token = await self._observer.entry(key.namespace, ref)
+        token = await self._observer.values.entry(key.namespace, ref)
         if isinstance(token, Note):
             path = "spec.autoscaling.prometheus.tokenSecretRef"
             return Note(token.reason, f"{path}: {token.message}")

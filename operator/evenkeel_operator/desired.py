@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from evenkeel_contract.federationconfig import FederationConfig
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
@@ -32,6 +33,7 @@ from evenkeel_contract.routerconfig import (
     StateStore,
     TenancyConfig,
 )
+from evenkeel_contract.spec.federation import FederationSecrets
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
@@ -105,6 +107,8 @@ class Inputs:
     """A note: why the Secret with it cannot be used."""
     external_key: str | Note | None
     """The bearer key of engines that another owner made; a note: why its Secret cannot be used."""
+    cells: FederationSecrets | Note | None
+    """The token and the certificates of other cells; a note: why a Secret with them cannot be used."""
     credential_secrets: tuple[CredentialSecrets, tuple[Note, ...]]
     """What the Secrets of `tenancy` contain; why some of them cannot be used."""
     apis: frozenset[str]
@@ -240,9 +244,11 @@ def router_config_of(given: Inputs) -> RouterConfig:
         admin_token_sha256=given.credentials.admin_token_sha256,
         state=_state(given),
         credentials=given.credential_secrets[0],
+        cells=None if isinstance(given.cells, Note) else given.cells,
     )
     return replace(
         config,
+        federation=_known_cells(given) if isinstance(given.cells, Note) else config.federation,
         tenancy=keep_credentials(
             config.tenancy,
             given.service.spec.tenancy,
@@ -290,6 +296,11 @@ def _redis_url(given: Inputs) -> str | None:
     return before.state.redis_url if keeps and before is not None else None
 
 
+def _known_cells(given: Inputs) -> FederationConfig | None:
+    """The other cells as routers know them, while a Secret cannot be used: a token never goes to addresses that it was not given for."""
+    return None if given.live.core is None else given.live.core.federation
+
+
 def _state(given: Inputs) -> StateConfig:
     store, url = given.service.spec.router.state.store, _redis_url(given)
     if store is StateStore.REDIS and url is None:
@@ -325,13 +336,7 @@ def _notes(given: Inputs) -> Iterator[Note]:
     yield from _tenants_note(given)
     if given.host_taken is not None:
         yield given.host_taken
-    exposed = spec.exposure.ingress is not None or spec.exposure.http_route is not None
-    if given.behind is not None and not given.keeps_routers and exposed:
-        message = (
-            f"spec.exposure has no effect, since gateway {given.behind.gateway} serves the service"
-            f"{f' at {given.behind.url}' if given.behind.url else ''}. Move it to the gateway, or remove it."
-        )
-        yield Note(reasons.BEHIND_GATEWAY, message)
+    yield from _gateway_notes(given)
     if isinstance(given.redis_url, Note):
         instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
         message = (
@@ -339,12 +344,35 @@ def _notes(given: Inputs) -> Iterator[Note]:
         )
         yield Note(given.redis_url.reason, message)
     yield from credential_notes(given.credential_secrets[1])
+    if isinstance(given.cells, Note):
+        kept = "Routers keep the cells that they know."
+        effect = kept if _known_cells(given) else "The service is not joined with other cells."
+        yield Note(given.cells.reason, f"{given.cells.message} {effect}")
     if isinstance(given.external_key, Note):
         message = (
             f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
             "Routers send no key to the engines until it can be used."
         )
         yield Note(given.external_key.reason, message)
+
+
+def _gateway_notes(given: Inputs) -> Iterator[Note]:
+    """Reports what has no effect while a gateway serves the service."""
+    if given.behind is None or given.keeps_routers:
+        return
+    spec, gateway = given.service.spec, given.behind.gateway
+    if spec.exposure.ingress is not None or spec.exposure.http_route is not None:
+        message = (
+            f"spec.exposure has no effect, since gateway {gateway} serves the service"
+            f"{f' at {given.behind.url}' if given.behind.url else ''}. Move it to the gateway, or remove it."
+        )
+        yield Note(reasons.BEHIND_GATEWAY, message)
+    if spec.federation is not None:
+        message = (
+            f"spec.federation has no effect, since gateway {gateway} serves the service, and routers of several "
+            "services have no other cells. Remove it, or take the service out of the gateway."
+        )
+        yield Note(reasons.BEHIND_GATEWAY, message)
 
 
 def _tenants_note(given: Inputs) -> Iterator[Note]:

@@ -134,7 +134,7 @@ class GatewayPass:
             return _Built(lacking=lacking)
         credentials = await self._credentials(found)
         roster, refusal = await tenants_of(given.observer, seen, tenants_namespace(gateway))
-        secrets = await given.observer.credentials(gateway)
+        secrets = await given.observer.values.credentials(gateway)
         planner = self._planners.setdefault(seen.key, Planner())
         layout = planner.lay_out(
             self._config(found, gateway, served, credentials, roster=roster, secrets=secrets),

@@ -10,7 +10,7 @@ from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.verdict import RunRecord, judge
 from evenkeel_router.app import running
-from evenkeel_router.fleet import unnamed
+from evenkeel_router.fleet import reports, unnamed
 from evenkeel_router.telemetry.snapshot import router_state
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
@@ -50,6 +50,28 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             (acme,) = state.tenants
             (at,) = {c.name: c for c in acme.clients}["chat"].replicas
             assert (at.deficit, at.tenant_deficit, at.service) == (-5.0, -6.0, 10.0)
+
+
+async def test_after_a_silence_all_rows_of_a_replica_are_asked_for_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports, "FORGETFUL_S", 0.5)
+    async with reporter() as told:
+        (one,) = replicas(1)
+        config = config_for(replace(one, reports=told.address))
+        upstream = FakeUpstream(lambda *_: FakeReply([]))
+        async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
+            ledger = router.rooms.service_ledger.ledger
+            told.answer = report("first", 5, 0, client("ns/acme/chat", 10.0))
+            await routable(router, 1)
+            await until(lambda: ledger.served("ns/acme/chat") == 10.0, "the row")
+            told.answer = b""  # no answer
+            await asyncio.sleep(1.0)
+            # Meanwhile the replica gave the row back, and removed its mark.
+            told.answer = report("first", 9, 5, client("ns/acme/*", 10.0))
+            await until(lambda: ledger.served("ns/acme/*") == 10.0, "the rest row")
+            assert ledger.served("ns/acme/chat") == 0.0
+            await until(lambda: told.questions[-1].since == 0, "a question for all rows")
 
 
 async def test_a_share_of_requests_without_client_keys_is_shown(

@@ -7,8 +7,6 @@ kube-score have opinions; kubeconform compares with the schemas of the API. `mak
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +15,8 @@ import pytest
 import yaml
 
 from tests.peers import schemas
+from tests.peers.programs import ROOT, said_by
 
-ROOT: Final = Path(__file__).parents[2]
 GOLDEN: Final = sorted((ROOT / "tests" / "golden").glob("*/*.yaml"))
 ANSWERS: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load(
     Path(__file__).with_name("findings.yaml").read_text()
@@ -26,15 +24,6 @@ ANSWERS: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load(
 Finding = tuple[str, str]
 """Check, object."""
 pytestmark = pytest.mark.timeout(600)
-
-
-def said_by(name: str, *arguments: str | Path) -> str:
-    """The output of a checker, which fails where it finds something."""
-    program = shutil.which(name, path=str(ROOT / ".venv-peers" / "bin"))
-    if program is None:
-        pytest.skip(f"no {name} here (make test-peers installs it)")
-    command = [program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def found_by_checkov() -> set[Finding]:

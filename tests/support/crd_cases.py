@@ -413,6 +413,27 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.tenancy.signedKeys.selfService": GONE, "spec.tenancy.jwt": GONE},
         bad={"spec.tenancy.jwt": GONE},
     ),
+    "a cell with the name of this one": Pair(
+        path="spec.federation.cells",
+        message="cells: one has the name of this cell",
+        base=SERVICE,
+        good={"spec.federation.cells.0.name": "bergen"},
+        bad={"spec.federation.cells.0.name": "paris"},
+    ),
+    "figures of cells that come too fast": Pair(
+        path="spec.federation.interval",
+        message="interval must be from 100ms to 10m",
+        base=SERVICE,
+        good={"spec.federation.interval": "100ms"},
+        bad={"spec.federation.interval": "99ms"},
+    ),
+    "a cell at an address of another scheme": Pair(
+        path="spec.federation.cells[0].url",
+        message="must be an address like http://",
+        base=SERVICE,
+        good={"spec.federation.cells.0.url": "https://oslo.example.com:8443"},
+        bad={"spec.federation.cells.0.url": "ftp://oslo.example.com"},
+    ),
     "a network with a netmask": Pair(
         path="spec.tenancy.trustedProxies[0]",
         message="must be a network like 10.0.0.0/8",

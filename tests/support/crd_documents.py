@@ -133,6 +133,13 @@ SERVICE: Final[Document] = {
                 }
             ],
         },
+        "federation": {
+            "cell": "paris",
+            "tokenSecretRef": {"name": "cells", "key": "token"},
+            "caSecretRef": {"name": "cells", "key": "ca"},
+            "cells": [{"name": "oslo", "url": "https://llm.oslo.example.com"}],
+            "interval": "5s",
+        },
     },
 }
 """Every field, with SCALED together; no fault."""

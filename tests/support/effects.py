@@ -182,6 +182,14 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.jwt[].tenantOf[].tenant": "search",
     "tenancy.jwt[].allowedTenants": ["search"],
     "tenancy.jwt[].leeway": "5s",
+    "federation.cell": "rome",
+    "federation.tokenSecretRef.name": "other",
+    "federation.tokenSecretRef.key": "other",
+    "federation.caSecretRef.name": "other",
+    "federation.caSecretRef.key": "more-ca",
+    "federation.cells[].name": "bergen",
+    "federation.cells[].url": "https://llm.bergen.example.com",
+    "federation.interval": "10s",
 }  # fmt: skip
 """Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {
@@ -262,6 +270,9 @@ def secret(name: str) -> Document:
     texts = {key: f"redis://{name}/{key}".encode() for key in entries}
     for key in ("jwks", "more"):
         texts[key] = json.dumps({"keys": [{"kty": "oct", "k": f"{name}-{key}"}]}).encode()
+    for key in ("ca", "more-ca"):
+        body = b64encode(f"{name}-{key}".encode()).decode()
+        texts[key] = f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n".encode()
     if name.endswith("signing"):
         texts = {"2026-11": (name * 8).encode()}
     data = {key: b64encode(text).decode() for key, text in texts.items()}
@@ -283,7 +294,7 @@ def pool(name: str) -> Document:
 LABELS: Final = {"a": "b", "c": "d"}
 """Of the tenant: what the service selects."""
 SECRETS: Final = (
-    "redis", "keys", "far", "prometheus", "other", "signing", "other-signing", "issuer"
+    "redis", "keys", "far", "prometheus", "other", "signing", "other-signing", "issuer", "cells"
 )  # fmt: skip
 Place = tuple[str, ...]
 """Kind/name, and the steps down to a value."""

@@ -13,7 +13,8 @@ from evenkeel_fairshare.ledger import (
     ReplicaRow,
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable
-from evenkeel_fairshare.ledger.replica_account import ReplicaAccount, RouterAccount
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.router_account import RouterAccount
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
 ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from evenkeel_contract.decode import salvage
+from evenkeel_contract.federationconfig import FederationConfig
 from evenkeel_contract.identityheaders import (
     IDENTITY_HEADERS,
     IdentityHeader,
@@ -186,6 +187,8 @@ class RouteFile:
     recording: RecordingConfig | None = None
     qoe: QoeConfig | None = None
     """Quality of experience of streams. If not set, it is not measured, and streams are not paced."""
+    federation: FederationConfig | None = None
+    """Other cells of the service. If not set, these engines are all of it."""
 
 
 Read = tuple[RouteFile | None, tuple[Fault, ...]]
@@ -271,6 +274,7 @@ def router_config_of(
         else tuple(_replica(one, replica_key) for one in route.replicas),
         admin_token_sha256=admin_token_sha256,
         tracing=route.tracing,
+        federation=route.federation,
     )
 
 

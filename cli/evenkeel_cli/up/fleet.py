@@ -242,6 +242,7 @@ class LocalFleet:
                 listen=self.listen,
                 state=state,
                 credentials=one.credentials,
+                cells=one.cells,
             )
             for one in manifest.each()
         }

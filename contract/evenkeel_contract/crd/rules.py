@@ -18,6 +18,7 @@ from evenkeel_contract.engineflags import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN,
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
+from evenkeel_contract.spec.federation import Federation
 from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
     Cache,
@@ -371,6 +372,22 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         _within_a_week("keepAliveTimeout", mirrors="gateway_limits_are_beyond_reason"),
     ),
     **TENANCY_RULES,
+    Federation: (
+        Rule(
+            mirrors="cells_name_this_cell",
+            rule="self.cells.all(one, one.name != self.cell)",
+            message="cells: one has the name of this cell; list the other cells only",
+            field="cells",
+        ),
+        on_field(
+            "interval",
+            "must be from 100ms to 10m",
+            mirrors="exchange_is_too_fast_or_too_slow",
+            rule=f"!self.interval.matches({SHORT_DURATION}) || "
+            "(duration(self.interval) >= duration('100ms') && "
+            "duration(self.interval) <= duration('10m'))",
+        ),
+    ),
     TenantSpec: (
         Rule(
             mirrors="keys_name_unknown_clients",

@@ -38,6 +38,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure, Hostname
+from evenkeel_contract.spec.federation import Federation
 from evenkeel_contract.spec.parts import (
     ApiVersion,
     Count,
@@ -203,6 +204,9 @@ class ServiceSpec:
     """How clients outside the cluster reach the routers."""
     tenancy: Tenancy = field(default_factory=Tenancy)
     """The clients that may use the service."""
+    federation: Federation | None = None
+    """Other cells of the service, such as other clusters. What each tenant receives in all of them together follows its weight. If not
+    set, this service is all of it."""
 
     @property
     def initial_replicas(self) -> int:

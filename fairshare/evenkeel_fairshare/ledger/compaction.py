@@ -31,6 +31,7 @@ from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     NORMALISED,
+    REST,
     SEED,
     ReplicaAccount,
     tenant_of,
@@ -294,6 +295,8 @@ class QuantaSeen:
     ) -> Generator[None, None, dict[str, float]]:
         rise: dict[str, float] = {}
         for n, client in enumerate(clients):
+            if client.endswith(REST):
+                continue  # the service of many clients
             row = account.clients[client]
             held = (row[DEFICIT] - row[SEED]) / self._ledger.weights.client(client)
             key = (name, tenant_of(client))

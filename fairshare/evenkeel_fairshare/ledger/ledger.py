@@ -81,6 +81,8 @@ class Ledger(CountedService):
         """Incarnations with an open account: those that are alive, and the others."""
         self._demand: dict[str, Demand] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
+        self._known_before: dict[str, ReplicaAccountDigest] = {}
+        """Incarnation → what was known of it at the last call of `forget_idle`."""
 
     # Input.
 
@@ -114,6 +116,24 @@ class Ledger(CountedService):
         own.clients.put(client, row)
         own.tenants.put(tenant_of(client), (own.head, tenant_seed))
         self._note_seeds(incarnation, (client,), (tenant_of(client),))
+
+    def reread(self, incarnation: str) -> None:
+        """Forget the rows of a replica that was not heard for long, or by an earlier process only: it is asked for all of them."""
+        self._forgot(incarnation, self._account_of(incarnation).reread())
+
+    def forget_idle(self, live: Collection[str]) -> Iterator[None]:
+        """Give back the memory of clients that had no change since the last call, in steps: call it once in an idle period."""
+        known, self._known_before = self._known_before, {}
+        for incarnation, account in list(self.open_accounts()):
+            if incarnation in live and not account.closed_by:
+                if incarnation in known:
+                    self._forgot(incarnation, account.forget_idle(known[incarnation]))
+                self._known_before[incarnation] = account.digest()
+                yield
+
+    def _forgot(self, incarnation: str, grown: Grown) -> None:
+        self._count(incarnation, grown)
+        self._note_seeds(incarnation, grown, ())
 
     def drained(self, incarnation: str) -> None:
         """This router sends no new requests to the incarnation and lets it finish."""

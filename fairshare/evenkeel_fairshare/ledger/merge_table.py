@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from sys import byteorder, intern
 from typing import Final, NamedTuple
@@ -24,6 +24,13 @@ class Rows(NamedTuple):
 
     names: tuple[str, ...] = ()
     cells: bytes = b""
+
+    def only(self, wanted: Callable[[str], bool]) -> Rows:
+        """The rows with certain names."""
+        size = len(self.cells) // len(self.names) if self.names else 0
+        places = [at for at, name in enumerate(self.names) if wanted(name)]
+        cells = b"".join(self.cells[at * size : (at + 1) * size] for at in places)
+        return Rows(tuple(self.names[at] for at in places), cells)
 
     def split(self, rows: int) -> list[Rows]:
         """Pieces of at most `rows` rows; at least one piece, which may be empty."""
@@ -39,7 +46,16 @@ class Rows(NamedTuple):
 class MergeTable:
     """Rows of `1 + totals + state` doubles by name."""
 
-    __slots__ = ("_cells", "_in_order", "_newest", "_nothing", "_slots", "_totals", "width")
+    __slots__ = (
+        "_cells",
+        "_forgotten",
+        "_in_order",
+        "_newest",
+        "_nothing",
+        "_slots",
+        "_totals",
+        "width",
+    )
 
     def __init__(self, *, totals: int, state: int) -> None:
         self.width = 1 + totals + state
@@ -50,6 +66,8 @@ class MergeTable:
         self._newest = 0.0
         self._in_order = True
         """Whether `_slots` runs from the oldest version to the newest."""
+        self._forgotten = -math.inf
+        """Rows up to this version were all here once, and are not taken again: some of them were forgotten."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -80,6 +98,7 @@ class MergeTable:
         other = MergeTable(totals=self._totals, state=self.width - 1 - self._totals)
         other._slots, other._cells = self._slots.copy(), self._cells[:]
         other._newest, other._in_order = self._newest, self._in_order
+        other._forgotten = self._forgotten
         return other
 
     def put(self, name: str, row: Sequence[float]) -> bool:
@@ -159,6 +178,23 @@ class MergeTable:
             out.byteswap()
         return Rows(picked, out.tobytes())
 
+    def clear(self, name: str, column: int) -> None:
+        """Set a number of a row to zero. The row is not taken again in that version: only where all versions up to it have been here."""
+        start = self._slots[name]
+        self._cells[start + column] = 0.0
+        self._forgotten = max(self._forgotten, self._cells[start])
+
+    def complete_to(self, version: float) -> None:
+        """All rows up to a version are here: none is taken that is not."""
+        self._forgotten = max(self._forgotten, version)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove rows, which are not taken again in that version. Only where all versions up to theirs have been here."""
+        gone = set(names) & self._slots.keys()
+        versions = (self._cells[self._slots[name]] for name in gone)
+        self._forgotten = max(self._forgotten, *versions, -math.inf)
+        self.drop(gone)
+
     def drop(self, names: Iterable[str]) -> None:
         """Remove rows. This is not a merge: only for rows that no peer sends again."""
         gone = set(names) & self._slots.keys()
@@ -175,6 +211,8 @@ class MergeTable:
 
     def _join(self, name: str, cells: array[float], at: int) -> bool:
         new = cells[at : at + self.width]
+        if new[0] <= self._forgotten:
+            return False
         start = self._slots.get(name)
         if start is None:
             # One string per name over all tables: a client is in the table of every incarnation.

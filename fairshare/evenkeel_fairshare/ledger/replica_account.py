@@ -8,6 +8,9 @@ A replica reports the service of clients beyond its bound in one row of their te
 rows have no totals. Routers know these clients by name. Both are the same service, so it counts once: such a client counts what
 routers received for it, and the rest row what is reported beyond all of these (`served`). The sum over the tenant is the
 maximum of both sums.
+
+A replica gives back the row of an idle client: a mark, the row `namespace/tenant/client*`, comes before the rest row that has
+its totals from then on. What routers received of the client until then is in the rest row too, and is forgotten (`_give_back`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from evenkeel_fairshare.ledger.account_deltas import (
     RouterAccountDelta,
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
+from evenkeel_fairshare.ledger.router_account import RouterAccount
 
 
 class ReplicaRow(NamedTuple):
@@ -73,6 +77,9 @@ MARKED_SEED: Final = 3
 MARKED_QUEUED: Final = 4
 
 
+_NO_NUMBERS: Final = (0.0,) * (len(ReplicaRow._fields) - 3)
+"""A replica's row of a client without anything."""
+
 Grown = dict[str, float]
 """Client with a changed row → what its service (`ReplicaAccount.served`) grew by, weighted tokens. It may be 0, or negative."""
 
@@ -85,50 +92,22 @@ def rest_of(tenant: str) -> str:
     return f"{tenant}/{REST}"
 
 
+def is_mark(name: str) -> bool:
+    """Whether a row says that the replica gave back the row of a client."""
+    return name.endswith(REST) and not name.endswith(f"/{REST}")
+
+
 def tenant_of(client: str) -> str:
     """`namespace/tenant` of `namespace/tenant/client`."""
     return client.rpartition("/")[0]
 
 
 @dataclass(slots=True)
-class RouterAccount:
-    """Service that one router incarnation received from one replica incarnation. Only that router writes it."""
-
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=1, state=1))
-    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
-    marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=4))
-    """The replica's rows at the time of the drain; empty if the router did not drain it."""
-    tenant_marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
-    head: float = 0.0
-    """Every change up to this version is here."""
-
-    def delta(self, router: str, base: float) -> RouterAccountDelta:
-        """The changes after version `base`."""
-        return RouterAccountDelta(
-            router,
-            base,
-            self.head,
-            self.clients.since(base),
-            self.tenants.since(base),
-            self.marks.since(base),
-            self.tenant_marks.since(base),
-        )
-
-    def merge(self, delta: RouterAccountDelta) -> list[str]:
-        """Merge another router's copy; returns the clients with changed rows."""
-        changed = self.clients.merge(delta.clients) + self.marks.merge(delta.marks)
-        self.tenants.merge(delta.tenants)
-        self.tenant_marks.merge(delta.tenant_marks)
-        if self.head >= delta.base:
-            self.head = max(self.head, delta.head)
-        return changed
-
-
-@dataclass(slots=True)
 class ReplicaAccount:
     """What all routers know of one incarnation of a replica."""
 
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=3, state=4))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=7))
+    """The replica's rows. Only the replica writes them: of two, the later one counts, totals included."""
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
     head: float = 0.0
     """The replica's sequence number up to which its rows are complete."""
@@ -145,12 +124,18 @@ class ReplicaAccount:
     """Client → requests that run by the last report. No zeros."""
     _unnamed: dict[str, float] = field(default_factory=dict)
     """Tenant with a rest row → what routers received for its clients without a row of their own."""
+    _is_reread: bool = False
+    """Whether all rows of the replica are asked for anew: then none is taken from an older copy."""
 
     def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> Grown:
         """Take a report of all changes after `since`; returns the clients with changed rows."""
         grown: Grown = {}
         for row in rows:
             client = row.client
+            if is_mark(client):
+                if self.clients.put(client, (sequence, *_NO_NUMBERS)):
+                    self._give_back(client.removesuffix(REST), sequence, grown)
+                continue
             totals = row.service, row.normalised, row.requests
             state = row.deficit, row.seed, row.waiting, row.running
             reported = self.clients.cell(client, SERVICE)
@@ -162,6 +147,9 @@ class ReplicaAccount:
                 if not had_totals and self._has_totals(client):
                     self._named(client, tenant, grown)
         self._advance(since, sequence)
+        if self._is_reread and not since:
+            self.clients.complete_to(self.head)
+            self._is_reread = False
         self.changes += bool(grown)
         return grown
 
@@ -274,6 +262,56 @@ class ReplicaAccount:
         self._unnamed[tenant] = sum(map(self._received, unnamed))
         _add(grown, client, self.served(client) - before)
 
+    def _give_back(self, client: str, version: float, grown: Grown) -> None:
+        """The replica gave back the row of a client that was idle until `version`: its rest row has the service, of which routers received
+        what they received until now."""
+        before, reported = self.served(client), self.clients.cell(client, SERVICE)
+        if not self._has_totals(client):
+            self._add_unnamed(client, -self._received(client), grown)
+        for account in self.accounts.values():
+            account.clear(client, SERVICE)
+        if client in self.clients and self.clients.cell(client, 0) < version:
+            self.clients.put(client, (version, *_NO_NUMBERS))
+            self._took(client, reported)
+        _add(grown, client, self.served(client) - before)
+
+    def forget_idle(self, until: ReplicaAccountDigest) -> Grown:
+        """Remove what did not change since `until` and is nothing any more: rows that were given back, with their marks, and what
+        routers received for clients without a row, which the rest rows have. Returns the clients whose service changed with it."""
+        grown: Grown = {}
+        rows = self.clients.until(min(until.head, self.head))
+        self.clients.forget([name for name in rows if not any(self.clients[name][1:])])
+        for router, account in self.accounts.items():
+            head = min(until.accounts.get(router, 0.0), account.head)
+            idle = [name for name in account.clients.until(head) if self._is_in_rest_alone(name)]
+            for name in idle:
+                before = self.served(name)
+                self._add_unnamed(name, -account.clients.cell(name, SERVICE), grown)
+                account.clear(name, SERVICE)
+                _add(grown, name, self.served(name) - before)
+            account.clients.forget(idle)
+        self.changes += bool(grown)
+        return grown
+
+    def _is_in_rest_alone(self, client: str) -> bool:
+        """Whether nothing is known of a client but what routers received for it, all of which the rest row of its tenant has."""
+        nothing_promised = not any(
+            account.clients.cell(client, PROMISED) for account in self.accounts.values()
+        )
+        return nothing_promised and client not in self.clients and self.is_in_rest(client)
+
+    def reread(self) -> Grown:
+        """Forget all rows of the replica: they are asked for anew. Marks may be missing that no one has any more. Returns the clients
+        whose service changed with it."""
+        names = [name for name in self.clients if not is_mark(name)]
+        before = {name: self.served(name) for name in names}
+        self.clients, self.head, self.service = MergeTable(totals=0, state=7), 0.0, 0.0
+        for counts in (self.waiting, self.running, self._unnamed):
+            counts.clear()
+        self.changes += 1
+        self._is_reread = True
+        return {name: self.served(name) - served for name, served in before.items()}
+
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
 
@@ -337,13 +375,10 @@ class ReplicaAccount:
 
     def names(self) -> Iterator[str]:
         """Every client in a row of the replica or of a router, once."""
-        seen = set(self.clients)
-        yield from self.clients
+        seen = dict.fromkeys(name for name in self.clients if not is_mark(name))
         for account in self.accounts.values():
-            for name in account.clients:
-                if name not in seen:
-                    seen.add(name)
-                    yield name
+            seen |= dict.fromkeys(account.clients)
+        yield from seen
 
     def digest(self) -> ReplicaAccountDigest:
         """The versions that this copy has."""
@@ -380,6 +415,9 @@ class ReplicaAccount:
 
     def _merge_reported(self, rows: Rows) -> Grown:
         cell, grown = self.clients.cell, Grown()
+        # Marks first: what is here of these clients is older.
+        for mark in self.clients.merge(rows.only(is_mark)):
+            self._give_back(mark.removesuffix(REST), cell(mark, 0), grown)
         before = {name: cell(name, SERVICE) for name in rows.names}
         new = [name for name, served in before.items() if not (served or self._has_totals(name))]
         for name in dict.fromkeys(self.clients.merge(rows)):

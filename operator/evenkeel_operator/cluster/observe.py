@@ -18,16 +18,12 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
-from evenkeel_contract.render import CredentialSecrets
-from evenkeel_contract.signedkeys import salvage_signing_keys
-from evenkeel_contract.spec.gateway import FairInferenceGateway
-from evenkeel_contract.spec.parts import ScaleTarget, SecretKeyRef
-from evenkeel_contract.spec.resources import FairInferenceService
-from evenkeel_contract.tokenissuers import NO_KEY_SET, is_key_set
+from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
 from evenkeel_operator.cluster.live_config import LiveConfigs
 from evenkeel_operator.cluster.observed import Observed, ObservedGateway, Pods
+from evenkeel_operator.cluster.secret_values import SecretValues
 from evenkeel_operator.cluster.store import (
     GATEWAY,
     POOL,
@@ -46,13 +42,12 @@ from evenkeel_operator.core.objects import (
     OPTIONAL_KINDS,
     Object,
     Ref,
-    entries_of,
     labels_of,
 )
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import read_credentials
 from evenkeel_operator.core.roster import UNREAD, Roster
-from evenkeel_operator.core.tenants import NamedSecret, lacks_label
+from evenkeel_operator.core.tenants import NamedSecret
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
@@ -75,6 +70,8 @@ class Observer:
         self._any_secret = any_secret
         self._forbidden: dict[Key, frozenset[str]] = {}
         self.live_configs = LiveConfigs(client, store)
+        self.values = SecretValues(client, self.secret)
+        """What the Secrets contain that a service or gateway names, apart from those of tenants."""
         self.wake: Callable[[Key], None] = lambda key: None
         """What is called for tenants whose status may have changed with another tenant or a Secret."""
         self.apis: frozenset[str] = frozenset()
@@ -236,64 +233,6 @@ class Observer:
                 for item in await self._client.list_all(SERVICE, namespace):
                     self._store.named(SERVICE, str(item["metadata"]["namespace"])).put(item)
 
-    async def redis_url(self, service: FairInferenceService) -> str | Note | None:
-        """The address of store Redis; None if it is not used; a note if its Secret cannot be used."""
-        redis = service.spec.router.state.redis
-        if redis is None:
-            return None
-        return await self.entry(service.metadata.namespace, redis.url_secret_ref)
-
-    async def external_key(self, service: FairInferenceService) -> str | Note | None:
-        """The bearer key of engines that another owner made; None if they need none, a note if its Secret cannot be used."""
-        external = service.spec.engine.pods_of_others
-        if external is None or external.api_key_secret_ref is None:
-            return None
-        return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
-
-    async def credentials(
-        self, service: FairInferenceService | FairInferenceGateway
-    ) -> tuple[CredentialSecrets, tuple[Note, ...]]:
-        """What the Secrets of `spec.tenancy` contain, and why some of them cannot be used."""
-        namespace, tenancy = service.metadata.namespace, service.spec.tenancy
-        notes: list[Note] = []
-        signing: Mapping[str, str] = {}
-        if tenancy.signed_keys is not None:
-            path = "spec.tenancy.signedKeys.secretRef"
-            found = await self._signing_keys(namespace, tenancy.signed_keys.secret_ref.name)
-            if isinstance(found, Note):
-                notes.append(Note(found.reason, f"{path}: {found.message}"))
-            else:
-                signing = found
-        key_sets: dict[tuple[str, str], str] = {}
-        for index, issuer in enumerate(tenancy.jwt):
-            if (ref := issuer.secret_ref) is not None:
-                entry = await self.entry(namespace, ref)
-                if isinstance(entry, str) and not is_key_set(entry):
-                    text = f"Entry {ref.key} of Secret {ref.name} {NO_KEY_SET}."
-                    entry = Note(reasons.SECRET_MISSING, text)
-                if isinstance(entry, Note):
-                    path = f"spec.tenancy.jwt[{index}].secretRef"
-                    notes.append(Note(entry.reason, f"{path}: {entry.message}"))
-                else:
-                    key_sets[ref.name, ref.key] = entry
-        return CredentialSecrets(signing, key_sets), tuple(notes)
-
-    async def _signing_keys(self, namespace: str, name: str) -> Mapping[str, str] | Note:
-        """Id → signing key; a note if the Secret must not be used, or has an entry that is no signing key."""
-        named = await self.secret(namespace, name)
-        if named is not None and not named.labelled:
-            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(name))
-        entries = entries_of(await self._client.get("Secret", namespace, name))
-        keys: dict[str, str] = {}
-        for id_, value in entries.items():
-            with suppress(UnicodeDecodeError):
-                keys[id_] = value.decode().strip()
-        found, faults = salvage_signing_keys(keys)
-        if faults or not found:
-            message = f"Secret {name} has no usable signing key: {faults[0] if faults else 'it is empty'}."
-            return Note(reasons.SECRET_MISSING, message)
-        return found
-
     async def external_engines(self, key: Key) -> Workload:
         """The engines that another owner made."""
         table = self._store.endpoints(key)
@@ -407,18 +346,6 @@ class Observer:
         asked = self._store.expect_secret(namespace, name)
         secret = await self._client.get("Secret", namespace, name)
         self._store.remember_secret(namespace, name, secret, asked=asked)
-
-    async def entry(self, namespace: str, ref: SecretKeyRef) -> str | Note:
-        """The value of a Secret's entry, without white space at both ends; a note if it is missing or must not be used."""
-        named = await self.secret(namespace, ref.name)
-        if named is not None and not named.labelled:
-            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(ref.name))
-        secret = await self._client.get("Secret", namespace, ref.name)
-        found = entries_of(secret).get(ref.key, b"")
-        with suppress(UnicodeDecodeError):
-            if value := found.decode().strip():
-                return value
-        return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
 
 
 @contextmanager

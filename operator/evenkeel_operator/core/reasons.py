@@ -49,7 +49,7 @@ FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
 HOST_TAKEN: Final = "HostTaken"  # the host, or its path, belongs to another service
 BEHIND_GATEWAY: Final = (
-    "BehindGateway"  # a gateway serves the service, so its exposure has no effect
+    "BehindGateway"  # a gateway serves the service, so its exposure or federation has no effect
 )
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
 CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # some tenants do not fit into the configuration

@@ -119,13 +119,13 @@ class Books:
                 self._accounts.settle(scheduled)
             return self._accounts.copy(), self.policy.clients(), self.policy.quantum
 
-    def news(self) -> News:
+    def news(self, idle: Collection[str] = ()) -> News:
         """What changed of `snapshot` since the last call, all of it at first; any thread. Only changed rows are copied while the
-        scheduler waits."""
+        scheduler waits. `idle`: clients whose rows are given back."""
         with self._lock:
             for scheduled in self._running.values():
                 self._accounts.settle(scheduled)
-            return News.of(self._accounts, self.policy)
+            return News.of(self._accounts, self.policy, idle)
 
     def _reconcile(
         self,

@@ -25,7 +25,7 @@ def serve(reason: str, settings: EngineSettings, *, host: str) -> ReportServer:
 
     return ReportServer(
         book,
-        lambda: News({}, {}, 0.0, complete=True),
+        lambda _: News({}, {}, 0.0, complete=True),
         prompts=prompts,
         pages=pages,
         host=host,

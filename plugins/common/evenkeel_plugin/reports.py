@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from time import monotonic
 
@@ -33,7 +33,7 @@ class ReportServer:
     def __init__(
         self,
         book: ReportBook,
-        news: Callable[[], News],
+        news: Callable[[Collection[str]], News],
         *,
         prompts: Callable[[], PromptFacts],
         pages: HeldPages,
@@ -42,11 +42,16 @@ class ReportServer:
     ) -> None:
         """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
 
-        `prompts` is called once, when a router first asks; `news` at most every `SNAPSHOT_INTERVAL_S`, however many routers ask.
+        `prompts` is called once, when a router first asks; `news`, with the clients whose rows are given back, at most every
+        `SNAPSHOT_INTERVAL_S`, however many routers ask.
         """
         self._answers = Answers(
             book=book,
-            refresh=AtMostEvery(SNAPSHOT_INTERVAL_S, lambda: book.take(news()), clock=monotonic),
+            refresh=AtMostEvery(
+                SNAPSHOT_INTERVAL_S,
+                lambda: book.take(news(book.idle(monotonic()))),
+                clock=monotonic,
+            ),
             prompts=cache(prompts),
             pages=pages,
         )

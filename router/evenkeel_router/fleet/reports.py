@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import zmq
 import zmq.asyncio
 from evenkeel_contract.reports import (
+    IDLE_LOOK_S,
     REPORT_VERSION,
     Report,
     ReportError,
@@ -39,6 +40,8 @@ JOINING_TIMEOUT_S: Final = 0.3
 DRAINING_INTERVAL_S: Final = 0.1
 """How often a draining replica is asked: requests that wait there are relocated by its reports."""
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
+FORGETFUL_S: Final = IDLE_LOOK_S / 2
+"""After so long without a report all rows of a replica are asked for anew: it keeps marks of rows that it gave back for `IDLE_LOOK_S`."""
 PIECE: Final = 500
 """Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
 
@@ -247,6 +250,9 @@ class Reports:
         if report.policy == SEEDED_POLICY:
             self._service_ledger.replica_has_quantum(report.quantum)
         if counted:
+            if seen is None or now_s - seen.received_s > FORGETFUL_S:
+                # Marks of rows that were given back may be gone (docs/design/0003).
+                self._service_ledger.ledger.reread(report.incarnation)
             await self._observe(report)
         if seen is None or seen.incarnation != report.incarnation:
             # It takes requests next, and every client asks for its seed.

@@ -19,7 +19,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
-from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, SERVICE, WAITING
+from evenkeel_fairshare.ledger.replica_account import REQUESTS, REST, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
@@ -274,6 +274,9 @@ class Accounting:
                 row._replace(deficit=0, seed=0, tenant_deficit=0, tenant_seed=0) for row in rows
             ]
         for report in reports:
+            if report.client.endswith(REST):  # the client begins at zero if it returns
+                for columns in (self._aborted, self._latencies):
+                    columns.get(incarnation, {}).pop(report.client.removesuffix(REST), None)
             if report.aborted:
                 aborted = self._aborted.setdefault(incarnation, {})
                 aborted[report.client] = (report.aborted, report.aborted_tokens)

@@ -1,9 +1,10 @@
-"""The other routers of a service, and the last contact with each."""
+"""The other routers of a service, its other cells, and the last contact with each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from evenkeel_contract.cellswire import CellFigures
 from evenkeel_fairshare.ledger import Progress
 
 
@@ -28,5 +29,20 @@ class PeerContact:
     """How far this router has read the peer's ledger."""
     asked: bool = False
     answered_s: float | None = None
+    error: str = ""
+    """Why the last question had no answer; empty if it had one."""
+
+
+@dataclass(slots=True)
+class CellContact:
+    """What another cell is known by."""
+
+    since_s: float
+    """Time from which on the cell was to be asked."""
+    figures: CellFigures | None = None
+    """The last answer."""
+    answered_s: float | None = None
+    counts: bool = False
+    """Whether its figures are young enough for the weights in force."""
     error: str = ""
     """Why the last question had no answer; empty if it had one."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import aiohttp
@@ -29,6 +30,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
 
 from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.ledger.contacts import CellContact
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
 
@@ -40,16 +42,6 @@ UNJOINED_S: Final = 1.0
 SILENT_INTERVALS: Final = 3
 TOLERANCE: Final = 0.02
 """A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
-
-
-@dataclass(slots=True)
-class CellContact:
-    """The last answer of another cell."""
-
-    figures: CellFigures | None = None
-    answered_s: float = 0.0
-    error: str = ""
-    """Why it does not answer; empty while it does."""
 
 
 class Federation:
@@ -73,7 +65,8 @@ class Federation:
         self._meter = TenantMeter()
         self.own = nothing_yet(config)
         """The figures of this cell for the others; none before its first interval has passed."""
-        self.contacts: dict[CellConfig, CellContact] = {}
+        self._trust: tuple[str | None, ssl.SSLContext | bool] = None, True
+        """The configured certificates, and whom connections trust by them."""
         self.weights: Mapping[str, float] = {}
         """Tenant → its weight in this cell, where it is not the configured one."""
 
@@ -81,8 +74,14 @@ class Federation:
         """Take a new configuration; returns it with the weights of this cell."""
         if config.federation != self.configured.federation:
             self.weights, self.own, self._meter = {}, nothing_yet(config), TenantMeter()
+            self._service_ledger.cell_contacts = {}
         self.configured = config
         return self.in_force()
+
+    @property
+    def contacts(self) -> dict[CellConfig, CellContact]:
+        """The last contact with every other cell."""
+        return self._service_ledger.cell_contacts
 
     @property
     def expected(self) -> str | None:
@@ -128,18 +127,19 @@ class Federation:
         )
 
     async def _ask_all(self, federation: FederationConfig) -> None:
-        self.contacts = {
-            cell: self.contacts.get(cell) or CellContact() for cell in federation.cells
+        known = self.contacts
+        contacts = self._service_ledger.cell_contacts = {
+            cell: known.get(cell) or CellContact(since_s=self._now()) for cell in federation.cells
         }
         await asyncio.gather(
-            *(self._ask(cell, self.contacts[cell], federation) for cell in federation.cells)
+            *(self._ask(cell, contact, federation) for cell, contact in contacts.items())
         )
 
     async def _ask(
         self, cell: CellConfig, contact: CellContact, federation: FederationConfig
     ) -> None:
         try:
-            figures = await self._answer(cell, federation.token)
+            figures = await self._answer(cell, federation)
             if figures.cell != cell.name:
                 raise CellMessageError(f"it calls itself {figures.cell!r}")
         except (aiohttp.ClientError, TimeoutError, OSError, CellMessageError) as error:
@@ -152,11 +152,13 @@ class Federation:
                 _log.info("cell %s answers again", cell.name)
             contact.figures, contact.answered_s, contact.error = figures, self._now(), ""
 
-    async def _answer(self, cell: CellConfig, token: str) -> CellFigures:
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        headers = {"Authorization": f"Bearer {token}"}
+    async def _answer(self, cell: CellConfig, federation: FederationConfig) -> CellFigures:
         async with self._session.get(
-            cell.url + CELL_PATH, headers=headers, timeout=timeout, allow_redirects=False
+            cell.url + CELL_PATH,
+            headers={"Authorization": f"Bearer {federation.token}"},
+            timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+            allow_redirects=False,
+            ssl=self._trusted(federation.ca),
         ) as response:
             if response.status != 200:
                 raise CellMessageError(f"it answered {response.status}")
@@ -167,13 +169,20 @@ class Federation:
                 raise CellMessageError(f"its answer is longer than {MAX_CELL_BYTES} bytes")
             return decode(body)
 
+    def _trusted(self, ca: str | None) -> ssl.SSLContext | bool:
+        """Whom connections trust: these authorities, or the system's. Raises `CellMessageError`."""
+        if ca != self._trust[0]:
+            try:
+                self._trust = ca, True if ca is None else ssl.create_default_context(cadata=ca)
+            except ssl.SSLError as error:
+                raise CellMessageError(f"federation.ca cannot be read: {error}") from error
+        return self._trust[1]
+
     async def _weigh(self, federation: FederationConfig) -> None:
         limit_s = self._now() - SILENT_INTERVALS * federation.interval_s
-        others = [
-            contact.figures
-            for contact in self.contacts.values()
-            if contact.figures is not None and contact.answered_s >= limit_s
-        ]
+        for contact in self.contacts.values():
+            contact.counts = contact.answered_s is not None and contact.answered_s >= limit_s
+        others = [one.figures for one in self.contacts.values() if one.counts and one.figures]
         configured = {
             tenant_identity(tenant): float(tenant.weight)
             for tenant in self.configured.tenancy.tenants

@@ -1,6 +1,7 @@
 """Periodic work on the ledger: close departed incarnations, compact, compute fairness, publish demand (design R3, R6).
 
-Cheap work runs every second, compaction every ten: it must be rarer than reports. All of it runs in steps between which requests are served.
+Cheap work runs every second, compaction every ten: it must be rarer than reports. Memory of idle clients is given back every five
+minutes. All of it runs in steps between which requests are served.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from evenkeel_contract.reports import IDLE_LOOK_S
 from evenkeel_fairshare.ledger import Compactor
 from evenkeel_fairshare.ledger.closed_totals import NOTHING_CLOSED
 
@@ -47,7 +49,7 @@ class LedgerMaintenance:
     async def run(self) -> None:
         """Run until cancelled."""
         timing, now = self._timing, asyncio.get_running_loop().time
-        began_s = compacted_s = now()
+        began_s = compacted_s = forgot_s = now()
         while True:
             await asyncio.sleep(timing.report_interval_s)
             members, now_s = self._members(), now()
@@ -64,6 +66,10 @@ class LedgerMaintenance:
             ):
                 compacted_s = now_s
                 await self._compact(members, now_s)
+            if now_s - forgot_s >= IDLE_LOOK_S:
+                forgot_s = now_s
+                ledger = self._service_ledger.ledger
+                await _in_steps(ledger.forget_idle(self._service_ledger.accounting.alive))
 
     def _knows_the_past(self, running_s: float) -> bool:
         """Whether the store was read and every replica was asked: the first closed totals fix which seeds are older (R8)."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from math import ceil
 from typing import Final
 
+from evenkeel_contract.federationconfig import CellConfig
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -16,7 +17,7 @@ from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting, router_of
-from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.contacts import CellContact, Peer, PeerContact
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.totals import DemandMeter
@@ -56,6 +57,8 @@ class ServiceLedger:
         """The other routers of the service, where discovery finds them; None until it did."""
         self.peer_contacts: dict[Peer, PeerContact] = {}
         """The last contact with every other router."""
+        self.cell_contacts: dict[CellConfig, CellContact] = {}
+        """The last contact with every other cell of the service (R21)."""
         self.persistence: Persistence | None = None
         """What keeps the ledger in a store, if there is one."""
 

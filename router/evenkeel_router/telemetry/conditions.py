@@ -106,6 +106,13 @@ def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertConditi
     store = f"The store {rooms.settings.config.state.store.value}"
     message = f"{store} fails: {error}."
     yield _is("EvenkeelLedgerStoreUnavailable", error, message, f"{store} works.")
+    cells = rooms.service_ledger.cell_contacts.items()
+    silent = sorted(
+        f"{cell.name} ({one.error or 'no answer yet'})" for cell, one in cells if not one.counts
+    )
+    if cells:
+        message = f"Cells that do not count: {', '.join(silent)}."
+        yield _is("EvenkeelCellSilent", silent, message, "Every other cell answers.")
     for peer in peers:
         if peer.error:
             yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")

@@ -135,6 +135,9 @@ _LEDGER: Final[_Rows] = (
     (gauge, "ledger_store_up", lambda rooms: not rooms.service_ledger.store_error, "0 if the ledger's store is unreachable."),
     (gauge, "ledger_uncounted_replicas", lambda rooms: sum(1 for _ in rooms.uncounted()), "Replicas whose service the ledger does not count."),
 )  # fmt: skip
+_CELLS: Final[_Rows] = (
+    (gauge, "cell_counted", "counts", "1 if the other cell's figures count."),
+)  # fmt: skip
 _ROUTER: Final[_Rows] = (
     (histogram, "within_share_ttft_seconds", "totals.within_share_ttft_s",
      "As request_ttft_seconds, of clients that request at most their share. A request without a token is in +Inf."),
@@ -212,6 +215,11 @@ def metrics(rooms: Rooms, dropped_lines: int = 0, dropped_spans: int = 0) -> Lin
     yield from _table(_PREDICTIONS, bases)
     yield from _table(_LEDGER, service)
     yield from _ages(of, rooms)
+    cells = [
+        (labels(cell=cell.name, **of), contact)
+        for cell, contact in rooms.service_ledger.cell_contacts.items()
+    ]
+    yield from _table(_CELLS, cells)
     yield from _table(_ROUTER, service)
     yield from _table(_PROCESS, process)
     stripped = [(labels(field=field, **of), n) for field, n in totals.stripped.items()]
@@ -299,7 +307,7 @@ def _of_replicas(of: Mapping[str, str], rooms: Rooms) -> Lines:
         )
         for own, one in members
     )
-    help_text = "1 while the replica is suspect: it fails or delays requests that other replicas answer, and receives probes only. Else 0, without a reason."
+    help_text = "1 while the replica is suspect and receives probes only. Else 0, without a reason."
     yield from gauge("replica_suspect", help_text, suspects)
     loads = ((own, fleet.load(one)) for own, one in members)
     yield from gauge(

@@ -77,7 +77,8 @@ class Replica:
 
     def refresh_reports(self) -> None:
         """Update the report book."""
-        self.book.take(News.of(self.engine.accounts, self.engine.policy))
+        idle = self.book.idle(time.monotonic())
+        self.book.take(News.of(self.engine.accounts, self.engine.policy, idle))
 
     async def drained(self) -> None:
         """Wait until the server drains and no request is being answered."""

@@ -21,6 +21,7 @@ NAMES_NOTHING: Final = {
         *("model.servedName", "model.adapters[].name"),  # what clients send as the model
         *("exposure.ingress.paths", "exposure.ingress.labels", "exposure.cors.allowOrigins"),
         *("exposure.httpRoute.paths", "exposure.httpRoute.labels"),
+        *("federation.cell", "federation.cells[].name"),  # what cells call themselves
         # What proxies and tokens say, and the tenants that they name.
         *("tenancy.identityHeaders", "tenancy.jwt[].audience", "tenancy.jwt[].issuer"),
         *("tenancy.jwt[].tenantClaim", "tenancy.jwt[].clientClaim", "tenancy.jwt[].groupsClaim"),

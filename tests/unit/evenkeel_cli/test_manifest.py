@@ -313,6 +313,34 @@ def test_the_file_must_contain_the_address_of_the_store() -> None:
     assert read(SERVICE + REDIS, secret).secrets[("default", "redis", "url")] == "redis://h"
 
 
+CELLS = """  federation:
+    cell: paris
+    tokenSecretRef: {name: cells, key: token}
+    caSecretRef: {name: cells, key: ca}
+    cells: [{name: oslo, url: "https://oslo"}]
+"""
+
+
+def test_the_file_must_contain_the_token_and_the_certificates_of_other_cells() -> None:
+    refs = ("tokenSecretRef", "caSecretRef")
+    for line, name in zip(faults(SERVICE + CELLS), refs, strict=True):
+        assert f"spec.federation.{name}: no Secret default/cells with an entry" in line
+    secret = (
+        "kind: Secret\napiVersion: v1\nmetadata: {name: cells}\nstringData: {token: short, ca: c}\n"
+    )
+    unusable = faults(SERVICE + CELLS, secret)
+    assert "spec.federation.tokenSecretRef: names an entry that is no token" in unusable[0]
+    assert "spec.federation.caSecretRef: names an entry that has no certificate" in unusable[1]
+    pem = '"-----BEGIN CERTIFICATE-----\\nTUlJQg==\\n-----END CERTIFICATE-----"'
+    good = secret.replace("short", '"a token of all cells\\n"').replace("ca: c", f"ca: {pem}")
+    cells = read(SERVICE + CELLS, good).cells
+    assert cells is not None
+    assert (cells.token, (cells.ca or "")[:10]) == ("a token of all cells", "-----BEGIN")
+    assert read(SERVICE).cells is None
+    (fault,) = faults(SERVICE + CELLS, good, GATEWAY.format("{serviceSelector: {}}"))
+    assert "spec.federation: routers of several services have no other cells" in fault
+
+
 def test_a_service_that_may_scale_to_zero_gets_one_replica_and_a_warning() -> None:
     service = SERVICE.replace(", replicas: 2", "") + (
         "  router: {limits: {activationTimeout: 60s}}\n"

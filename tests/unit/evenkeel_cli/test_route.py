@@ -189,6 +189,15 @@ tenants: [{name: ads, keys: [k]}]""",
                 "f:1: replicas[0].kvReplay: is required with kvEvents",
             ],
         ),
+        (
+            """models: [{name: m, replicas: [{url: http://a:1}]}]
+anonymous: Share
+federation: {cell: a, token: a token of all cells, cells: [{name: a, url: https://a}]}""",
+            [
+                "f:3: federation: a router of several services has no other cells; remove it",
+                "f:3: federation.cells[0].name: 'a' is the name of this cell; list the other cells only",
+            ],
+        ),
         ("", ["f: must have exactly one document, not 0"]),
         ("kind: a\n---\nkind: b", ["f: must have exactly one document, not 2; `evenkeel up` runs a file of resources"]),
         ("replicas: [\nmodel: a\n---", ["f:3: expected ',' or ']', but got '<document start>'"]),

@@ -70,6 +70,7 @@ def test_kustomize_renames_every_secret_that_a_resource_names(tmp_path: Path) ->
             "spec.router.state.redis": {"urlSecretRef": {"name": "own", "key": "k"}},
             "spec.autoscaling": autoscaling,
             "spec.exposure.ingress.tls.secretName": "own",
+            "spec.federation.tokenSecretRef.name": "own",
             "spec.engine.template.spec.env": env,
         },
     )
@@ -81,6 +82,7 @@ def test_kustomize_renames_every_secret_that_a_resource_names(tmp_path: Path) ->
     spec = found[KIND]["spec"]
     assert spec["model"]["tokenSecretRef"]["name"] == name
     assert spec["router"]["state"]["redis"]["urlSecretRef"]["name"] == name
+    assert spec["federation"]["tokenSecretRef"]["name"] == name
     assert spec["autoscaling"]["prometheus"]["tokenSecretRef"]["name"] == name
     assert spec["exposure"]["ingress"]["tls"]["secretName"] == name
     assert spec["engine"]["template"]["spec"]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.pools import config_of_pool, configs_of
 from evenkeel_contract.recordingconfig import RecordingConfig
 from evenkeel_contract.routerconfig import (
@@ -51,6 +52,15 @@ def test_a_document_with_pools_reads_as_it_was_written() -> None:
     given = config(four, SMALL, share_across=ShareAcross.GATEWAY)
     assert config_of_pool(given, four).share_across is None
     assert parse_router_config(dump_router_config(given)) == (given, ())
+
+
+def test_a_router_of_several_services_has_no_other_cells() -> None:
+    cells = (CellConfig(name="oslo", url="https://oslo"),)
+    joined = FederationConfig(cell="paris", token="a token of all cells", cells=cells)
+    (fault,) = check_router_config(config(BIG, SMALL, federation=joined))
+    assert str(fault) == (
+        "federation: a router of several services has no other cells; remove it, or give each service its own router"
+    )
 
 
 def test_one_service_shares_with_no_other() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.qoeconfig import QoeConfig
 from evenkeel_contract.queueorder import RequestOrder
 from evenkeel_contract.render import engine_environment, router_config, selects, simulator_flags
@@ -23,6 +24,7 @@ from evenkeel_contract.routerdocument import (
     dump_router_config,
     parse_router_config,
 )
+from evenkeel_contract.spec.federation import FederationSecrets
 from evenkeel_contract.spec.resources import (
     LabelSelector,
     LabelSelectorRequirement,
@@ -39,7 +41,11 @@ HASH = "0a" * 32
 
 
 def render(
-    *, tenant_labels: dict[str, str] | None = None, on_cluster: bool = False, **spec: Any
+    *,
+    tenant_labels: dict[str, str] | None = None,
+    on_cluster: bool = False,
+    cells: FederationSecrets | None = None,
+    **spec: Any,
 ) -> RouterConfig:
     service, faults = parse_service(
         {
@@ -81,6 +87,7 @@ def render(
         ],
         cluster=ClusterConfig(engines="llama-engine") if on_cluster else None,
         listen=ListenConfig(traffic_port=0),
+        cells=cells,
     )
 
 
@@ -232,3 +239,28 @@ def test_qoe_is_measured_only_if_the_spec_says_so() -> None:
     qoe = render(router={"qoe": {"expectedItl": "50ms"}}).qoe
     assert qoe == QoeConfig(expected_ttft_s=1.0, expected_itl_s=0.05)
     assert render().qoe is None
+
+
+def test_a_service_is_joined_once_its_token_is_known() -> None:
+    federation = {
+        "cell": "paris",
+        "tokenSecretRef": {"name": "cells", "key": "token"},
+        "cells": [
+            {"name": "rome", "url": "https://rome/"},
+            {"name": "oslo", "url": "https://oslo"},
+        ],
+        "interval": "2s",
+    }
+    found = render(federation=federation, cells=FederationSecrets("a token of all cells", "PEM"))
+    assert found.federation == FederationConfig(
+        cell="paris",
+        token="a token of all cells",
+        ca="PEM",
+        cells=(
+            CellConfig(name="oslo", url="https://oslo"),
+            CellConfig(name="rome", url="https://rome"),
+        ),
+        interval_s=2.0,
+    )
+    assert render(federation=federation).federation is None
+    assert render(cells=FederationSecrets("a token of all cells")).federation is None

@@ -193,6 +193,27 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda c: c.update(state={"redisUrl": "http://:secret@host"}),
         ["state.redisUrl: is not an address like redis://:password@host:6379/0"],
     ),
+    "a cell with the name of this one, and a text that is no certificate": (
+        lambda c: c.update(
+            federation={
+                "cell": "oslo",
+                "token": "a token of all cells",
+                "ca": "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----",
+                "cells": [{"name": "oslo", "url": "https://oslo"}],
+            }
+        ),
+        [
+            "federation.cells[0].name: 'oslo' is the name of this cell; list the other cells only",
+            "federation.ca: has no certificate in the form of PEM; give the text between BEGIN and END, too",
+        ],
+    ),
+    "a short token of cells, which is not repeated, and no other cell": (
+        lambda c: c.update(federation={"cell": "oslo", "token": "short", "cells": []}),
+        [
+            "federation.token: must have at least 16 bytes, not 5",
+            "federation.cells: must have at least 1 entries, not 0",
+        ],
+    ),
     "a peer twice": (
         lambda c: c.update(state={"peers": [{"name": "b", "url": "http://127.0.0.1:1"}] * 2}),
         ["state.peers[1].name: 'b' is given twice, first in state.peers[0]"],

@@ -171,6 +171,20 @@ async def test_a_service_keeps_its_routers_until_a_router_of_the_gateway_is_read
     assert "spec.exposure has no effect, since gateway models serves" in degraded["message"]
 
 
+async def test_a_service_behind_a_gateway_has_no_other_cells(world: World) -> None:
+    spec = world.cluster.objects[SERVICE, NAMESPACE, BIG.name]["spec"]
+    spec["federation"] = {
+        "cell": "paris",
+        "tokenSecretRef": {"name": "cells", "key": "token"},
+        "cells": [{"name": "oslo", "url": "https://oslo"}],
+    }
+    world.cluster.put(gateway())
+    await world.settle()
+    assert world.config().federation is None
+    message = world.condition("Degraded", BIG.name, SERVICE)["message"]
+    assert "spec.federation has no effect, since gateway models serves the service" in message
+
+
 async def test_a_gateway_takes_over_the_host_of_its_service(world: World) -> None:
     await world.settle()
     world.cluster.put(gateway(exposure={"ingress": {"host": "llm.example.com"}}))

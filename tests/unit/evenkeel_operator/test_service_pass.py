@@ -503,6 +503,63 @@ async def test_the_address_of_a_redis_needs_the_label_until_routers_have_it(
     assert "keep the address" in condition(cluster, "Degraded")["message"]
 
 
+PEM = "-----BEGIN CERTIFICATE-----\nTUlJQg==\n-----END CERTIFICATE-----"
+FEDERATION = {
+    "cell": "paris",
+    "tokenSecretRef": {"name": "ads-keys", "key": "token"},
+    "caSecretRef": {"name": "ads-keys", "key": "ca"},
+    "cells": [{"name": "oslo", "url": "https://oslo"}],
+}
+
+
+async def test_a_service_is_joined_with_the_token_of_a_labelled_secret(
+    cluster: FakeCluster,
+) -> None:
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["federation"] = FEDERATION
+    secret = _keys(token="a token of all cells\n", ca=PEM)
+    cluster.put(_unlabelled(secret))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert told(cluster).federation is None
+    degraded = condition(cluster, "Degraded")
+    assert degraded["reason"] == "SecretNotLabelled"
+    assert "spec.federation.tokenSecretRef: " in degraded["message"]
+    assert "The service is not joined with other cells." in degraded["message"]
+    await operator.sees(cluster.put(secret))
+    joined = told(cluster).federation
+    assert joined is not None
+    assert (joined.cell, joined.token, joined.ca) == ("paris", "a token of all cells", PEM)
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"token": "too short", "ca": PEM}, "tokenSecretRef: Entry token of Secret ads-keys is no token"),
+        ({"token": "a token of all cells"}, "caSecretRef: Secret ads-keys has no entry ca"),
+        ({"token": "a token of all cells", "ca": "PEM"}, "caSecretRef: Entry ca of Secret ads-keys has no certificate"),
+    ],
+)  # fmt: skip
+async def test_a_known_token_goes_to_no_new_cell_while_a_secret_is_unusable(
+    cluster: FakeCluster, entries: dict[str, str], message: str
+) -> None:
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["federation"] = FEDERATION
+    cluster.put(_keys(token="a token of all cells", ca=PEM))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    before = told(cluster).federation
+    assert before is not None
+    await operator.sees(cluster.put(_keys(**entries)))
+    theirs = {**FEDERATION, "cells": [{"name": "oslo", "url": "https://elsewhere"}]}
+    await operator.edit(SERVICE, "simulated", federation=theirs)
+    assert told(cluster).federation == before
+    degraded = condition(cluster, "Degraded")
+    assert f"spec.federation.{message}" in degraded["message"]
+    assert "Routers keep the cells that they know." in degraded["message"]
+    await operator.edit(SERVICE, "simulated", federation=None)
+    assert told(cluster).federation is None
+
+
 async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(
     cluster: FakeCluster,
 ) -> None:

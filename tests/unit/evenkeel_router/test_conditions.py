@@ -12,8 +12,10 @@ import pytest
 import yaml
 from evenkeel_contract.adminstate import PeerState
 from evenkeel_contract.consolestate import AlertCondition
+from evenkeel_contract.federationconfig import CellConfig
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.fleet.suspicion import Evidence
+from evenkeel_router.ledger.contacts import CellContact
 from evenkeel_router.telemetry.conditions import conditions
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent
@@ -72,6 +74,13 @@ def is_suspect(rooms: Rooms) -> None:
 
 def is_misconfigured(rooms: Rooms) -> None:
     rooms.settings.faults = ("listen: is missing",)
+
+
+def lost_a_cell(rooms: Rooms) -> None:
+    rooms.service_ledger.cell_contacts = {
+        CellConfig(name="oslo", url="https://oslo"): CellContact(since_s=0.0, error="it answered 401"),
+        CellConfig(name="rome", url="https://rome"): CellContact(since_s=0.0, counts=True),
+    }  # fmt: skip
 
 
 def test_a_healthy_router_has_no_problem() -> None:
@@ -140,6 +149,11 @@ def test_the_names_are_those_of_alerts() -> None:
             is_suspect,
             {},
             ("EvenkeelReplicaSuspect", "Replica r0 is suspect: it answered 500."),
+        ),
+        (
+            lost_a_cell,
+            {},
+            ("EvenkeelCellSilent", "Cells that do not count: oslo (it answered 401)."),
         ),
         (is_misconfigured, {}, ("", "The newest configuration is invalid: listen: is missing")),
     ],

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
@@ -27,7 +31,9 @@ def figures(cell: str, capacity: float, **tenants: tuple[float, float]) -> CellF
 
 
 @asynccontextmanager
-async def asked(answer: web.Response) -> AsyncIterator[Federation]:
+async def asked(
+    answer: web.Response, *, tls: ssl.SSLContext | None = None, ca: str | None = None
+) -> AsyncIterator[Federation]:
     """A router's view after it asked one cell, which gives this answer."""
 
     async def handle(request: web.Request) -> web.Response:
@@ -36,11 +42,16 @@ async def asked(answer: web.Response) -> AsyncIterator[Federation]:
 
     app = web.Application()
     app.router.add_get(CELL_PATH, handle)
-    async with TestServer(app) as server, ClientSession() as session:
+    server = TestServer(app)
+    await server.start_server(ssl=tls)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.close)
+        session = await stack.enter_async_context(ClientSession())
         url = str(server.make_url("")).rstrip("/")
         wanted = FederationConfig(
             cell="east",
             token="a token of all cells",
+            ca=ca,
             cells=(CellConfig(name="west", url=url),),
         )
         config: RouterConfig = config_for(federation=wanted)
@@ -49,13 +60,52 @@ async def asked(answer: web.Response) -> AsyncIterator[Federation]:
 
         found = Federation(config, ServiceLedger(Settings(config)), session, reweighed=nothing)
         await found._ask_all(wanted)
+        await found._weigh(wanted)
         yield found
 
 
 async def test_the_figures_of_a_cell_are_kept() -> None:
     async with asked(web.Response(body=encode(GOOD))) as found:
         (contact,) = found.contacts.values()
-        assert (contact.figures, contact.error) == (GOOD, "")
+        assert (contact.figures, contact.error, contact.counts) == (GOOD, "", True)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that signs itself, and its key (`.key`)."""
+    path = tmp_path_factory.mktemp("tls") / "cell.crt"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=cell", "-newkey", "ec",
+            "-pkeyopt", "ec_paramgen_curve:P-256", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-keyout", str(path.with_suffix(".key")), "-out", str(path),
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize(
+    ("trusts", "error"),
+    [
+        (True, ""),
+        (False, "certificate verify failed"),
+        (
+            "-----BEGIN CERTIFICATE-----\nTUlJQg==\n-----END CERTIFICATE-----",
+            "federation.ca cannot be read",
+        ),
+    ],
+)
+async def test_a_cell_is_believed_if_a_configured_authority_signed_its_certificate(
+    trusts: bool | str, error: str, certificate: Path
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    ca = (await asyncio.to_thread(certificate.read_text)) if trusts is True else trusts or None
+    async with asked(web.Response(body=encode(GOOD)), tls=tls, ca=ca) as found:
+        (contact,) = found.contacts.values()
+        assert contact.counts is (error == "")
+        assert error in contact.error
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from evenkeel_contract.reports import ClientReport
+import pytest
+from evenkeel_contract.reports import ClientReport, unserved
 from evenkeel_fairshare.ledger import Ledger
+from evenkeel_router.ledger import maintenance as module
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, compute_closings
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.telemetry.rooms import Rooms
@@ -66,6 +68,31 @@ async def test_a_silent_replica_delays_the_first_closed_totals_for_a_limited_tim
     rooms, maintenance = maintained(lambda: False, settle_s=0.01)
     async with background(maintenance.run()):
         assert await wrote_closed_totals(rooms.service_ledger.ledger, PATIENCE_S)
+
+
+async def test_rows_that_a_replica_gave_back_go_while_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_LOOK_S", 0.02)
+    rooms, maintenance = maintained(lambda: True)
+    accounting, ledger = rooms.service_ledger.accounting, rooms.service_ledger.ledger
+    accounting.meets("r0", "lives", policy="DLPM", now_s=0.0)
+    row = ClientReport("ns/t/c", 0, 0, 0, 9.0, 9.0, 9.0, 1, 0.0, 0.0, 0, 0, aborted=2)
+    owes = ClientReport("ns/t/d", 0, 0, 0, 9.0, 9.0, 9.0, 1, -5.0, -5.0, 0, 0)
+    ledger.received("lives", "ns/t/c", 9.0)
+    accounting.observe("lives", [row, owes], policy="DLPM", sequence=1, since=0)
+    assert accounting.held("lives", "ns/t/c").aborted == 2
+    rest = ClientReport("ns/t/*", 0, 0, 0, 9.0, 9.0, 9.0, 1, 0.0, 0.0, 0, 0)
+    rows = [unserved("ns/t/c*"), rest]
+    accounting.observe("lives", rows, policy="DLPM", sequence=2, since=1)
+    assert accounting.held("lives", "ns/t/c").aborted == 0
+    account = ledger.replica_accounts["lives"]
+    async with background(maintenance.run()), asyncio.timeout(PATIENCE_S):
+        while "ns/t/c*" in account.clients:  # noqa: ASYNC110 - the ledger has no event
+            await asyncio.sleep(0.01)
+    assert set(account.clients) == {"ns/t/d", "ns/t/*"}
+    assert not account.accounts[ledger.router].clients
+    assert ledger.served("ns/t/*") == 9.0
 
 
 async def test_no_book_is_written_before_the_store_was_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import re
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from images import base
+from images.errors import NotHereError
 from images.recipe import ARCHITECTURE, PRODUCTS
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +35,13 @@ def stage(name: str) -> str:
     )
     assert found is not None, name
     return found[1]
+
+
+def test_another_distribution_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04.3 LTS"}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: found)
+    with pytest.raises(NotHereError, match=r"this is Ubuntu 24.*container of debian:12"):
+        base.build(base.RUNTIME)
 
 
 def test_each_image_holds_exactly_the_packages_of_its_cache_key() -> None:

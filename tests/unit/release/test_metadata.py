@@ -25,16 +25,15 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_call_targets_of_the_makefile(path: Path) -> None:
+def test_workflows_call_targets_and_modules_of_the_tree(path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
-    called = {
-        name
-        for step in steps(path)
-        for name in re.findall(r"\bmake ([a-z0-9-]+)", step.get("run", ""))
-    }
+    commands = "\n".join(step.get("run", "") for step in steps(path))
+    called = set(re.findall(r"^(?:sudo )?make ([a-z0-9-]+)", commands, re.MULTILINE))
     assert called
     assert called <= targets
+    modules = set(re.findall(r"\bpython3? -m (\w+)", commands))
+    assert {name for name in modules if not (ROOT / name / "__main__.py").is_file()} == set()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

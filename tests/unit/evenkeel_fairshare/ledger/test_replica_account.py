@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_fairshare.ledger.replica_account import RouterAccount
+from evenkeel_fairshare.ledger.router_account import RouterAccount
 
 
 def test_only_the_last_part_of_a_router_account_has_its_head() -> None:
