@@ -28,7 +28,7 @@ class Cell:
 
     name: CellName
     """Name of the cell: the value of `federation.cell` there."""
-    url: Annotated[str, Url(bare=True), Length(1, 2048)]
+    url: Annotated[str, Url(bare=True), Length(1, 512)]
     """Address at which its routers take requests, such as `https://llm.oslo.example.com`."""
 
 
