@@ -154,7 +154,7 @@ def operator(
     command = [sys.executable, "-m", module, f"--namespace={NAMESPACE}", f"--identity={identity}",
                f"--lease={lease}", "--probe-host=127.0.0.1", "--probe-port=0",
                f"--router-image={IMAGES['router']}", f"--sglang-image={IMAGES['engine']}", f"--vllm-image={IMAGES['engine']}",
-               f"--simulator-image={IMAGES['engine']}", "--image-pull-policy=Never", *options]  # fmt: skip
+               f"--simulator-image={IMAGES['engine']}", f"--download-image={IMAGES['operator']}", "--image-pull-policy=Never", *options]  # fmt: skip
     if not any(option.startswith("--allow-prometheus") for option in options):
         command.append("--allow-prometheus=*")
     path = kubeconfig.parent / f"{identity}.log"

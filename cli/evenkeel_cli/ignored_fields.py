@@ -9,11 +9,13 @@ _CLUSTER: Final = "only a cluster has pods"
 
 OF_SIMULATOR: Final[Mapping[str, str]] = {
     "spec.model.tokenSecretRef": "the simulator fetches no model",
+    "spec.model.objectStore": "the simulator fetches no model",
     "spec.model.cache": "the simulator fetches no model",
     "spec.engine.gpu.resourceName": "the simulator needs no GPU",
     "spec.engine.gpu.claims": "the simulator needs no GPU",
 }
 OF_ENGINES: Final[Mapping[str, str]] = {
+    "spec.model.objectStore": "models are in the cache of the Hugging Face library (HF_HOME)",
     "spec.model.cache": "models are in the cache of the Hugging Face library (HF_HOME)",
 }
 FIELDS: Final[Mapping[str, str]] = {

@@ -64,11 +64,15 @@ SERVICE_LABEL: Final = f"{GROUP}/service"
 SERVICE_SERIES_LABEL: Final = "evenkeel_dev_service"
 """The label of a service, as Prometheus spells it."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
-"""`engine` or `router`."""
+"""`engine`, `router` or `model`."""
 GATEWAY_LABEL: Final = f"{GROUP}/gateway"
 """Label of every object of a gateway: the FairInferenceGateway's name. Its `evenkeel.dev/service` is `gateway_base`."""
 ENGINE_COMPONENT: Final = "engine"
 ROUTER_COMPONENT: Final = "router"
+MODEL_COMPONENT: Final = "model"
+"""Jobs that download the model's files, and their pods."""
+MODEL_LABEL: Final = f"{GROUP}/model"
+"""Label of such a Job, and of the engine pods that read its files: a digest of the source."""
 EXTERNAL_LABEL: Final = f"{GROUP}/external"
 """Label of the Service of engines that another owner made, and so of its EndpointSlices."""
 ENGINE_KEY_LABEL: Final = f"{GROUP}/engine-key"
@@ -115,6 +119,11 @@ def gateway_base(gateway: str) -> str:
 def router_name(service: str) -> str:
     """Name of the routers' Deployment, their Service and their Secret (`--config-secret`)."""
     return f"{service}-router"
+
+
+def model_name(service: str) -> str:
+    """Name of the network policy of the pods that download the model, and beginning of the names of their Jobs."""
+    return f"{service}-model"
 
 
 def router_peers_name(service: str) -> str:

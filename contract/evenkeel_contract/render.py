@@ -39,7 +39,8 @@ from evenkeel_contract.signedkeys import SelfServiceConfig, SignedKeysConfig, Si
 from evenkeel_contract.spec.credentials import SelfService
 from evenkeel_contract.spec.federation import FederationSecrets, federation_config
 from evenkeel_contract.spec.gateway import FairInferenceGateway
-from evenkeel_contract.spec.parts import Adapter, Model, Qoe, Recording
+from evenkeel_contract.spec.model import Adapter, Model
+from evenkeel_contract.spec.parts import Qoe, Recording
 from evenkeel_contract.spec.resources import (
     ClientRateLimits,
     FairInferenceService,

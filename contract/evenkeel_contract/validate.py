@@ -21,10 +21,11 @@ from evenkeel_contract.engineflags import (
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.gateway import FairInferenceGateway
-from evenkeel_contract.spec.parts import AccessMode, Runtime
+from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
 from evenkeel_contract.validateexposure import EXPOSURE_RULES
 from evenkeel_contract.validatefederation import FEDERATION_RULES
+from evenkeel_contract.validatemodel import MODEL_RULES
 from evenkeel_contract.validatetenancy import TENANCY_RULES
 from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
@@ -141,6 +142,7 @@ def external_pods_are_described(service: FairInferenceService) -> Iterator[Fault
     if spec.engine.runtime is not Runtime.EXTERNAL:
         return
     described = {
+        "spec.model.objectStore": spec.model.object_store,
         "spec.model.cache": spec.model.cache,
         "spec.engine.image": spec.engine.image,
         "spec.engine.replicas": spec.engine.replicas,
@@ -251,24 +253,6 @@ def template_bypasses_the_policy(service: FairInferenceService) -> Iterator[Faul
                 yield Fault(path, f"{name} lets requests bypass the replica policy; remove it")
 
 
-_SHARED: Final = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
-
-
-def cache_cannot_be_shared(service: FairInferenceService) -> Iterator[Fault]:
-    cache = service.spec.model.cache
-    if cache is None or not _SHARED.isdisjoint(cache.access_modes):
-        return
-    scaling = service.spec.autoscaling
-    most = scaling.max_replicas if scaling else (service.spec.engine.replicas or 1)
-    if most > 1:
-        source = "spec.autoscaling.maxReplicas" if scaling else "spec.engine.replicas"
-        yield Fault(
-            "spec.model.cache.accessModes",
-            f"must include ReadWriteMany or ReadOnlyMany for {most} replicas ({source}), since they may run on several nodes",
-            about=(source,),
-        )
-
-
 def file_store_has_several_routers(service: FairInferenceService) -> Iterator[Fault]:
     router = service.spec.router
     if router.state.store is StateStore.FILE and router.count > 1:
@@ -359,7 +343,7 @@ def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
     # In the order of the document's fields, so that faults appear from top to bottom.
     name_begins_with_a_digit,
-    cache_cannot_be_shared,
+    *MODEL_RULES,
     runtime_and_external_differ,
     external_selector_is_empty,
     external_pods_are_named_twice_or_not_at_all,

@@ -12,7 +12,7 @@ import msgspec
 
 from evenkeel_contract.enginesettings import POLICY_VARIABLE, REPORTS_HOST_VARIABLE
 from evenkeel_contract.render import engine_environment, hub_revision, to_bind
-from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.model import Model
 from evenkeel_contract.spec.resources import ServiceSpec
 
 VLLM_MODULE: Final = "vllm.entrypoints.cli.main"

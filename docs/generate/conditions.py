@@ -22,6 +22,7 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]
     ServiceCondition.PROGRESSING: "A rollout is in progress.",
     ServiceCondition.DEGRADED: "A part of the spec is not fulfilled.",
     ServiceCondition.PLUGIN_INACTIVE: "An engine does not fit the plug-in, so that routers order its queue.",
+    ServiceCondition.MODEL_CACHED: "The volume that a Job fills has all files of the newest model. Absent without such a volume.",
     ServiceCondition.SPEC_VALID: "The newest spec is valid. If False, the last valid spec is in use.",
     ServiceCondition.RECONCILING: "The newest spec is being applied (kstatus).",
     ServiceCondition.STALLED: "The newest spec is invalid, or its rollout is stuck (kstatus). The service may still answer.",

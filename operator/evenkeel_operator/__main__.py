@@ -1,4 +1,4 @@
-"""`evenkeel-operator --router-image … --sglang-image … --simulator-image …`: run the operator.
+"""`evenkeel-operator --router-image … --sglang-image … --simulator-image … --download-image …`: run the operator.
 
 SIGTERM and SIGINT stop it; it releases its Lease, so that another process leads at once. Exit code 1 if the Lease is
 lost or the probe port is taken, 2 for invalid arguments or missing credentials.

@@ -33,6 +33,7 @@ from evenkeel_kube.watch import EventWatcher
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
+from evenkeel_operator.cluster.downloads import Downloads, asked
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import PrometheusClient, prometheus
@@ -79,6 +80,7 @@ class Connections:
 
     client: KubeClient
     routers: Routers
+    downloads: Downloads
     prometheus: PrometheusClient
 
 
@@ -92,6 +94,7 @@ async def run(settings: Settings) -> int:
             on_write=lambda method: metrics.WRITES.labels(method).inc(),
         ) as client,
         reached() as routers,
+        asked() as downloads,
         prometheus() as seen,
         serving(settings.probe_host, settings.probe_port) as port,
     ):
@@ -107,7 +110,7 @@ async def run(settings: Settings) -> int:
             return 0
         metrics.LEADER.set(1)
         try:
-            return await _lead(Connections(client, routers, seen), lease, settings)
+            return await _lead(Connections(client, routers, downloads, seen), lease, settings)
         finally:
             metrics.LEADER.set(0)
             await lease.release()
@@ -208,6 +211,7 @@ class Leader:
             observer=self.observer,
             applier=Applier(client, self.store, refusals),
             routers=reached.routers,
+            downloads=reached.downloads,
             activations=self.activations,
             autoscaler=self._autoscaler,
             defaults=settings.defaults,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,8 +11,6 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
     SHARE_TENANT,
-    accepted_name,
-    credentials_name,
     engine_name,
     revocations_name,
     router_peers_name,
@@ -39,32 +36,29 @@ from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService, Tenancy
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.fill import Fill
 from evenkeel_operator.core.gateways import Behind
 from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
-    CURRENT_ANNOTATION,
-    KEY_PREFIX,
-    ROTATE_ANNOTATION,
-    TOKEN_ENTRY,
     Accepted,
     Credentials,
     Defaults,
-    accepted_data,
     available_image,
     engine_image,
     pinned,
 )
 from evenkeel_operator.core.roster import Grant, Roster
 from evenkeel_operator.core.sharding import NEARLY_FULL, Layout, LiveConfig, Planner
-from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
+from evenkeel_operator.manifests.context import BuildContext, drain_s, service_account
 from evenkeel_operator.manifests.engine import (
-    cache_claim,
     engine_budget,
     engine_deployment,
     engine_policy,
     engine_service,
 )
+from evenkeel_operator.manifests.kept import credentials_secret, spec_config_map
+from evenkeel_operator.manifests.model import cache_claim, model_job, model_policy
 from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
     LEDGER_FILE,
@@ -117,6 +111,8 @@ class Inputs:
     """Optional kinds that the operator may not use."""
     defaults: Defaults
     replicas: int
+    fill: Fill | None = None
+    """How far the volume with the model's files is; None: no Job fills it."""
     behind: Behind | None = None
     """The gateway whose routers serve the service."""
     has_routers: bool = False
@@ -160,6 +156,7 @@ def desired(given: Inputs) -> Desired:
         engine_key_id=given.credentials.current.id,
         layout=layout,
         defaults=given.defaults,
+        fill=given.fill,
         apis=given.apis,
         gateway=None if given.behind is None else given.behind.gateway,
         has_routers=given.keeps_routers,
@@ -315,7 +312,8 @@ def _state(given: Inputs) -> StateConfig:
 
 def _notes(given: Inputs) -> Iterator[Note]:
     spec = given.service.spec
-    for kind in sorted(given.forbidden):
+    unused = {"Job"} if given.fill is None else set()
+    for kind in sorted(given.forbidden - unused):
         where = f"{KINDS[kind].plural}.{KINDS[kind].group} in namespace {given.service.metadata.namespace}"
         message = f"The operator has no right to read {where}, so the service has no {kind}."
         yield Note(reasons.RIGHT_MISSING, message)
@@ -396,6 +394,7 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
     """
     owned = context.spec.engine.pods_of_others is None
     routers = context.has_routers
+    starts = context.fill is None or context.fill.has_engines
     wanted = (
         # Objects that pods need at their start, …
         service_account(context, ENGINE_COMPONENT) if owned else None,
@@ -407,6 +406,8 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         revocations_config_map(context) if has_signed_keys(context.service) else None,
         cache_claim(context),
         state_claim(context) if routers else None,
+        model_policy(context),
+        model_job(context),
         # … network policies and disruption budgets, …
         engine_policy(context) if owned else None,
         router_policy(context) if routers else None,
@@ -417,7 +418,7 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         router_peers_service(context) if routers else None,
         router_service(context) if routers else None,
         # … the pods, engines first, since they take longer to start, …
-        engine_deployment(context, replicas=replicas) if owned else None,
+        engine_deployment(context, replicas=replicas) if owned and starts else None,
         router_deployment(context) if routers else None,
         # … and access from outside.
         ingress(context) if routers else None,
@@ -427,27 +428,3 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         rules_config_map(context),
     )
     return tuple(found for found in wanted if found is not None)
-
-
-def spec_config_map(context: BuildContext, accepted: Accepted) -> Manifest:
-    """Applied first: the next operator reads from it which spec the other objects are made from."""
-    found = manifest(context, "ConfigMap", ENGINE_COMPONENT, name=accepted_name(context.name))
-    found["data"] = accepted_data(accepted)
-    return found
-
-
-def credentials_secret(context: BuildContext, credentials: Credentials) -> Manifest:
-    """Engines read their key from it; routers get theirs in their configuration."""
-    current, rotation = credentials.current.id, credentials.rotation
-    found = manifest(
-        context,
-        "Secret",
-        ROUTER_COMPONENT,
-        name=credentials_name(context.name),
-        annotations={CURRENT_ANNOTATION: current, ROTATE_ANNOTATION: rotation},
-    )
-    found["type"] = "Opaque"
-    entries = {f"{KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
-    entries[TOKEN_ENTRY] = credentials.admin_token
-    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
-    return found

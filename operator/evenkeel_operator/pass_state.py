@@ -11,6 +11,7 @@ from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_operator.cluster.apply import ApplyResult
 from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.store import Key
+from evenkeel_operator.core.fill import Fill
 from evenkeel_operator.core.objects import Change, Manifest, Object, ref_of
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import SpecDecision
@@ -29,6 +30,10 @@ class PassState:
     """The number that the object of another owner asks for; None if there is none, or it may not be scaled."""
     desired: Desired | None = None
     """All objects to have; None if no valid spec is in use."""
+    fill: Fill | None = None
+    """How far the volume with the model's files is; None: no Job fills it."""
+    model: Note | None = None
+    """Reason and message of condition ModelCached; None: no Job fills a volume."""
     notes: tuple[Note, ...] = ()
     """Reasons of condition Degraded. Those of later steps come first: a refused write explains more than a missing API."""
     blocked: Note | None = None
@@ -79,6 +84,14 @@ class PassState:
         notes = (target,) if isinstance(target, Note) else ()
         present = target if isinstance(target, int) else None
         return replace(self, scaling=scaling, present=present).with_notes(notes)
+
+    def with_fill(self, fill: Fill, model: Note | None = None) -> PassState:
+        """How far the volume with the model's files is, and condition ModelCached."""
+        return replace(self, fill=fill, model=model)
+
+    def with_model(self, model: Note) -> PassState:
+        """Reason and message of condition ModelCached."""
+        return replace(self, model=model)
 
     def with_desired(self, desired: Desired) -> PassState:
         """The objects to have, and what could not be built."""

@@ -1,6 +1,6 @@
 """The pass over one FairInferenceService. It is level-triggered: it compares observed and desired state, never events.
 
-    revoke → observe → spec in use, dry run → scaling → desired → rotation → plan, apply → what routers report → status
+    revoke → observe → spec in use, dry run → model → scaling → desired → rotation → plan, apply → what routers report → status
 
 A pass may stop anywhere and run again. A pass over an unchanged service reads from memory and writes nothing.
 """
@@ -22,6 +22,7 @@ from evenkeel_kube.client import ApiError, KubeClient, Refused
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler, scale_external
 from evenkeel_operator.cluster.apply import Applier, ApplyResult, is_lasting
+from evenkeel_operator.cluster.downloads import Downloads
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.observed import Observed
 from evenkeel_operator.cluster.routers import Routers
@@ -49,6 +50,7 @@ from evenkeel_operator.core.status import Findings
 from evenkeel_operator.core.tenants import lacks_label
 from evenkeel_operator.core.workload import all_use_key
 from evenkeel_operator.desired import Inputs, desired
+from evenkeel_operator.model_cache import ModelCaches
 from evenkeel_operator.pass_state import PassState
 from evenkeel_operator.reported import Reports
 from evenkeel_operator.reporting import Failures, Reporter
@@ -74,6 +76,7 @@ class Dependencies:
     observer: Observer
     applier: Applier
     routers: Routers
+    downloads: Downloads
     activations: Activations
     autoscaler: Autoscaler
     defaults: Defaults
@@ -112,6 +115,7 @@ class ServicePass:
         self._unsettled_s: dict[Key, float] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
         self._planners: dict[Key, Planner] = {}
+        self._caches = ModelCaches(given.downloads)
         self._revocation = Revocation(given.store, given.observer, given.applier)
 
     async def __call__(self, key: Key) -> float | None:
@@ -137,6 +141,9 @@ class ServicePass:
 
         # 3. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
         state = (await self._choose(seen)).with_notes(notes)
+
+        # The model: engines of the spec before serve until its files are there.
+        state = await self._caches.attend(state)
 
         # 4. Scaling: the number of engines.
         state = await given.autoscaler.attend(
@@ -193,14 +200,19 @@ class ServicePass:
         return known.faults
 
     async def _secret_faults(self, seen: Observed, chosen: SpecDecision) -> tuple[Fault, ...]:
-        """Faults of the Secret that pods of a new spec would read. The other Secrets are reported in conditions."""
-        ref = None if chosen.spec is None else chosen.spec.model.token_secret_ref
-        if ref is None:
+        """Faults of the Secrets that pods of a new spec would read. The other Secrets are reported in conditions."""
+        if chosen.spec is None:
             return ()
-        secret = await self._deps.observer.secret(seen.key.namespace, ref.name)
-        if secret is None or secret.labelled:
-            return ()
-        return (Fault("spec.model.tokenSecretRef", lacks_label(ref.name)),)
+        token, store = chosen.spec.model.token_secret_ref, chosen.spec.model.object_store
+        bucket = None if store is None else store.secret_ref
+        faults = []
+        for path, ref in (("tokenSecretRef", token), ("objectStore.secretRef", bucket)):
+            if ref is None:
+                continue
+            secret = await self._deps.observer.secret(seen.key.namespace, ref.name)
+            if secret is not None and not secret.labelled:
+                faults.append(Fault(f"spec.model.{path}", lacks_label(ref.name)))
+        return tuple(faults)
 
     async def _build(self, state: PassState) -> PassState:
         """The pass with all objects, unless no valid spec is in use. Raises `ClusterError`."""
@@ -228,6 +240,7 @@ class ServicePass:
                 forbidden=self._deps.observer.apis & seen.forbidden,
                 defaults=self._deps.defaults,
                 replicas=state.scaling.replicas,
+                fill=state.fill,
                 behind=seen.behind,
                 has_routers=seen.child("Deployment", router_name) is not None,
             )

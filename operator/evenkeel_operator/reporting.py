@@ -127,6 +127,7 @@ class Reporter:
             wakes=state.wakes,
             inactive=state.inactive,
             scaling=state.scaling,
+            model=state.model,
             fill=0.0 if state.desired is None else state.desired.layout.fill,
         )
 

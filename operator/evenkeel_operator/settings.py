@@ -64,6 +64,7 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             sglang_image=flags.sglang_image,
             vllm_image=flags.vllm_image,
             simulator_image=flags.simulator_image,
+            download_image=flags.download_image,
             router_resources=flags.router_resources,
             pull_policy=flags.image_pull_policy,
             pull_secrets=tuple(flags.image_pull_secret),
@@ -139,6 +140,9 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--sglang-image", required=True, help="default of runtime SGLang")
     images.add_argument("--vllm-image", required=True, help="default of runtime VLLM")
     images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
+    images.add_argument(
+        "--download-image", required=True, help="downloads models: the image of this operator"
+    )
     images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
     _add_list(images, "--image-pull-secret", "NAME", "may be repeated")
 

@@ -65,7 +65,7 @@ async def outcome(service: Document, tenant: Document) -> dict[Place, Any]:
     status = cluster.objects[KIND, "team-ml", key.name]["status"]
     assert {item["type"]: item["status"] for item in status["conditions"]}["SpecValid"] == "True"
     found = {
-        (f"{where[0]}/{where[2]}", *place): value
+        (f"{where[0]}/{_name(*where)}", *place): value
         for where, item in cluster.objects.items()
         # The spec itself is remembered there: of course it changes.
         if where not in given and not where[2].endswith("-accepted")
@@ -79,6 +79,11 @@ async def outcome(service: Document, tenant: Document) -> dict[Place, Any]:
         if cluster.scales:
             found["Scaler", "target"] = sorted(cluster.scales)
     return found
+
+
+def _name(kind: str, _: str, name: str) -> str:
+    """The name of a Job ends with a digest of its pod."""
+    return name.rpartition("-")[0] if kind == "Job" else name
 
 
 async def effects() -> dict[str, dict[str, list[str]]]:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from evenkeel_contract.gateway import parse_gateway
+from evenkeel_operator.core.fill import Fill
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.core.records import Credentials, EngineKey
 from evenkeel_operator.core.sharding import Layout
@@ -29,6 +31,14 @@ def test_the_objects_of_a_sample_are_as_they_were(sample: str) -> None:
         build_all(context, replicas=context.spec.initial_replicas), sort_keys=False, width=120
     )
     _is_as_it_was(got, sample)
+
+
+def test_the_objects_of_a_model_in_a_bucket_are_as_they_were() -> None:
+    """The Job of a new model and the engines that read its files, as they are together during the rollout."""
+    context = with_apis(sample_context("bucket.yaml"))
+    fill = Fill(service=context.service, is_filled=True, keeps="0123456789abcdef")
+    got = build_all(replace(context, fill=fill), replicas=2)
+    _is_as_it_was(yaml.safe_dump_all(got, sort_keys=False, width=120), "bucket")
 
 
 def test_the_objects_of_a_gateway_are_as_they_were() -> None:

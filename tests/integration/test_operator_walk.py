@@ -11,6 +11,7 @@ from evenkeel_operator.settings import Settings
 
 from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_downloads import FakeDownloads
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS
@@ -43,7 +44,9 @@ async def test_a_new_service_runs_the_files_that_architecture_lists() -> None:
     service = document("simulator.yaml")
     service["metadata"]["generation"] = 1
     settings = Settings(defaults=DEFAULTS, identity="one", namespace="evenkeel-system")
-    leader = Leader(Connections(cluster, FakeRouters(), FakePrometheus()), settings)
+    leader = Leader(
+        Connections(cluster, FakeRouters(), FakeDownloads(), FakePrometheus()), settings
+    )
     with noted(FOLDERS) as cluster.running:
         working = asyncio.create_task(leader.work())
         try:

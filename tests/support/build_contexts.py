@@ -21,6 +21,7 @@ DEFAULTS = Defaults(
     sglang_image="evenkeel/engine:1.0.0",
     vllm_image="evenkeel/vllm:1.0.0",
     simulator_image="evenkeel/engine:1.0.0",
+    download_image="evenkeel/operator:1.0.0",
     prometheus_urls=(ANY_URL,),
 )
 

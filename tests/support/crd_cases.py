@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.support.crd_documents import (
     AUTOSCALING,
+    BUCKET,
     EXTERNAL,
     EXTERNAL_ENGINES,
     GATEWAY,
@@ -71,6 +72,74 @@ RULES: Final[Mapping[str, Pair]] = {
         },
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
     ),
+    "a store for a source that is in none": Pair(
+        path="spec.model.objectStore",
+        message="objectStore has no effect with this source",
+        base=BUCKET,
+        good={},
+        bad={"spec.model.source": "hf://org/model"},
+    ),
+    **{
+        f"an S3 {name} for Google Cloud Storage": Pair(
+            path="spec.model.objectStore",
+            message=f"objectStore has a field {name}",
+            base=BUCKET,
+            good={
+                "spec.model.source": "gs://models/llama",
+                "spec.model.objectStore": {"secretRef": {"name": "keys"}},
+            },
+            bad={
+                "spec.model.source": "gs://models/llama",
+                "spec.model.objectStore": {name: value},
+            },
+        )
+        for name, value in (("endpoint", "http://minio:9000"), ("region", "eu-central-1"))
+    },
+    "credentials for a public bucket": Pair(
+        path="spec.model.objectStore.anonymous",
+        message="anonymous is set together with secretRef",
+        base=BUCKET,
+        good={"spec.model.objectStore": {"anonymous": True}},
+        bad={"spec.model.objectStore.anonymous": True},
+    ),
+    "a Job for what needs no download": Pair(
+        path="spec.model.cache.fill",
+        message="cache.fill must not be Job with this source",
+        base=SERVICE,
+        good={"spec.model.cache.fill": "Job"},
+        bad={"spec.model.cache.fill": "Job", "spec.model.source": "pvc://claim/path"},
+    ),
+    "replicas that read a bucket": Pair(
+        path="spec.model.cache.fill",
+        message="cache.fill must be Job with this source",
+        base=BUCKET,
+        good={"spec.model.cache.fill": "Job"},
+        bad={"spec.model.cache.fill": "Replicas"},
+    ),
+    "a volume that no Job can write": Pair(
+        path="spec.model.cache.accessModes",
+        message="cache.accessModes must include ReadWriteMany or ReadWriteOnce",
+        base=SERVICE,
+        good={"spec.model.cache.accessModes": ["ReadOnlyMany"]},
+        bad={"spec.model.cache.accessModes": ["ReadOnlyMany"], "spec.model.cache.fill": "Job"},
+    ),
+    "a cache without a volume": Pair(
+        path="spec.model.cache.size",
+        message="size is required without claimName",
+        base=BUCKET,
+        good={},
+        bad={"spec.model.cache.claimName": GONE},
+    ),
+    **{
+        f"an existing volume with a {name}": Pair(
+            path="spec.model.cache.claimName",
+            message=f"claimName is set together with {name}",
+            base=BUCKET,
+            good={},
+            bad={f"spec.model.cache.{name}": value},
+        )
+        for name, value in (("size", "1Gi"), ("storageClassName", "fast"))
+    },
     "external engines without their place": Pair(
         path="spec.engine.external",
         message="external is required with runtime External",
@@ -119,6 +188,13 @@ RULES: Final[Mapping[str, Pair]] = {
         )
         for name, value in (("image", "mine:1"), ("replicas", 2), ("args", ["--x"]))
     },
+    "a bucket of external engines": Pair(
+        path="spec.model.objectStore",
+        message="model.objectStore has no effect with runtime External",
+        base=changed(EXTERNAL, {"spec.model.source": "s3://models/llama"}),
+        good={},
+        bad={"spec.model.objectStore": {"anonymous": True}},
+    ),
     "a cache of external engines": Pair(
         path="spec.model.cache",
         message="model.cache has no effect with runtime External",

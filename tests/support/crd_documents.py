@@ -29,6 +29,7 @@ SERVICE: Final[Document] = {
                 "storageClassName": "fast",
                 "size": "100Gi",
                 "accessModes": ["ReadWriteMany"],
+                "fill": "Replicas",
             },
             "adapters": [{"name": "support", "source": "hf://acme/support-lora"}],
             "adaptersPerBatch": 8,
@@ -255,6 +256,20 @@ EXTERNAL: Final = changed(
     },
 )
 """In front of engines that another owner made, and with an issuer whose keys are in a Secret."""
+BUCKET: Final = changed(
+    SERVICE,
+    {
+        "spec.model.source": "s3://models/llama",
+        "spec.model.objectStore": {
+            "secretRef": {"name": "keys"},
+            "endpoint": "http://minio:9000",
+            "region": "eu-central-1",
+            "anonymous": False,
+        },
+        "spec.model.cache": {"claimName": "models", "accessModes": ["ReadWriteMany"]},
+    },
+)
+"""With a model in a bucket, and an existing volume."""
 POOLED: Final = changed(
     EXTERNAL,
     {
@@ -302,7 +317,7 @@ SELECTED: Final = changed(
         "spec.exposure": SCALED["spec"]["exposure"],
     },
 )
-DOCUMENTS: Final = (SERVICE, SCALED, EXTERNAL, POOLED, TENANT, GATEWAY, SELECTED)
+DOCUMENTS: Final = (SERVICE, SCALED, EXTERNAL, POOLED, BUCKET, TENANT, GATEWAY, SELECTED)
 """Together they have every field of every resource."""
 _PARSERS: Final = {
     "FairInferenceService": parse_service,

@@ -661,6 +661,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "sglang_image": "s:2",
         "vllm_image": "v:2",
         "simulator_image": "m:2",
+        "download_image": "o:2",
     },
     "scrapers": {"scrapers": {"team": "monitoring"}},
     "namespace": {"operator_namespace": "evenkeel-system"},

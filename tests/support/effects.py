@@ -18,6 +18,7 @@ from evenkeel_contract.crd import definitions
 from evenkeel_contract.names import USE_LABEL
 
 from tests.support.crd_documents import (
+    BUCKET,
     EXTERNAL,
     GONE,
     POOLED,
@@ -40,9 +41,15 @@ OTHER: Final[Mapping[str, Any]] = {
     "model.servedName": "another",
     "model.tokenSecretRef.name": "other",
     "model.tokenSecretRef.key": "other",
+    "model.objectStore.secretRef.name": "other",
+    "model.objectStore.endpoint": "http://other:9000",
+    "model.objectStore.region": "eu-west-1",
+    "model.objectStore.anonymous": True,
     "model.cache.size": "200Gi",
+    "model.cache.claimName": "other",
     "model.cache.storageClassName": "slow",
     "model.cache.accessModes": ["ReadOnlyMany"],
+    "model.cache.fill": "Job",
     "model.adapters[].name": "sales",
     "model.adapters[].source": "pvc://adapters/support",
     "model.adaptersPerBatch": 4,
@@ -211,6 +218,7 @@ TENANTS: Final[Mapping[str, Any]] = {
 }
 """The same of an InferenceTenant."""
 ALONGSIDE: Final[Mapping[str, Changes]] = {
+    "model.objectStore.anonymous": {"spec.model.objectStore.secretRef": GONE},
     "router.replicas": {"spec.router.state": {"store": "Peers"}},
     "router.state.store": {"spec.router.state.file": GONE},
     "clients[].name": {"spec.apiKeys": []},
@@ -251,7 +259,9 @@ def base_for(field: str) -> Document:
     # The namespace is by default where the tenant is. A scaled service holds whatever number it had, so claims are tried on another.
     if field == "tenancy.namespace" or field.startswith("engine.gpu.claims"):
         return SERVICE
-    return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED) if _has(one["spec"], field))
+    return next(
+        one for one in (SERVICE, SCALED, EXTERNAL, POOLED, BUCKET) if _has(one["spec"], field)
+    )
 
 
 def _has(spec: Any, field: str) -> bool:

@@ -71,7 +71,7 @@ def _are_apart(one: Case, other: Case, table: Table) -> bool:
 
 
 def _decides(field: str, other: str) -> bool:
-    """Whether a field says what the other one is about: it names it, or it is the runtime."""
+    """Whether a field says what the other one is about: it names it, or says whether there are engines, and which."""
     names = field.endswith(("[].name", ".resourceName"))
     about = field.rpartition(".")[0] if names else field
-    return field == "engine.runtime" or other.startswith(about)
+    return field in ("engine.runtime", "model.cache.fill") or other.startswith(about)

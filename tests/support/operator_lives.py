@@ -24,6 +24,7 @@ from evenkeel_operator.tenant_pass import TenantPass
 
 from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_downloads import FakeDownloads
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
 
@@ -35,6 +36,7 @@ DEFAULTS = Defaults(
     sglang_image="sglang:1",
     vllm_image="vllm:1",
     simulator_image="sim:1",
+    download_image="operator:1",
     prometheus_urls=(ANY_URL,),
 )
 
@@ -58,6 +60,7 @@ class Operator:
         refusals = Refusals(rng=Random(1), monotonic_s=lambda: self.now_s)
         routers = routers or FakeRouters()
         self.prometheus = FakePrometheus()
+        self.downloads = FakeDownloads()
         self.woken: list[Key] = []
         """Services that somebody besides events wants a pass over."""
         self.to_look_at: list[Key] = []
@@ -76,6 +79,7 @@ class Operator:
             observer=observer,
             applier=Applier(cluster, self.store, refusals),
             routers=routers,
+            downloads=self.downloads,
             activations=self.activations,
             autoscaler=self.autoscaler,
             defaults=defaults,

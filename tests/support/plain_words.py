@@ -159,8 +159,9 @@ def keyword_texts(path: Path, *names: str) -> Iterator[tuple[int, str]]:
 
 
 def _text_of(node: ast.AST) -> str | None:
-    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return node.value if is_text else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
 
 
 def descriptions(node: Any, path: str = "") -> Iterator[tuple[str, str | None]]:

@@ -30,7 +30,8 @@ from evenkeel_contract.render import (
     sglang_flags,
 )
 from evenkeel_contract.routerconfig import PAGE_TOKENS
-from evenkeel_contract.spec.parts import Model, Runtime
+from evenkeel_contract.spec.model import Model
+from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 
 from evenkeel_cli.manifest import Manifest

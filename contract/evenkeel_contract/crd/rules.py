@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from evenkeel_contract.crd.model_rules import MODEL_RULES
 from evenkeel_contract.crd.rule import SHORT_DURATION, Rule, on_field
 from evenkeel_contract.crd.scalars import unless_no_quantity
 from evenkeel_contract.crd.tenancy_rules import TENANCY_RULES
@@ -21,11 +22,9 @@ from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.federation import Federation
 from evenkeel_contract.spec.gateway import GatewayLimits, GatewayModel, GatewaySpec
 from evenkeel_contract.spec.parts import (
-    Cache,
     Engine,
     External,
     FileState,
-    Model,
     PodSelector,
     Qoe,
     Rollout,
@@ -142,11 +141,14 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="self.engine.runtime != 'External' || !has(self.autoscaling) || "
             "(has(self.engine.external) && has(self.engine.external.scaleTargetRef))",
         ),
-        on_field(
-            "model.cache",
-            "has no effect with runtime External, since another owner makes the pods; remove it",
-            mirrors="external_pods_are_described",
-            rule="self.engine.runtime != 'External' || !has(self.model.cache)",
+        *(
+            on_field(
+                f"model.{name}",
+                "has no effect with runtime External, since another owner makes the pods; remove it",
+                mirrors="external_pods_are_described",
+                rule=f"self.engine.runtime != 'External' || !has(self.model.{name})",
+            )
+            for name in ("objectStore", "cache")
         ),
     ),
     Engine: (
@@ -201,34 +203,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             rule="size(self.matchLabels) > 0",
         ),
     ),
-    Model: (
-        Rule(
-            mirrors="adapters_have_the_name_of_the_model",
-            # Without servedName the name is a part of source; SpecValid reports that case.
-            rule="!has(self.servedName) || !has(self.adapters) || "
-            "self.adapters.all(a, a.name != self.servedName)",
-            message="adapters: the name of an adapter must differ from servedName",
-            field="adapters",
-        ),
-    ),
-    Cache: (
-        on_field(
-            "storageClassName",
-            "cannot change while the volume exists; remove model.cache, "
-            "apply, then add it with the new class",
-            mirrors="transition",
-            rule="has(self.storageClassName) == has(oldSelf.storageClassName) && "
-            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
-        ),
-        on_field(
-            "accessModes",
-            "cannot change while the volume exists; remove model.cache, "
-            "apply, then add it with the new modes",
-            mirrors="transition",
-            rule="self.accessModes == oldSelf.accessModes",
-        ),
-        _may_not_shrink("; remove model.cache, apply, then add it with the new size"),
-    ),
+    **MODEL_RULES,
     Rollout: (
         on_field(
             "maxSurge",

@@ -78,22 +78,6 @@ class PodTemplate:
     """Fields of the pod spec to add or replace, such as node selector, tolerations, environment or resources."""
 
 
-SOURCE = Pattern(
-    r"hf://[\w.-]+/[\w.-]+(@[\w.-]+)?|pvc://[a-z0-9.-]+(/[^\x00-\x20\x7f]*)?|file:///[^\x00-\x20\x7f]*",
-    "hf://organisation/model, pvc://claim/path or file:///path",
-)
-
-
-# Engines load adapters without a revision. A colon separates the model's name from the adapter's.
-ADAPTER_SOURCE = Pattern(
-    r"hf://[\w.-]+/[\w.-]+|pvc://[a-z0-9.-]+(/[^\x00-\x20\x7f]*)?|file:///[^\x00-\x20\x7f]*",
-    "hf://organisation/adapter, pvc://claim/path or file:///path, without a revision",
-)
-ADAPTER_NAME = Pattern(
-    r"[a-zA-Z0-9][-._/a-zA-Z0-9]*", "a name of letters, digits, '-', '_', '.' and '/'"
-)
-
-
 class Runtime(Enum):
     """The server that a replica runs."""
 
@@ -101,60 +85,6 @@ class Runtime(Enum):
     VLLM = "VLLM"
     SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
     EXTERNAL = "External"  # pods that exist already and belong to another owner
-
-
-class AccessMode(Enum):
-    """Access mode of a PersistentVolumeClaim."""
-
-    READ_WRITE_MANY = "ReadWriteMany"
-    READ_ONLY_MANY = "ReadOnlyMany"
-    READ_WRITE_ONCE = "ReadWriteOnce"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """A volume that keeps the model's files, so that a new replica does not download them."""
-
-    size: Quantity
-    """Size of the volume."""
-    storage_class_name: Annotated[str, Length(1, 253)] | None = None
-    """Storage class of the volume. If not set, the cluster's default storage class is used."""
-    access_modes: Annotated[tuple[AccessMode, ...], Length(1, 3)] = (AccessMode.READ_WRITE_MANY,)
-    """Access modes of the volume. More than one replica needs ReadWriteMany or ReadOnlyMany."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
-    """A LoRA adapter of the model."""
-
-    name: Annotated[str, ADAPTER_NAME, Length(1, 253)]
-    """Name that clients send as the model, alone or as `model:name`."""
-    source: Annotated[str, ADAPTER_SOURCE, Length(1, 1024)]
-    """Location of the adapter's files: `hf://organisation/adapter`, `pvc://claim/path` or `file:///path`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """The model that the service answers with."""
-
-    source: Annotated[str, SOURCE, Length(1, 1024)]
-    """Location of the model's files: `hf://organisation/model`, `pvc://claim/path` or `file:///path`. An `hf://` source may end
-    with `@` and a branch, tag or commit."""
-    served_name: Text | None = None
-    """Model name that clients send in requests. If not set, it is the last part of `source`."""
-    token_secret_ref: SecretKeyRef | None = None
-    """Secret entry with the Hugging Face token. Needed only for a gated or private `hf://` source."""
-    cache: Cache | None = None
-    """Volume for the model's files. If not set, each replica downloads them into its own container."""
-    adapters: Annotated[tuple[Adapter, ...], UniqueBy(("name",)), Length(0, 128)] = ()
-    """LoRA adapters that each replica serves in addition to the model."""
-    adapters_per_batch: Annotated[int, Range(1, 128)] = 8
-    """Maximum number of adapters that the requests of one batch may use. Requests for the model without an adapter count as one adapter."""
-
-    @property
-    def name(self) -> str:
-        """Model name that clients send in requests."""
-        return self.served_name or self.source.rstrip("/").rsplit("/", 1)[-1].split("@")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,13 +39,13 @@ from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.credentials import JwtIssuer, SignedKeys
 from evenkeel_contract.spec.exposure import Exposure, Hostname
 from evenkeel_contract.spec.federation import Federation
+from evenkeel_contract.spec.model import Model
 from evenkeel_contract.spec.parts import (
     ApiVersion,
     Count,
     DnsName,
     Engine,
     Metadata,
-    Model,
     Router,
     SecretKeyRef,
     Slo,
@@ -328,6 +328,9 @@ class ServiceCondition(Enum):
     PROGRESSING = "Progressing"  # the operator is applying a change
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
     PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
+    MODEL_CACHED = (
+        "ModelCached"  # the volume that a Job fills has all files of the newest spec's model
+    )
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
     RECONCILING = "Reconciling"  # as kstatus has it: the newest spec is being applied
     STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied
@@ -424,7 +427,8 @@ class ServiceStatus:
     router: RouterStatus | None = None
     """The observed routers."""
     conditions: Conditions = ()
-    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive, SpecValid, Reconciling and Stalled."""
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, PluginInactive, ModelCached, SpecValid,
+    Reconciling and Stalled."""
     fairness: FairnessStatus | None = None
     """Fairness figures of the last minute. This version of the operator does not set them; routers export them as metrics."""
     scaling: ScalingStatus | None = None

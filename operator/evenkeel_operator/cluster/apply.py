@@ -46,6 +46,7 @@ from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.sharding import Layout
 from evenkeel_operator.core.status import cut, differs
 from evenkeel_operator.manifests.context import MANAGER
+from evenkeel_operator.manifests.model import NO_IMAGE_VOLUMES, NO_VOLUME_TYPE, has_image_volume
 
 # Quotas and policies are changed by hand, sometimes within seconds and sometimes much later.
 FIRST_RETRY_S: Final = 5.0
@@ -239,9 +240,7 @@ class Applier:
                 await self._client.apply(seal(manifest), dry_run=True)
             except Refused as error:
                 _log.info("dry run of %s in %s refused: %s", ref_of(manifest), namespace, error)
-                faults.append(
-                    Fault(_field_of(manifest), f"is refused by the cluster: {error.message}")
-                )
+                faults.append(_fault_of(manifest, error.message))
         return tuple(faults)
 
     async def write_status(self, key: Key, raw: Object, status: dict[str, Any]) -> bool:
@@ -330,6 +329,13 @@ def _whole(manifest: Manifest, layout: Layout) -> Manifest:
         for name, entry in data.items()
     }
     return {**manifest, "data": whole}
+
+
+def _fault_of(manifest: Manifest, refusal: str) -> Fault:
+    """A refusal of the API server, by the part of the spec that led to it."""
+    if NO_VOLUME_TYPE in refusal and has_image_volume(manifest):
+        return Fault("spec.model.source", NO_IMAGE_VOLUMES)
+    return Fault(_field_of(manifest), f"is refused by the cluster: {refusal}")
 
 
 def _field_of(manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ from datetime import datetime
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
+    MODEL_COMPONENT,
     ROUTER_COMPONENT,
     SERVICE_LABEL,
     credentials_name,
@@ -38,7 +39,7 @@ class Pods:
 
     async def of(self, component: str) -> list[Object]:
         """Pods of a component, listed at the first call. Raises `ClusterError`."""
-        assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        assert component in (ENGINE_COMPONENT, MODEL_COMPONENT, ROUTER_COMPONENT)
         if self.behind is not None and component == ROUTER_COMPONENT:
             selector = f"{SERVICE_LABEL}={self.behind.base}"
             return await self.client.list_all("Pod", self.key.namespace, selector=selector)

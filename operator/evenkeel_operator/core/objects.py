@@ -54,6 +54,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ServiceAccount": Kind("v1", "serviceaccounts"),
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
     "Deployment": Kind("apps/v1", "deployments"),
+    "Job": Kind("batch/v1", "jobs"),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
@@ -77,7 +78,8 @@ ALL_KINDS: Final[Mapping[str, Kind]] = {
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
 }
 """Every kind that the operator reads or writes one by one."""
-_OPTIONAL_GROUPS: Final = ("gateway.networking.k8s.io", "monitoring.coreos.com")
+# Every cluster has Jobs, but roles that an administrator made for an older operator do not allow them.
+_OPTIONAL_GROUPS: Final = ("batch", "gateway.networking.k8s.io", "monitoring.coreos.com")
 OPTIONAL_KINDS: Final = frozenset(
     kind for kind, where in KINDS.items() if where.group in _OPTIONAL_GROUPS
 )

@@ -76,6 +76,12 @@ API_SERVER_ERROR: Final = (
     "ApiServerError"  # the API server fails a call; the message has its answer
 )
 
+# ModelCached
+CACHED: Final = "Cached"  # the volume has all files of the model
+DOWNLOADING: Final = "Downloading"  # a Job downloads the model; the message has the progress
+DOWNLOAD_FAILS: Final = "DownloadFails"  # the message has the error; the download is repeated
+MODEL_NOT_CACHED: Final = "ModelNotCached"  # engines start when the volume has all files
+
 # PluginInactive
 POLICY_ACTIVE: Final = "PolicyActive"  # no engine reports that its policy is inactive
 MISMATCH: Final = "Mismatch"  # routers order the queue of an engine that does not fit the plug-in

@@ -58,6 +58,8 @@ class Defaults:
     sglang_image: str
     vllm_image: str
     simulator_image: str
+    download_image: str
+    """Image of the pods that download models: the operator's own."""
     router_resources: Mapping[str, Mapping[str, str | float]] = field(
         default_factory=lambda: ROUTER_RESOURCES
     )

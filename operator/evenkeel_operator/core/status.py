@@ -64,8 +64,15 @@ class Findings:
     """Whether the next request starts an engine when there are none."""
     inactive: tuple[str, ...] = ()
     """Why engines run without the policy of their plug-in."""
+    model: Note | None = None
+    """How far the volume with the model's files is; None: no Job fills it."""
     fill: float = 0.0
     """The largest part of a limit of the routers' configuration that tenants use."""
+
+    @property
+    def awaits_model(self) -> bool:
+        """Whether a Job still downloads the model of the newest spec."""
+        return self.model is not None and self.model.reason != reasons.CACHED
 
     @property
     def workloads(self) -> tuple[tuple[str, Workload], ...]:
@@ -77,12 +84,13 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
     """All conditions, in the order in which they are read."""
     return (
         _ready(found),
-        pods_verdict(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
+        _engines_ready(found),
         pods_verdict(ServiceCondition.ROUTER_READY, found.routers, "routers"),
         _scaling(found),
         _progressing(found),
         _degraded(found),
         _inactive(found),
+        *_model(found),
         spec_verdict(found.faults),
         *_kstatus(found),
     )
@@ -114,6 +122,23 @@ def _at_zero(engines: Workload) -> Verdict:
     return Verdict(ready, FALSE, reasons.ENGINES_NOT_READY, _why(engines, "engines"))
 
 
+def _engines_ready(found: Findings) -> Verdict:
+    if found.awaits_model and not found.engines.exists:
+        message = (
+            "Engines start when the volume has all files of the model (condition ModelCached)."
+        )
+        return Verdict(ServiceCondition.ENGINES_READY, FALSE, reasons.MODEL_NOT_CACHED, message)
+    return pods_verdict(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes)
+
+
+def _model(found: Findings) -> Iterator[Verdict]:
+    """ModelCached, only where a Job fills a volume."""
+    if found.model is not None:
+        status = FALSE if found.awaits_model else TRUE
+        message = cut(found.model.message)
+        yield Verdict(ServiceCondition.MODEL_CACHED, status, found.model.reason, message)
+
+
 def pods_verdict(
     condition: ServiceCondition | GatewayCondition,
     load: Workload,
@@ -142,7 +167,9 @@ def _why(load: Workload, what: str) -> str:
     if load.wanted == 0:
         return f"0 {what}: {load.failure.message}" if load.failure else f"0 {what} are desired."
     count = f"{load.ready} of {load.wanted} {what} are ready"
-    return f"{count}: {load.failure.message}" if load.failure else f"{count}."
+    if load.failure:
+        return f"{count}: {load.failure.message}"
+    return f"{count}: {load.starting}." if load.starting else f"{count}."
 
 
 def _scaling(found: Findings) -> Verdict:
@@ -154,6 +181,9 @@ def _scaling(found: Findings) -> Verdict:
 def _progressing(found: Findings) -> Verdict:
     condition = ServiceCondition.PROGRESSING
     moving = [what for what, load in found.workloads if found.runs and not load.settled]
+    if found.awaits_model and found.engines.settled:
+        message = "Engines of the spec before serve until the volume has all files of the new model (condition ModelCached)."
+        return Verdict(condition, TRUE, reasons.MODEL_NOT_CACHED, message)
     if not moving:
         message = "All desired pods exist and are up to date."
         return Verdict(condition, FALSE, reasons.STABLE, message)

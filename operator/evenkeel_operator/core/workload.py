@@ -122,6 +122,38 @@ def of_readiness(pod: Object) -> Iterator[Note]:
         yield Note(reasons.NOT_READY, f"pod {name} was ready and no longer is: {why}")
 
 
+_LATEST: Final = "9999"
+
+
+def _start(pod: Object) -> tuple[str, str]:
+    """Since when an engine starts, and what it does; the latest time and nothing if it does not start.
+
+    SGLang and vLLM open their port when the weights are loaded, so nothing of the loading but its beginning can be seen."""
+    status = pod.get("status") or {}
+    is_engine = labels_of(pod).get(COMPONENT_LABEL) == ENGINE_COMPONENT
+    if not is_engine or has_ended(pod) or _holds(conditions_of(pod).get("ContainersReady")):
+        return _LATEST, ""
+    name = pod["metadata"]["name"]
+    downloads, loads = (
+        _running_since(status.get(listed)) for listed in ("initContainerStatuses", "containerStatuses")
+    )  # fmt: skip
+    if loads:
+        return loads, f"pod {name} loads the model since {loads}"
+    if downloads:
+        return downloads, f"pod {name} downloads the model since {downloads}"
+    scheduled = conditions_of(pod).get("PodScheduled", {})
+    since = str(scheduled.get("lastTransitionTime") or "")
+    if not since or not _holds(scheduled):
+        return _LATEST, ""
+    return since, f"pod {name} waits for its image or its volumes since {since}"
+
+
+def _running_since(listed: Iterable[Mapping[str, Any]] | None) -> str:
+    """When the first container of a list began that still runs; empty if none does."""
+    running = ((one.get("state") or {}).get("running") or {} for one in listed or ())
+    return min((str(one["startedAt"]) for one in running if one.get("startedAt")), default="")
+
+
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """A ReplicaSet first deletes the pod with the lowest cost among equally ready pods; absent is 0."""
 COST_OF_CANDIDATES: Final = "-1000000007"
@@ -240,6 +272,8 @@ class Workload:
     """No rollout is in progress: all pods are of the newest revision."""
     failure: Note | None = None
     """Failure of any pod, or of the Deployment."""
+    starting: str = ""
+    """What the engine does that has been starting for the longest time; empty if pods have a failure."""
     stuck: Note | None = None
     """Why a rollout is stuck: new pods do not start, or not within its deadline."""
 
@@ -314,6 +348,7 @@ def workload(
     current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     settled = current and updated == total == wanted and available >= wanted
+    failure = None if settled else next(pod_failures(deployment, pods, unstarted), None)
     of_newest = [pod for pod in pods if newest is not None and _template(pod) == newest]
     new = pod_failures(deployment, of_newest, unstarted)
     return Workload(
@@ -322,7 +357,8 @@ def workload(
         pods=total,
         ready=ready,
         settled=settled,
-        failure=None if settled else next(pod_failures(deployment, pods, unstarted), None),
+        failure=failure,
+        starting="" if settled or failure else min(map(_start, pods), default=("", ""))[1],
         stuck=None if settled else _paused(deployment) or _stuck(deployment, new, current=current),
     )
 

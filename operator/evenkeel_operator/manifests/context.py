@@ -11,15 +11,18 @@ from evenkeel_contract.names import (
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
     GATEWAY_LABEL,
+    MODEL_COMPONENT,
     ROUTER_COMPONENT,
     SERVICE_LABEL,
     engine_name,
+    model_name,
     router_name,
 )
 from evenkeel_contract.spec.parts import PodTemplate
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 from evenkeel_contract.values import Quantity
 
+from evenkeel_operator.core.fill import Fill
 from evenkeel_operator.core.objects import KINDS, Manifest, list_key
 from evenkeel_operator.core.records import Defaults
 from evenkeel_operator.core.sharding import Layout
@@ -41,6 +44,8 @@ class BuildContext:
     layout: Layout
     """The RouterConfig and the Secrets with tenants."""
     defaults: Defaults
+    fill: Fill | None = None
+    """How far the volume with the model's files is; None: no Job fills it."""
     apis: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as `PodMonitor`."""
     gateway: str | None = None
@@ -121,7 +126,11 @@ def manifest(
 ) -> Manifest:
     """The head of an object; the caller adds its body. `name` is that of the component unless given. Generated labels win
     over those that are given: the operator selects by them."""
-    of_component = {ENGINE_COMPONENT: engine_name, ROUTER_COMPONENT: router_name}[component]
+    of_component = {
+        ENGINE_COMPONENT: engine_name,
+        ROUTER_COMPONENT: router_name,
+        MODEL_COMPONENT: model_name,
+    }[component]
     metadata: Manifest = {
         "name": name or of_component(context.name),
         "namespace": context.namespace,
@@ -161,6 +170,15 @@ def scrapers(context: BuildContext) -> Manifest:
     """The pods that may read metrics, as a part of a network policy."""
     match = dict(context.defaults.scrapers)
     return {"namespaceSelector": {"matchLabels": match} if match else {}}
+
+
+def operators(context: BuildContext) -> list[Manifest]:
+    """The pods of the operator, as a part of a network policy."""
+    if context.defaults.operator_namespace is None:
+        return []
+    namespace = {"kubernetes.io/metadata.name": context.defaults.operator_namespace}
+    pods = {"app.kubernetes.io/name": "evenkeel-operator"}
+    return [{"namespaceSelector": {"matchLabels": namespace}, "podSelector": {"matchLabels": pods}}]
 
 
 def tcp(*ports: int) -> list[Manifest]:

@@ -38,7 +38,8 @@ from evenkeel_contract.render import (
     simulator_flags,
 )
 from evenkeel_contract.routerconfig import PAGE_TOKENS
-from evenkeel_contract.spec.parts import AccessMode, Adapter, Model, Runtime
+from evenkeel_contract.spec.model import AccessMode, Adapter, Model
+from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 from evenkeel_contract.vllm import (
     VLLM_MODULE,
@@ -71,7 +72,12 @@ from evenkeel_operator.manifests.context import (
     service_port,
     spread,
     tcp,
-    volume_claim,
+)
+from evenkeel_operator.manifests.model import (
+    engine_labels,
+    init_containers,
+    located,
+    model_volume,
 )
 
 KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
@@ -97,7 +103,7 @@ def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
         ENGINE_COMPONENT,
         pod=_pod(context, match),
         overlay=context.spec.engine.template,
-        extra_labels={ENGINE_KEY_LABEL: context.engine_key_id},
+        extra_labels={ENGINE_KEY_LABEL: context.engine_key_id, **engine_labels(context)},
     )
     rollout = context.spec.engine.rollout
     found = manifest(context, "Deployment", ENGINE_COMPONENT)
@@ -173,6 +179,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
         "readinessGates": GATES,
         "securityContext": pod_security(context),
         "topologySpreadConstraints": spread(match),
+        **({"initContainers": first} if (first := init_containers(context)) else {}),
         "containers": [_container(context)],
         "volumes": [volume for _, volume in volumes_of(context)],
     }
@@ -185,7 +192,7 @@ def _container(context: BuildContext) -> Manifest:
     container: Manifest = {
         "name": ENGINE_COMPONENT,
         "image": context.engine_image,
-        "args": list(engine_arguments(context.spec, host=context.defaults.engine_host)),
+        "args": list(engine_arguments(located(context.spec), host=context.defaults.engine_host)),
         "env": _environment(context),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
@@ -361,18 +368,6 @@ def claims_of(model: Model) -> dict[str, tuple[str, str]]:
     return found
 
 
-def cache_claim(context: BuildContext) -> Manifest | None:
-    """The volume for the model's files, if the spec sets one."""
-    cache = context.spec.model.cache
-    if cache is None:
-        return None
-    modes = [mode.value for mode in cache.access_modes]
-    found = volume_claim(context, ENGINE_COMPONENT, cache.size, modes)
-    if cache.storage_class_name is not None:
-        found["spec"]["storageClassName"] = cache.storage_class_name
-    return found
-
-
 def volumes_of(context: BuildContext) -> Iterator[tuple[Manifest, Manifest]]:
     """Each mount of an engine's container, and the volume of its pod."""
 
@@ -380,6 +375,7 @@ def volumes_of(context: BuildContext) -> Iterator[tuple[Manifest, Manifest]]:
         return {"name": name, "mountPath": path, **mount}, {"name": name, **source}
 
     yield pair("tmp", "/tmp", {"emptyDir": {}})
+    yield from model_volume(context)
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return
     # Tensor parallelism shares memory; a container's default of 64 MiB is not enough for NCCL.
@@ -392,9 +388,9 @@ def volumes_of(context: BuildContext) -> Iterator[tuple[Manifest, Manifest]]:
 
 def _cache_source(context: BuildContext) -> Manifest:
     cache = context.spec.model.cache
-    if cache is None:
+    if cache is None or context.spec.model.filled_by_job:
         return {"emptyDir": {}}
-    claim: Manifest = {"claimName": engine_name(context.name)}
+    claim: Manifest = {"claimName": cache.claim_name or engine_name(context.name)}
     if set(cache.access_modes) == {AccessMode.READ_ONLY_MANY}:
         claim["readOnly"] = True
     return {"persistentVolumeClaim": claim}

@@ -6,7 +6,8 @@ from base64 import b64encode
 
 from evenkeel_contract.names import ROUTER_COMPONENT, credentials_name, gateway_base
 from evenkeel_contract.spec.gateway import FairInferenceGateway
-from evenkeel_contract.spec.parts import Metadata, Model
+from evenkeel_contract.spec.model import Model
+from evenkeel_contract.spec.parts import Metadata
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 
 from evenkeel_operator.core.objects import Manifest

@@ -46,6 +46,7 @@ from evenkeel_operator.manifests.context import (
     drain_s,
     manifest,
     network_policy,
+    operators,
     pod_security,
     pod_template,
     pods_of,
@@ -165,16 +166,7 @@ def state_claim(context: BuildContext) -> Manifest | None:
 
 def router_policy(context: BuildContext) -> Manifest:
     """Network policy of routers: all pods to the traffic port; scrapers to the probes; peers and the operator to admin."""
-    peers = [pods_of(context, ROUTER_COMPONENT)]
-    if context.defaults.operator_namespace is not None:
-        namespace = {"kubernetes.io/metadata.name": context.defaults.operator_namespace}
-        pods = {"app.kubernetes.io/name": "evenkeel-operator"}
-        peers.append(
-            {
-                "namespaceSelector": {"matchLabels": namespace},
-                "podSelector": {"matchLabels": pods},
-            }
-        )
+    peers = [pods_of(context, ROUTER_COMPONENT), *operators(context)]
     ingress: list[Manifest] = [
         {"ports": tcp(TRAFFIC_PORT)},
         {"from": [scrapers(context)], "ports": tcp(PROBE_PORT)},

@@ -191,6 +191,6 @@ def test_proxies_are_for_replicas_and_not_for_the_cluster() -> None:
 def test_every_image_is_from_the_one_registry() -> None:
     text = json.dumps(rendered(images={"registry": "mirror.corp:5000/x"}))
     images = re.findall(r"[\w.:/-]+/(?:operator|router|sglang|vllm|simulator)[:@][\w.:-]+", text)
-    assert len(images) == 6  # that of the operator twice
+    assert len(images) == 7  # that of the operator three times
     assert all(one.startswith("mirror.corp:5000/x/") for one in images)
     assert REGISTRY not in text

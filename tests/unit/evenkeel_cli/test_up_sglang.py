@@ -21,7 +21,7 @@ from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.replicas import ReplicaAddress
 from evenkeel_contract.engineflags import OWNED_FLAGS
 from evenkeel_contract.render import kv_events_flag
-from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.model import Model
 from evenkeel_contract.spec.resources import ServiceSpec
 
 FILE = """\

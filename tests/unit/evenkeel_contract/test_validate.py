@@ -285,7 +285,8 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda s: s["model"].update(source="meta-llama/Llama"),
         [
             (
-                "spec.model.source: must be hf://organisation/model, pvc://claim/path or "
+                "spec.model.source: must be hf://organisation/model, s3://bucket/prefix, gs://bucket/prefix, "
+                "oci://registry/image:tag, pvc://claim/path or "
                 "file:///path, not 'meta-llama/Llama'"
             )
         ],

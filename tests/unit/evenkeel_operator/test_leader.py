@@ -10,6 +10,7 @@ from evenkeel_operator.settings import Settings
 
 from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_downloads import FakeDownloads
 from tests.support.fake_prometheus import FakePrometheus, answers
 from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS
@@ -28,7 +29,7 @@ async def test_a_service_that_is_seen_is_made_looked_at_and_scaled() -> None:
         "targets": {"servicePerReplica": 1},
     }
     settings = Settings(defaults=DEFAULTS, identity="one", namespace="evenkeel-system")
-    leader = Leader(Connections(cluster, FakeRouters(), prometheus), settings)
+    leader = Leader(Connections(cluster, FakeRouters(), FakeDownloads(), prometheus), settings)
     working = asyncio.create_task(leader.work())
     try:
         leader.on_event("ADDED", SERVICE, cluster.put(plain))

@@ -29,6 +29,7 @@ from evenkeel_operator.settings import Settings
 
 from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_downloads import FakeDownloads
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS, KEY
@@ -165,6 +166,7 @@ WATCHED = {
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
     ("apps", "v1", "deployments"),
+    ("batch", "v1", "jobs"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
     ("discovery.k8s.io", "v1", "endpointslices"),
     ("evenkeel.dev", "v1alpha1", "fairinferencegateways"),
@@ -218,7 +220,7 @@ def test_only_labelled_objects_are_watched_where_others_have_many() -> None:
 
 def leader(cluster: FakeCluster) -> Leader:
     settings = Settings(defaults=DEFAULTS, identity="one", namespace="evenkeel-system")
-    made = Leader(Connections(cluster, FakeRouters(), FakePrometheus()), settings)
+    made = Leader(Connections(cluster, FakeRouters(), FakeDownloads(), FakePrometheus()), settings)
     made._rng = Longest()
     return made
 

@@ -275,6 +275,7 @@ async def test_the_engine_image_is_pinned_until_an_upgrade_is_requested(
         sglang_image="sglang:2",
         vllm_image="vllm:2",
         simulator_image="sim:2",
+        download_image="operator:2",
     )
     await Operator(cluster, later).make_pass(KEY)
     assert _image(cluster, "engine") == "sim:1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from evenkeel_operator.settings import parse_arguments
 
-IMAGES = ["--router-image=r", "--sglang-image=s", "--vllm-image=v", "--simulator-image=m"]
+IMAGES = ["--router-image=r", "--sglang-image=s", "--vllm-image=v", "--simulator-image=m",
+          "--download-image=o"]  # fmt: skip
 POD = {"POD_NAME": "op-1", "POD_NAMESPACE": "evenkeel"}
 
 

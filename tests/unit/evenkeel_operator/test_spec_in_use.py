@@ -20,7 +20,12 @@ from evenkeel_operator.core.records import (
 from tests.support.build_contexts import document
 
 DEFAULTS = Defaults(
-    version="1.1.0", router_image="r", sglang_image="s:2", vllm_image="v:2", simulator_image="sim:2"
+    version="1.1.0",
+    router_image="r",
+    sglang_image="s:2",
+    vllm_image="v:2",
+    simulator_image="sim:2",
+    download_image="o:2",
 )
 
 

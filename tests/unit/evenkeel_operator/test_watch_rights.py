@@ -112,7 +112,7 @@ class Seen:
 
 
 async def test_a_namespace_without_rights_is_watched_once_it_has_them(server: Server) -> None:
-    images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator")]
+    images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator", "download")]
     places = ["--watch-namespace=wa", "--watch-namespace=wb"]
     settings = parse_arguments(
         [*images, *places], {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"}

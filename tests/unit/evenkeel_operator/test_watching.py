@@ -33,7 +33,7 @@ class Deaf:
 
 
 def settings() -> Settings:
-    images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator")]
+    images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator", "download")]
     return parse_arguments(images, {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"})
 
 
