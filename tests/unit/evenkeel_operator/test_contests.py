@@ -44,7 +44,7 @@ async def test_two_operators_write_seldom_and_name_each_other() -> None:
     assert len(cluster.writes) <= 20
 
 
-async def test_once_the_other_operator_is_gone_this_one_has_its_way() -> None:
+async def test_once_the_other_operator_is_gone_the_service_is_as_this_one_wants() -> None:
     cluster = cluster_with_the_sample()
     operators = (Operator(cluster), Operator(cluster, OTHERS))
     for operator in operators:
