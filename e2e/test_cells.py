@@ -34,14 +34,17 @@ class Cells:
     def __init__(self, east: Namespace, west: Namespace) -> None:
         self.east, self.west = east, west
 
-    def counted(self) -> list[str]:
+    def counted(self) -> list[float]:
         """`evenkeel_router_cell_counted` of every router."""
-        found = []
+        found: list[float] = []
         for cell in (self.east, self.west):
             for pod in cell.pods("one", "router"):
                 with cell.forwarded(pod, PROBE_PORT) as address:
                     text = httpx.get(f"{address}/metrics").raise_for_status().text
-                found += re.findall(r"^evenkeel_router_cell_counted\{.*\} (\S+)$", text, re.MULTILINE)  # fmt: skip
+                values = re.findall(
+                    r"^evenkeel_router_cell_counted\{.*\} (\S+)$", text, re.MULTILINE
+                )
+                found += map(float, values)
         return found
 
     def weights(self) -> dict[str, float]:
@@ -121,7 +124,7 @@ def load(cell: Namespace, key: str, *, threads: int = 8) -> Iterator[None]:
 
 
 def test_what_a_tenant_gets_in_the_east_lowers_its_weight_in_the_west(cells: Cells) -> None:
-    wait_until(lambda: cells.counted() == ["1"] * 4, "the figures of both cells", timeout_s=30)
+    wait_until(lambda: cells.counted() == [1] * 4, "the figures of both cells", timeout_s=30)
     assert cells.weights() == {"ads": 1, "law": 1}
     with ExitStack() as stack:
         for cell, key in ((cells.east, ADS), (cells.west, ADS), (cells.west, LAW)):
@@ -137,7 +140,7 @@ def test_what_a_tenant_gets_in_the_east_lowers_its_weight_in_the_west(cells: Cel
 def test_cells_with_different_tokens_are_not_joined_and_serve(cells: Cells) -> None:
     patch = json.dumps({"stringData": {"token": "another token of the west"}})
     cells.west("patch", "secret", "cells", "-p", patch)
-    wait_until(lambda: cells.counted() == ["0"] * 4, "cells that do not count", timeout_s=60)
+    wait_until(lambda: cells.counted() == [0] * 4, "cells that do not count", timeout_s=60)
     assert cells.weights() == {"ads": 1, "law": 1}
     for cell in (cells.east, cells.west):
         cell.answers("one", LAW, 200)
