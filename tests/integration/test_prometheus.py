@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from evenkeel_contract.federationconfig import LEAST_TOKEN, CellConfig, FederationConfig
 from evenkeel_operator.manifests.monitoring import alert_groups, pod_monitors
 
 from tests.support.build_contexts import sample_context, with_apis
@@ -108,6 +109,11 @@ async def about_to_fire(client: httpx.AsyncClient) -> set[str]:
     return {alert["labels"]["alertname"] for alert in alerts}
 
 
+def joined(cell: str, other: str, url: str) -> FederationConfig:
+    cells = (CellConfig(name=other, url=url),)
+    return FederationConfig(cell=cell, token="t" * LEAST_TOKEN, cells=cells)
+
+
 async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path: Path) -> None:
     engines, routers = pod_monitors(SUBJECT)
     rules = [rule for group in alert_groups(SUBJECT) for rule in group["rules"]]
@@ -118,7 +124,13 @@ async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path
         for text in _SELECTOR.findall(rule["expr"])
     }
     assert len(selectors) > 10
-    async with fleet(1, ttft_threshold_s=1.5) as (router, (server,)):
+    async with (
+        fleet(1, federation=joined("west", "east", "http://127.0.0.1:9")) as (west, _),
+        fleet(1, ttft_threshold_s=1.5, federation=joined("east", "west", west.url)) as (
+            router,
+            (server,),
+        ),
+    ):
         async with httpx.AsyncClient(base_url=router.url) as client:
             body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
             headers = {"Authorization": f"Bearer {KEY}"}

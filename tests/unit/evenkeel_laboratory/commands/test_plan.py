@@ -293,10 +293,18 @@ def test_what_was_refused_and_given_up_is_counted_and_judged(tmp_path: Path) -> 
     refused = request(1.0, replica="", outcome="rate_limited", output_tokens=0)
     left = request(2.0, outcome="client_gone", output_tokens=0)
     failed = request(3.0, replica="", outcome="unavailable", output_tokens=0)
-    lines = (request(0.0), refused, left, left, failed, request(4.0))
+    lines = (request(0.0), refused, left, left, failed, failed, request(4.0))
     found = read_recording(written(tmp_path / "r", HEADER, *lines))
-    assert found.failed == {"client_gone": 2, "rate_limited": 1, "unavailable": 1}
+    assert found.failed == {"client_gone": 2, "rate_limited": 1, "unavailable": 2}
     statuses = [one.status for one in records_of(found)]
-    assert statuses == ["finished", "finished", "rejected", "unfinished", "unfinished", "failed"]
+    assert statuses == [
+        "finished",
+        "finished",
+        "rejected",
+        "unfinished",
+        "unfinished",
+        "failed",
+        "failed",
+    ]
     setup = today(found, PROFILE, isolation=None).setup
-    assert recorded_figures(found, setup).verdict == "Held up: 1 of 3 requests failed."
+    assert recorded_figures(found, setup).verdict == "Held up: 2 of 4 requests failed."
