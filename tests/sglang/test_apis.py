@@ -104,6 +104,8 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
             for kind in ("chat", "tools")
         )
         (totals,) = router.rooms.totals.clients()
+        # A report is up to 50 ms old.
+        await until(lambda: since.rows()[CLIENT].requests == sent, "reports of all requests")
         await until(lambda: since.rows()[CLIENT].running == 0, "the engine to be done")
         reports = since.rows()
         row = reports.pop(CLIENT)
