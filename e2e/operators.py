@@ -33,7 +33,7 @@ from tests.support.operator_rights import (
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "evenkeel-operator-test"
 USER = f"system:serviceaccount:{NAMESPACE}:operator"
-IMAGES = {"router": "evenkeel.dev/absent/router:1", "engine": "evenkeel.dev/absent/engine:1"}
+IMAGES = {name: f"evenkeel.dev/absent/{name}:1" for name in ("router", "engine", "operator")}
 DEADLINE_S = 90.0
 KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
 _FOLDERS = ("fairshare", "contract", "kube", "operator")
