@@ -14,7 +14,6 @@ from typing import Final
 from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
 from evenkeel_fairshare.across_services import ServiceRates, weighing
 
-from evenkeel_router.api.identity import ANONYMOUS
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
 from evenkeel_router.slices import in_slices
@@ -67,7 +66,7 @@ class ModelShares:
             del self._meters[name]
         rates = yield from self._measured(config, ledgers)
         weights = {
-            tenant: _weight(config, ledgers[name], tenant)
+            tenant: ledgers[name].weights.configured(tenant)
             for name, of_service in rates.items()
             for tenant in of_service.served
         }
@@ -106,16 +105,6 @@ class ModelShares:
                 )
             yield
         return found
-
-
-def _weight(config: RouterConfig, ledger: ServiceLedger, tenant: str) -> float:
-    """A tenant's weight over all services."""
-    declared = ledger.weights.configured(tenant)
-    if declared is not None:
-        return declared
-    if tenant.rpartition("/")[2] == ANONYMOUS:
-        return 1.0
-    return float(config.tenancy.undeclared_tenant_weight or 1)
 
 
 def _differ(

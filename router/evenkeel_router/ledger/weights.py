@@ -10,23 +10,31 @@ from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 
 from evenkeel_router.api.buckets import Buckets
-from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.api.identity import ANONYMOUS, tenant_identity
 from evenkeel_router.api.tenant_change import TenantChange
 
 
 class ConfiguredWeights:
-    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
+    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped.
+
+    Where none is configured a client has 1, and so has the tenant of requests without an identity. Another tenant that is not
+    declared has `undeclaredTenantWeight`.
+    """
 
     def __init__(self, tenancy: TenancyConfig) -> None:
         self._tenants: Buckets[str, float] = Buckets()
         self._defaults: Buckets[str, float] = Buckets()
         self._clients: Buckets[str, float] = Buckets()
+        self._undeclared = _undeclared(tenancy)
         for tenant in tenancy.tenants:
             self._add(tenant)
 
-    def changed(self, change: TenantChange) -> Generator[None, None, ConfiguredWeights]:
+    def changed(
+        self, change: TenantChange, tenancy: TenancyConfig
+    ) -> Generator[None, None, ConfiguredWeights]:
         """The weights with changed tenants, in steps."""
         found = copy(self)
+        found._undeclared = _undeclared(tenancy)
         found._tenants, found._defaults = self._tenants.fork(), self._defaults.fork()
         found._clients = self._clients.fork()
         for before in change.before:
@@ -65,12 +73,14 @@ class ConfiguredWeights:
 
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
-        weight = self._tenants.get(tenant)
-        return 1.0 if weight is None else weight
+        return self.configured(tenant)
 
-    def configured(self, tenant: str) -> float | None:
-        """The tenant's weight over all services; None if it is not declared."""
-        return self._tenants.get(tenant)
+    def configured(self, tenant: str) -> float:
+        """The tenant's weight over all services."""
+        weight = self._tenants.get(tenant)
+        if weight is not None:
+            return weight
+        return 1.0 if tenant.endswith(f"/{ANONYMOUS}") else self._undeclared
 
 
 class LocalWeights(ConfiguredWeights):
@@ -79,11 +89,16 @@ class LocalWeights(ConfiguredWeights):
     def __init__(self, configured: ConfiguredWeights, local: Mapping[str, float]) -> None:
         """`local`: tenant → its weight here, where it is not the configured one."""
         self._tenants, self._defaults = configured._tenants, configured._defaults
-        self._clients, self._local = configured._clients, local
+        self._clients, self._undeclared = configured._clients, configured._undeclared
+        self._local = local
 
     def tenant(self, tenant: str) -> float:
         weight = self._local.get(tenant)
-        return super().tenant(tenant) if weight is None else weight
+        return self.configured(tenant) if weight is None else weight
+
+
+def _undeclared(tenancy: TenancyConfig) -> float:
+    return float(tenancy.undeclared_tenant_weight or 1)
 
 
 def _identity(tenant: TenantConfig, client: str) -> str:

@@ -102,7 +102,7 @@ class Rooms:
         change = yield from changes(before.tenancy.tenants, config.tenancy.tenants)
         if self.shared is None:
             directory = yield from self.intake.directories(config, before, change)
-        weights = yield from self.service_ledger.weights.changed(change)
+        weights = yield from self.service_ledger.weights.changed(change, config.tenancy)
         if self.settings.config is not before:  # another change was faster
             yield from self.apply(config)
             return
@@ -117,7 +117,8 @@ class Rooms:
             )
         else:
             self.intake.follow(self.shared.intake, config)
-        if change != TenantChange():
+        undeclared = config.tenancy.undeclared_tenant_weight
+        if change != TenantChange() or undeclared != before.tenancy.undeclared_tenant_weight:
             self.service_ledger.weights = self.service_ledger.ledger.weights = weights
         self.service_ledger.apply(config, before)
         self.totals.cost = self.service_ledger.accounting.cost

@@ -9,6 +9,7 @@ from evenkeel_router.api.identity import client_of
 from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.ledger.weights import ConfiguredWeights, LocalWeights
 
+NOBODY = TenancyConfig()
 TENANT = TenantConfig(
     namespace="ns",
     name="ads",
@@ -26,8 +27,19 @@ def test_weights_go_by_the_identities_that_travel_in_keys() -> None:
 
 
 def test_an_unconfigured_client_weighs_one() -> None:
-    weights = ConfiguredWeights(TenancyConfig())
+    weights = ConfiguredWeights(NOBODY)
     assert (weights.client("ns/x/y"), weights.tenant("ns/x")) == (1.0, 1.0)
+
+
+def test_an_undeclared_tenant_has_the_weight_of_such_tenants() -> None:
+    """The tenant of requests without an identity is no such tenant."""
+    heavy = TenancyConfig(undeclared_tenant_weight=3)
+    for weights in (
+        ConfiguredWeights(heavy),
+        after(ConfiguredWeights(NOBODY), TenantChange(), heavy),
+        LocalWeights(ConfiguredWeights(heavy), {"ns/ads": 2.0}),
+    ):
+        assert (weights.tenant("ns/x"), weights.tenant("ns/anonymous")) == (3.0, 1.0)
 
 
 def test_local_weights_outlive_a_change_of_the_configuration() -> None:
@@ -35,13 +47,15 @@ def test_local_weights_outlive_a_change_of_the_configuration() -> None:
     changed = after(local, TenantChange((TENANT,), (replace(TENANT, weight=9),)))
     assert (changed.tenant("ns/ads"), changed.configured("ns/ads")) == (0.25, 9.0)
     assert (local.tenant("ns/ads"), local.configured("ns/ads")) == (0.25, 4.0)
-    assert (local.tenant("ns/x"), local.configured("ns/x")) == (1.0, None)
+    assert (local.tenant("ns/x"), local.configured("ns/x")) == (1.0, 1.0)
     assert local.client("ns/ads/other") == 2.0
 
 
-def after(weights: ConfiguredWeights, change: TenantChange) -> ConfiguredWeights:
+def after(
+    weights: ConfiguredWeights, change: TenantChange, tenancy: TenancyConfig = NOBODY
+) -> ConfiguredWeights:
     """What a change leaves."""
-    steps = weights.changed(change)
+    steps = weights.changed(change, tenancy)
     while True:
         try:
             next(steps)
