@@ -26,19 +26,19 @@ class Target:
     key: str
     tokenizer: Path
     folder: Path
-    """Its own, and empty."""
+    """An empty folder of this program alone."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What a program reports, in its own figures. Milliseconds."""
 
     requests: int
-    """That were answered."""
+    """Requests that were answered."""
     errors: int
     ttft_p50_ms: float
     ttft_p95_ms: float
     itl_p50_ms: float
-    """As the program defines the time between tokens: of a request, or of each token."""
+    """Time between tokens as the program defines it: the mean of a request, or each single one."""
     latency_p50_ms: float
 
 
@@ -48,7 +48,7 @@ class Tool:
 
     title: str
     program: str
-    """In the folder `bin` of its environment."""
+    """Name of the file to run, in the folder `bin` of the environment."""
     words: Callable[[Target], list[str]]
     """Arguments; may write a configuration to the target's folder."""
     report: str

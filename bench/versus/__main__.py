@@ -39,7 +39,7 @@ _LOOK_S: Final = 0.05
 
 @dataclass(slots=True)
 class Lateness:
-    """By how much this program's timers are late: a busy machine shows here."""
+    """Delays of this program's timers, which a busy machine makes late."""
 
     late_s: list[float] = field(default_factory=list)
 

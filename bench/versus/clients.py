@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     id: str
     team: str
     sent_s: float
-    """When it was sent first."""
+    """Time of the first attempt, seconds."""
     first_token_s: float | None
     ended_s: float | None
     """None: it had not ended when the run did."""

@@ -37,7 +37,7 @@ Send: TypeAlias = Callable[[Question], Awaitable[Answer]]
 REFUSED: Final = "429"
 _START_S: Final = 240.0
 _CHARS_PER_TOKEN: Final = 4
-"""Of the prompts that this program writes; only the ratio of matched to all tokens counts."""
+"""Characters of a token in the prompts that this program writes. Only the ratio of matched to all tokens counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from bench.versus.clients import Seen
 from bench.versus.workloads import BIG, SMALL, Case
 
 EDGE_S: Final = 10.0
-"""Of a run of at least 100 s; a tenth of a shorter one."""
+"""Time left out at both ends of a run of at least 100 s; of a shorter one a tenth is left out."""
 PATIENCE_S: Final = 0.5
 """An engine that is empty while a request has waited this long for its first token is idle capacity."""
 
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
     held: tuple[int, ...]
     """Requests that run or wait, by engine."""
     late_s: float
-    """By how much the engines' process was late."""
+    """Delay of the sample: how late the engines' process was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def _service(one: Seen) -> float:
 
 
 def _ttft_s(one: Seen, seconds: float) -> float:
-    """Also of a request that was never answered: until the run ended."""
+    """Time to first token. A request that was never answered has waited until the run ended."""
     answered = _answered(one) and one.first_token_s is not None
     return (one.first_token_s if answered and one.first_token_s else seconds) - one.sent_s
 
@@ -148,7 +148,7 @@ def _percentile(values: Collection[float], percent: float) -> float:
 
 
 def _record(one: Seen, seconds: float) -> Record:
-    """For the measures that all tools share. A request that had not ended counts as one that waited until the end."""
+    """The record of a request, for the measures that all tools share. One that had not ended counts as one that waited until the end."""
     record = Record(
         id=one.id,
         program=one.id,

@@ -34,7 +34,7 @@ class Effect:
 
 @cache
 def effect(isolation: float | None) -> Effect:
-    """With an isolation; None: Off."""
+    """What an isolation does to the small team; None: no isolation."""
     case = CASES[HALF_LOAD]
     programs = merge(
         *(crowd.arrivals(SECONDS, 1) for crowd in case.crowds), key=lambda one: one.arrival_s
@@ -51,7 +51,7 @@ def effect(isolation: float | None) -> Effect:
 
 
 def sentence() -> str:
-    """For the page of the head to head."""
+    """What the page of the head to head says of isolation."""
     on, off = effect(ISOLATION), effect(None)
     minutes = f"{SECONDS / 60:.0f} minutes of this workload in virtual time"
     return (

@@ -27,10 +27,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     seconds: float
     litellm: str
-    """Its version."""
+    """The version of LiteLLM."""
     cores: int
     nice: int
-    """Of the whole command; below 0 it goes before other work of the machine."""
+    """Niceness of the whole command; below 0 it goes before other work of the machine."""
     load_before: float
     load_after: float
     late_p99_s: Mapping[str, float]

@@ -140,7 +140,7 @@ class Capacity:
 
 @cache
 def capacity(name: str) -> Capacity:
-    """Of the first crowd's requests alone, first come, first served, in virtual time: the middle half of a run."""
+    """The capacity for the first crowd's requests alone, first come, first served, in virtual time: the middle half of a run."""
     crowd = CASES[name].crowds[0]
     profile = PROFILES[PROFILE]
     setup = Setup(profile=profile, replicas=ENGINES, replica_policy="FCFS", engine=EngineConfig())

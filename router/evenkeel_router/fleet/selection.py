@@ -234,7 +234,6 @@ class Fleet:
             self.policy.left(member.slot)
             self.adapters.left(member.slot)
             self.index.drop(member.slot)
-            self.returned = ReplicaSet(self.returned & ~(1 << member.slot))
             self._avoided_no_more(member.slot)
             self.slots[member.slot] = None
             member.slot = None

@@ -98,7 +98,7 @@ class TakenBack(NamedTuple):
     def _admitted(self, now: HeldWork) -> float:
         """How many were admitted since, at most: without those that still waited there, of which no other router drops any."""
         admitted = now.admitted - self.before.admitted
-        if self.share == 1 and self.is_noticed(now):
+        if self.share == 1:
             admitted -= max(0.0, self.before.waiting - len(self.numbers) - now.waiting)
         return max(0.0, admitted)
 

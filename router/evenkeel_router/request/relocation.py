@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -131,18 +131,24 @@ class Relocation:
         missing = sum(max(0.0, mean - numbers[slot]) for slot in slots_of(behind))
         surplus = {slot: number - mean for slot, number in numbers.items() if number > mean}
         can = self._overdue(incarnation, behind)
-        waiting = sum(len(found.attempts) for found in can.values())
-        relocated = 0
+        waiting = sum(_sequences(found.attempts) for found in can.values())
+        relocated, due = 0, 0.0
         for client, found in can.items():
-            at = found.attempts[0].ticket.slot
-            if at in surplus:
-                part = surplus[at] * min(1.0, missing / sum(surplus.values()))
-                count = round(len(found.attempts) * min(1.0, part / waiting))
-                for attempt in found.attempts[:count]:
+            excess = surplus.get(found.attempts[0].ticket.slot)
+            if excess is None:
+                break  # all are at the same replica
+            part = min(1.0, min(1.0, missing / sum(surplus.values())) * excess / waiting)
+            # What one client is short of a whole request goes over to the next: many have a single one.
+            due += part * _sequences(found.attempts)
+            taken: list[Attempt] = []
+            for attempt in found.attempts:
+                sequences = _sequences([attempt])
+                if sequences <= due + 1e-9:
+                    due -= sequences
                     attempt.invited = behind
-                relocated += self._break_off(
-                    incarnation, client, found.attempts[:count], found.open_here
-                )
+                    taken.insert(0, attempt)
+            if taken:
+                relocated += self._break_off(incarnation, client, taken, found.open_here)
         if relocated:
             _log.info("%d requests that waited are relocated to replicas that had few", relocated)
 
@@ -223,7 +229,7 @@ class Relocation:
     def _break_off(
         self, incarnation: str, client: str, waiting: list[Attempt], open_here: int
     ) -> int:
-        """Take these attempts of a client back; returns their number."""
+        """Take these attempts of a client back, oldest first; returns their number."""
         taken = [one for one in waiting if one.exchange and one.exchange.break_off()]
         numbers = tuple(
             number for one in taken if one.booking is not None for number in one.booking.numbers
@@ -234,3 +240,7 @@ class Relocation:
             attempt.taken_back = pending
         self._pending.setdefault(incarnation, {})[client] = pending
         return len(taken)
+
+
+def _sequences(attempts: Sequence[Attempt]) -> int:
+    return sum(one.ticket.match.dispatch.sequences for one in attempts)

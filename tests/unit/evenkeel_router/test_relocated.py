@@ -268,16 +268,18 @@ async def test_nothing_is_taken_back_that_need_not_wait(how: dict[str, Any]) -> 
     assert not any(attempt.taken_back for attempt in await beside_an_idle_replica(**how))
 
 
-async def behind_others(*, late_s: float = 0.0, begins: bool = True) -> list[list[Attempt]]:
-    """Two clients have eight requests each at r0, and two new replicas join: r1 answers its first request, r2 none.
+async def behind_others(
+    *, late_s: float = 0.0, begins: bool = True, each: int = 8, running: int = 1
+) -> list[list[Attempt]]:
+    """Clients have sixteen requests at r0, `each` of them, and two new replicas join: r1 answers its first request, r2 none.
 
-    Lists of the attempts of each client at r0. By its report one of each client runs, and seven wait.
+    Lists of the attempts of each client at r0. By its report `running` of each client run, and the others wait.
     """
     rooms, upstream = rooms_of("r0"), FakeUpstream(lambda *_: FakeReply([]), takes_back=True)
     fleet, now_s = rooms.replicas.fleet, asyncio.get_running_loop().time()
-    clients = CLIENT, client(name="other")
+    clients = [client(name=f"c{number}") for number in range(16 // each)]
     reports(rooms, "r0", "process")
-    attempts = [[await dispatched(rooms, one, upstream) for _ in range(8)] for one in clients]
+    attempts = [[await dispatched(rooms, one, upstream) for _ in range(each)] for one in clients]
     for attempt in chain(*attempts):
         attempt.dispatched_s = now_s - 2.0
     for name in ("r1", "r2"):
@@ -295,7 +297,8 @@ async def behind_others(*, late_s: float = 0.0, begins: bool = True) -> list[lis
     )
     relocation.reported("process")
     now_s += late_s
-    theirs = [held(one, running=1, waiting=7, admitted=1) for one in clients]
+    waiting = each - running
+    theirs = [held(one, running=running, waiting=waiting, admitted=running) for one in clients]
     reports(rooms, "r0", "process", *theirs, sequence=2)
     relocation.reported("process")
     return attempts
@@ -306,6 +309,19 @@ async def test_a_replica_that_has_just_answered_gets_half_of_what_waits() -> Non
     for theirs in await behind_others():
         assert [attempt.taken_back is None for attempt in theirs] == [True] * 6 + [False] * 2
         assert {attempt.invited for attempt in theirs[6:]} == {0b10}
+        # If one of them has begun, it was the older one.
+        pending, older = theirs[6].taken_back, theirs[6].booking
+        assert pending is not None and older is not None
+        pending.reported(HeldWork(admitted=2, running=1, waiting=5, aborted=1))
+        verdict = await pending.verdict()
+        assert verdict is not None
+        assert verdict.paid.keys() == {older.number}
+
+
+async def test_of_many_clients_with_a_single_request_some_are_taken() -> None:
+    """The mean is 17/3, so r1 gets 4 of the 16 that wait. Each client's part is less than a request."""
+    attempts = chain(*await behind_others(each=1, running=0))
+    assert sum(attempt.taken_back is not None for attempt in attempts) == 4
 
 
 @pytest.mark.parametrize("how", [{"begins": False}, {"late_s": CATCH_UP_S}])

@@ -9,6 +9,9 @@ from evenkeel_router.api.identity import client_of
 from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.ledger.weights import ConfiguredWeights, LocalWeights
 
+from tests.support.router_rooms import rooms_of
+from tests.support.routers import applied
+
 NOBODY = TenancyConfig()
 TENANT = TenantConfig(
     namespace="ns",
@@ -40,6 +43,14 @@ def test_an_undeclared_tenant_has_the_weight_of_such_tenants() -> None:
         LocalWeights(ConfiguredWeights(heavy), {"ns/ads": 2.0}),
     ):
         assert (weights.tenant("ns/x"), weights.tenant("ns/anonymous")) == (3.0, 1.0)
+
+
+async def test_a_changed_weight_of_undeclared_tenants_is_in_force_at_once() -> None:
+    rooms = rooms_of("r0")
+    before = rooms.settings.config
+    tenancy = replace(before.tenancy, undeclared_tenant_weight=3)
+    applied(rooms, replace(before, tenancy=tenancy))
+    assert rooms.service_ledger.ledger.weights.tenant("ns/x") == 3.0
 
 
 def test_local_weights_outlive_a_change_of_the_configuration() -> None:
