@@ -12,7 +12,7 @@ from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.cluster.store import GATEWAY, SERVICE, Key
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.core.records import Defaults, Monitoring
 
 from tests.support.build_contexts import document
 from tests.support.fake_routers import FakeRouters
@@ -22,6 +22,7 @@ from tests.support.operator_lives import (
     become_ready,
     cluster_with_the_sample,
     secret,
+    told,
 )
 
 NAMESPACE = "team-ml"
@@ -59,7 +60,7 @@ class World:
     """A cluster, an operator, and passes over everything until nothing is written."""
 
     def __init__(
-        self, *, apis: frozenset[str] = frozenset(), defaults: Defaults = DEFAULTS
+        self, defaults: Defaults = DEFAULTS, *, apis: frozenset[str] = frozenset()
     ) -> None:
         self.cluster = cluster_with_the_sample()
         self.cluster.optional = apis
@@ -466,3 +467,22 @@ async def test_events_lead_to_the_passes_that_they_concern(world: World) -> None
     assert seen("Secret", "simulated-router", data={}) == {BIG, MODELS}
     status = {**world.status(), "models": []}
     assert seen(GATEWAY, "models", status=status) == {MODELS, BIG, SMALL}
+
+
+@pytest.mark.parametrize(
+    ("runbooks", "want"),
+    [
+        ("https://wiki.example/evenkeel", "https://wiki.example/evenkeel"),
+        (Monitoring().runbooks, None),
+        ("wiki.example/evenkeel", None),
+    ],
+)
+async def test_routers_know_runbooks_that_a_browser_can_open(
+    runbooks: str, want: str | None
+) -> None:
+    world = World(replace(DEFAULTS, monitoring=Monitoring(runbooks=runbooks)))
+    await world.settle()
+    alone = told(world.cluster)
+    world.cluster.put(gateway())
+    await world.settle()
+    assert (alone.runbooks, world.config().runbooks) == (want, want)
