@@ -351,6 +351,17 @@ e2e-core: env  ## The cluster tests for every change; skipped with a message if 
 	$(PYTHON) -m e2e.rig up && $(PYTHON) -m e2e.rig images && $(BIN)/python -m pytest e2e -m core -n 3 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS) || status=$$?; \
 	$(PYTHON) -m e2e.rig down; exit $$status
 
+# Files whose tests need nothing of the IPv4 cluster; the tutorial is the first.
+IPV6_TESTS := $(addprefix e2e/test_,from_nothing.py ipv6.py gateway.py tokens.py cells.py from_zero.py network.py)
+.PHONY: e2e-ipv6
+e2e-ipv6: export E2E_FAMILY = IPv6
+e2e-ipv6: env tools  ## Test on a cluster of its own whose nodes, pods and Services have IPv6 alone (10 minutes)
+	@status=0; $(PYTHON) -m e2e.rig prepare || status=$$?; \
+	if [ $$status -eq 77 ]; then echo "e2e-ipv6: SKIPPED, this machine cannot have such a cluster (see above)"; exit 0; fi; \
+	[ $$status -eq 0 ] || exit $$status; \
+	$(PYTHON) -m e2e.rig up && $(PYTHON) -m e2e.rig images && $(BIN)/python -m pytest $(IPV6_TESTS) --durations 5 $(ARGS) || status=$$?; \
+	$(PYTHON) -m e2e.rig down; exit $$status
+
 .PHONY: cluster-down
 cluster-down:  ## Remove the cluster
 	$(PYTHON) -m e2e.rig down

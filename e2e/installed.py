@@ -26,7 +26,7 @@ from e2e.kubectl import Kubectl, KubectlError
 from e2e.operators import wait_until
 from e2e.rig import cluster
 from e2e.rig.images import REGISTRY, product_archives
-from e2e.rig.layout import CACHE, NODES
+from e2e.rig.layout import CACHE, NODES, in_url
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "charts" / "evenkeel"
@@ -58,8 +58,8 @@ def registry() -> str:
 
 
 def ingress() -> str:
-    """The address of the ingress controller."""
-    return os.environ.get("E2E_INGRESS", NODES[0].ip)
+    """The address of the ingress controller, as URLs have it."""
+    return os.environ.get("E2E_INGRESS", in_url(NODES[0].ip))
 
 
 def program(name: str) -> str:

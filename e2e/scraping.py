@@ -22,7 +22,8 @@ import yaml
 
 from e2e.installed import Namespace
 from e2e.operators import wait_until
-from e2e.rig.layout import HOST_IP
+from e2e.rig.layout import HOST_IP, HOST_LINK, NODES, SERVICE_CIDR, in_url
+from images.commands import run
 
 
 def host() -> str:
@@ -30,6 +31,26 @@ def host() -> str:
     if "E2E_KUBECONFIG" in os.environ and "E2E_HOST" not in os.environ:
         pytest.skip("E2E_HOST says how pods reach this machine")
     return os.environ.get("E2E_HOST", HOST_IP)
+
+
+def free_port() -> int:
+    """A port of this machine's address that nothing listens on."""
+    family = socket.AF_INET6 if ":" in host() else socket.AF_INET
+    with socket.create_server((host(), 0), family=family) as held:
+        return int(held.getsockname()[1])
+
+
+@contextmanager
+def routes() -> Iterator[None]:
+    """This machine reaches pods and Services of the rig at their addresses, as clients and a Prometheus in the cluster do."""
+    ways = {node.pod_cidr: node.ip for node in NODES} | {SERVICE_CIDR: NODES[0].ip}
+    for cidr, address in ways.items():
+        run("ip", "route", "replace", cidr, "via", address, "dev", HOST_LINK)
+    try:
+        yield
+    finally:
+        for cidr in ways:
+            subprocess.run(["ip", "route", "del", cidr], capture_output=True, check=False)
 
 
 def targets(team: Namespace, service: str, proxy: str) -> list[dict[str, Any]]:
@@ -65,7 +86,7 @@ class PrometheusServer:
 
     @property
     def url(self) -> str:
-        return f"http://{host()}:{self.port}"
+        return f"http://{in_url(host())}:{self.port}"
 
     def start(self) -> None:
         """Until it answers."""
@@ -74,7 +95,7 @@ class PrometheusServer:
             pytest.skip("no prometheus: `make tools` installs it on Debian")
         command = [program, f"--config.file={self.folder}/prometheus.yaml",
                    f"--storage.tsdb.path={self.folder}/data",
-                   f"--web.listen-address={host()}:{self.port}"]  # fmt: skip
+                   f"--web.listen-address={in_url(host())}:{self.port}"]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(self.answers, "Prometheus")
@@ -110,9 +131,7 @@ class PrometheusServer:
 def scraping(folder: Path) -> Iterator[PrometheusServer]:
     """A Prometheus without targets."""
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration()))
-    with socket.create_server((host(), 0)) as held:
-        port = held.getsockname()[1]
-    server = PrometheusServer(folder, port)
+    server = PrometheusServer(folder, free_port())
     server.start()
     try:
         with server.client:

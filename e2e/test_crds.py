@@ -289,7 +289,7 @@ def test_a_status_is_written_on_its_own_and_shown(
     }
     generation = api.get(stored).json()["metadata"]["generation"]
     patched(api, stored, {"status": status})
-    assert "status" not in api.get(stored).json()
+    assert api.get(stored).json()["status"] == {"observedGeneration": 0}
     change = {"status": status, "spec": {"engine": {"replicas": 9}}}
     assert patched(api, f"{stored}/status", change).is_success
     seen = api.get(stored).json()

@@ -19,7 +19,8 @@ from evenkeel_contract.names import TRAFFIC_PORT
 from e2e.faults import machine
 from e2e.installed import Namespace, ingress, request
 from e2e.operators import wait_until
-from e2e.rig.layout import AUDIT_LOG
+from e2e.rig.layout import AUDIT_LOG, in_url
+from e2e.scraping import routes
 from tests.support.nginx import nginx
 
 pytestmark = [
@@ -40,7 +41,7 @@ def served(team: Namespace) -> Iterator[Namespace]:
         where = {"ingress": {"host": team.host(name), "annotations": marks}}
         team.serve(name, router={"replicas": 2}, exposure=where)
         wait_until(partial(_is_served, team.host(name)), f"{name} behind the ingress")
-    with machine.routes():
+    with routes():
         yield team
 
 
@@ -51,7 +52,7 @@ def _is_served(host: str) -> bool:
 
 async def test_nginx_loses_no_new_request(served: Namespace, tmp_path: Path) -> None:
     routers = served.pods("one", "router").values()
-    addresses = [f"{pod['status']['podIP']}:{TRAFFIC_PORT}" for pod in routers]
+    addresses = [f"{in_url(pod['status']['podIP'])}:{TRAFFIC_PORT}" for pod in routers]
     async with nginx(tmp_path, addresses) as client:
         lost = await killed(served, "one", client)
     assert max(lost) <= 1, "a client lost a request that it sent after the kill"

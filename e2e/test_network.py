@@ -18,6 +18,7 @@ from evenkeel_contract.names import (
 from e2e.installed import SYSTEM, Namespace
 from e2e.kubectl import Kubectl
 from e2e.policies import Pod, allows
+from e2e.rig.layout import in_url
 
 pytestmark = pytest.mark.core
 OPERATOR_PORT = 8081
@@ -131,7 +132,7 @@ def test_an_engine_refuses_requests_without_its_services_key(world: World, team:
     """From a router's pod, where every door is open; with a neighbour's key, too."""
     (router,) = list(team.pods("one", "router"))[:1]
     (engine,) = team.pods("one", "engine").values()
-    address = engine["status"]["podIP"]
+    address = in_url(engine["status"]["podIP"])
 
     def ask(path: str, **headers: str) -> str:
         return team.python(router, ASK % (address, path, headers))

@@ -9,19 +9,16 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from e2e.rig.layout import API_PORT, HOST_LINK, NODES, SERVICE_CIDR, STATE, Node
-from e2e.scraping import host
+from e2e.rig.layout import API_PORT, NODES, STATE, Node
+from e2e.scraping import free_port, host
 from images.commands import run
 
 _INIT: Final = STATE / "pid"
@@ -130,19 +127,6 @@ def link(node: Node, state: str) -> None:
     run("nsenter", f"--target={_INIT.read_text()}", "--net", "ip", "link", "set", port, state)
 
 
-@contextmanager
-def routes() -> Iterator[None]:
-    """This machine reaches pods and Services at their addresses, as clients and a Prometheus in the cluster do."""
-    ways = {node.pod_cidr: node.ip for node in NODES} | {SERVICE_CIDR: ONE.ip}
-    for cidr, address in ways.items():
-        run("ip", "route", "replace", cidr, "via", address, "dev", HOST_LINK)
-    try:
-        yield
-    finally:
-        for cidr in ways:
-            subprocess.run(["ip", "route", "del", cidr], capture_output=True, check=False)
-
-
 CLOCK: Final = "/run/evenkeel-clock"
 """On each node, the folder whose file `offset` sets the clock of its pods (libfaketime)."""
 
@@ -235,11 +219,6 @@ class Redis:
             self.process.kill()
             self.process.wait()
             self.process = None
-
-
-def free_port() -> int:
-    with socket.create_server((host(), 0)) as held:
-        return int(held.getsockname()[1])
 
 
 def sleep_until(ends_s: float) -> None:

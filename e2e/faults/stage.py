@@ -27,6 +27,7 @@ from e2e.figures import Question, figures, samples_of
 from e2e.installed import SYSTEM, Namespace, request, service
 from e2e.operators import wait_until
 from e2e.rig.layout import NODES
+from e2e.scraping import routes
 
 GOLD, BRONZE, OTHER = "gold", "bronze", "other"
 WEIGHTS: Final = {GOLD: 4, BRONZE: 1}
@@ -273,7 +274,7 @@ def answers(url: str, key: str) -> bool:
 def stage(team: Namespace, api: httpx.Client, folder: Path) -> Iterator[Stage]:
     """Everything runs, and all clients are served."""
     with ExitStack() as stack:
-        stack.enter_context(machine.routes())
+        stack.enter_context(routes())
         redis = machine.Redis(folder)
         redis.start()
         stack.callback(redis.kill)

@@ -19,9 +19,8 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from e2e.faults.machine import free_port
 from e2e.installed import SYSTEM, Namespace
-from e2e.scraping import PrometheusServer
+from e2e.scraping import PrometheusServer, free_port
 
 EVERY_S: Final = 0.5
 _PORTS: Final = {"router": 8081, "engine": 30000}

@@ -17,7 +17,18 @@ from e2e.rig import machine, pki
 from e2e.rig.components import binaries
 from e2e.rig.errors import RigError
 from e2e.rig.images import system_archives
-from e2e.rig.layout import HOST_IP, HOST_LINK, KUBECONFIG, NODES, SOURCE, STATE, Node
+from e2e.rig.layout import (
+    DNS_IP,
+    HOST_IP,
+    HOST_LINK,
+    KUBECONFIG,
+    NODAD,
+    NODES,
+    PREFIX,
+    SOURCE,
+    STATE,
+    Node,
+)
 from e2e.rig.node import remove_cgroups
 from e2e.rig.processes import succeeds, wait_for
 from images.commands import run
@@ -137,7 +148,7 @@ def _start(programs: Path) -> None:
     pid = children.read_text().split()[0]
     _PID.write_text(pid)
     run("ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", "uplink", "netns", pid)
-    run("ip", "addr", "add", f"{HOST_IP}/24", "dev", HOST_LINK)
+    run("ip", "addr", "add", f"{HOST_IP}/{PREFIX}", "dev", HOST_LINK, *NODAD)
     run("ip", "link", "set", HOST_LINK, "up")
 
 
@@ -148,7 +159,9 @@ def _furnish(programs: Path) -> None:
     capacity = f'{{"status": {{"capacity": {{"nvidia.com/gpu": "{_GPUS_PER_NODE}"}}}}}}'
     for node in NODES:
         run(*kubectl, "patch", "node", node.name, "--subresource=status", "-p", capacity)
-    run(*kubectl, "apply", "--server-side", "-f", SOURCE / "addons")
+    addons = [path.read_text() for path in sorted((SOURCE / "addons").glob("*.yaml"))]
+    objects = "---\n".join(addons).replace("DNS_IP", DNS_IP)
+    run(*kubectl, "apply", "--server-side", "-f", "-", stdin=objects)
     run(*kubectl, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
     run(*kubectl, "-n", "ingress", "rollout", "status", "daemonset/traefik", "--timeout=90s")
 

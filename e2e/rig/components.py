@@ -49,6 +49,16 @@ COMPONENTS: Final = (
 )
 
 
+DRA_DRIVER: Final = Component(
+    "dra-driver",
+    MODULES / "dra-driver",
+    package="sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
+)
+"""Only the tests of claims use it."""
+HEALTH: Final = Component("health", MODULES / "health")
+"""Only the tests of GitOps tools use it."""
+
+
 def binaries() -> Path:
     """The folder that holds every program, built where they are missing."""
     given = os.environ.get("E2E_BINARIES")

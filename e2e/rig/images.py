@@ -45,7 +45,7 @@ SYSTEM_IMAGES: Final = (
 @one_at_a_time(BUILDING)
 def system_archives(binaries: Path) -> list[Path]:
     """An image archive for each system image, built where the cache lacks it."""
-    return [_of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
+    return [of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
 
 
 REGISTRY: Final = "evenkeel.dev/e2e"
@@ -109,7 +109,8 @@ def archive(
     return use(target, others=f"{stem}-*.tar")
 
 
-def _of_binary(image: BinaryImage, binary: Path) -> Path:
+def of_binary(image: BinaryImage, binary: Path) -> Path:
+    """The archive of an image with one program."""
     with tempfile.TemporaryDirectory() as temporary:
         context = Path(temporary)
         shutil.copyfile(binary, context / "program")

@@ -10,12 +10,21 @@ import sys
 from pathlib import Path
 
 from e2e.rig import control_plane
-from e2e.rig.layout import HOST_IP, NODES, STATE
+from e2e.rig.layout import ANYWHERE, HOST_IP, IPV6, NODAD, NODES, PREFIX, STATE
 from e2e.rig.processes import start, succeeds, wait_for
 from images.commands import run
 
 BRIDGE = "underlay"
 UPLINK = "uplink"
+SYSCTLS = (
+    (
+        "net.ipv6.conf.all.forwarding=1",
+        "net.ipv6.conf.default.accept_dad=0",  # pods would wait a second for the bridge's address
+        "net.bridge.bridge-nf-call-ip6tables=1",
+    )
+    if IPV6
+    else ("net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1")
+)
 
 
 def main(binaries: Path) -> None:
@@ -51,14 +60,14 @@ def _network() -> None:
             "peer", "name", "eth0", "netns", node.name)  # fmt: skip
         run("ip", "link", "set", f"port{number}", "master", BRIDGE, "up")
         run(*inside, "link", "set", "lo", "up")
-        run(*inside, "addr", "add", f"{node.ip}/24", "dev", "eth0")
+        run(*inside, "addr", "add", f"{node.ip}/{PREFIX}", "dev", "eth0", *NODAD)
         run(*inside, "link", "set", "eth0", "up")
         # Components look for a default route to learn which address is theirs.
-        run(*inside, "route", "add", "default", "via", HOST_IP)
+        run(*inside, "route", "add", ANYWHERE, "via", HOST_IP)
         for other in NODES:
             if other is not node:
                 run(*inside, "route", "add", other.pod_cidr, "via", other.ip)
-        for sysctl in ("net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1"):
+        for sysctl in SYSCTLS:
             run("ip", "netns", "exec", node.name, "sysctl", "-qw", sysctl)
 
 

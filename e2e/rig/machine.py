@@ -16,7 +16,8 @@ from typing import Final
 
 from e2e.rig.components import binaries, fetch_modules
 from e2e.rig.definitions import definitions
-from e2e.rig.errors import NotHereError
+from e2e.rig.errors import NotHereError, RigError
+from e2e.rig.layout import IPV6
 from e2e.rig.processes import succeeds
 from images.base import check_distribution
 
@@ -35,6 +36,10 @@ _LOCKED: Final = re.compile(r"Could not get lock|Unable to (?:acquire|lock)")
 
 def check() -> None:
     """Raises `NotHereError` unless a cluster can be brought up here and now."""
+    if os.environ.get("E2E_FAMILY", "IPv4") not in ("IPv4", "IPv6"):
+        raise RigError("E2E_FAMILY must be IPv4 or IPv6")
+    if IPV6 and not Path("/proc/net/if_inet6").exists():
+        raise NotHereError("this kernel has no IPv6 (/proc/net/if_inet6)")
     if os.geteuid() != 0:
         raise NotHereError("root is needed (namespaces, control groups); or set E2E_KUBECONFIG")
     missing = _missing()

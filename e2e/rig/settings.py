@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from e2e.rig.layout import DNS_IP, Node
+from e2e.rig.layout import ANYWHERE, DNS_IP, IPV6, POD_CIDR, Node, in_url
 
 PAUSE_IMAGE: Final = "evenkeel.dev/e2e/pause:1"
 COREDNS_IMAGE: Final = "evenkeel.dev/e2e/coredns:1"
@@ -64,7 +64,7 @@ def cni(node: Node) -> str:
                         "type": "host-local",
                         "dataDir": "/run/cni-ipam",
                         "ranges": [[{"subnet": node.pod_cidr}]],
-                        "routes": [{"dst": "0.0.0.0/0"}],
+                        "routes": [{"dst": ANYWHERE}],
                     },
                 },
                 {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -122,7 +122,8 @@ def kube_proxy(node: Node, *, kubeconfig: Path) -> str:
             "mode": "nftables",
             "hostnameOverride": node.name,
             "clientConnection": {"kubeconfig": str(kubeconfig)},
-            "clusterCIDR": "10.244.0.0/16",
+            "bindAddress": "::" if IPV6 else "0.0.0.0",  # the family, if the node is not known yet
+            "clusterCIDR": POD_CIDR,
             # The conntrack sysctls are read-only in a network namespace.
             "conntrack": {
                 "maxPerCore": 0,
@@ -130,7 +131,7 @@ def kube_proxy(node: Node, *, kubeconfig: Path) -> str:
                 "tcpCloseWaitTimeout": "0s",
             },
             "metricsBindAddress": "127.0.0.1:10249",
-            "healthzBindAddress": f"{node.ip}:10256",
+            "healthzBindAddress": f"{in_url(node.ip)}:10256",
         },
         indent=2,
     )

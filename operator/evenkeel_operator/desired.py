@@ -332,7 +332,7 @@ def _notes(given: Inputs) -> Iterator[Note]:
             f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
             "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
         )
-    yield from _tenants_note(given)
+    yield from tenants_note(given.service, given.roster)
     if given.host_taken is not None:
         yield given.host_taken
     yield from _gateway_notes(given)
@@ -374,12 +374,17 @@ def _gateway_notes(given: Inputs) -> Iterator[Note]:
         yield Note(reasons.BEHIND_GATEWAY, message)
 
 
-def _tenants_note(given: Inputs) -> Iterator[Note]:
-    """The same whether or not the namespace has tenants, since its names belong to another owner."""
-    here, there = given.service.metadata.namespace, tenants_namespace(given.service)
-    tenants = [tenant.resource for tenant in given.roster.tenants.values()]
+def tenants_note(
+    owner: FairInferenceService | FairInferenceGateway, roster: Roster
+) -> Iterator[Note]:
+    """Reports a service or gateway whose tenants are in another namespace, and none is shared with it.
+
+    The same whether or not the namespace has tenants, since its names belong to another owner.
+    """
+    here, there = owner.metadata.namespace, tenants_namespace(owner)
+    tenants = [tenant.resource for tenant in roster.tenants.values()]
     is_kept = any(resource is None for resource in tenants)
-    if there == here or is_kept or any(one and serves(given.service, one) for one in tenants):
+    if there == here or is_kept or any(one and serves(owner, one) for one in tenants):
         return
     yield Note(
         reasons.TENANTS_NOT_SHARED,

@@ -48,7 +48,13 @@ from evenkeel_operator.core.records import (
 from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.sharding import Layout, LiveConfig, Planner
 from evenkeel_operator.core.workload import TIME_FORMAT
-from evenkeel_operator.desired import credential_notes, granted, keep_credentials, room_notes
+from evenkeel_operator.desired import (
+    credential_notes,
+    granted,
+    keep_credentials,
+    room_notes,
+    tenants_note,
+)
 from evenkeel_operator.manifests.context import DEFAULT_DRAIN_S
 from evenkeel_operator.manifests.gateway import build_gateway, gateway_context
 from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S, Dependencies, tenants_of
@@ -152,6 +158,7 @@ class GatewayPass:
         clash = host_taken(seen.raw, others, default_class=given.observer.default_class)
         notes = [
             *refusal,
+            *tenants_note(gateway, roster),
             *room_notes(layout),
             *credential_notes(secrets[1]),
             *([] if clash is None else [clash]),
@@ -207,7 +214,7 @@ class GatewayPass:
             tenants=[one.resource for one in roster.tenants.values() if one.resource is not None],
             key_hashes=None,
             credentials=secrets[0],
-            listen=ListenConfig(host="0.0.0.0"),
+            listen=ListenConfig(host=self._deps.defaults.router_host),
             admin_token_sha256=credentials.admin_token_sha256,
             state=StateConfig(peer_token=credentials.admin_token),
         )

@@ -510,6 +510,13 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.federation.cells.0.url": "https://oslo.example.com:8443"},
         bad={"spec.federation.cells.0.url": "ftp://oslo.example.com"},
     ),
+    "a path in the address of a cell": Pair(
+        path="spec.federation.cells[0].url",
+        message="must end after host and port",
+        base=SERVICE,
+        good={"spec.federation.cells.0.url": "https://oslo.example.com/"},
+        bad={"spec.federation.cells.0.url": "https://oslo.example.com/llm"},
+    ),
     "a network with a netmask": Pair(
         path="spec.tenancy.trustedProxies[0]",
         message="must be a network like 10.0.0.0/8",

@@ -54,10 +54,6 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
         changed(SERVICE, {"spec.exposure.ingress.annotations": {_SNIPPET: "return 200;"}}),
         f"spec.exposure.ingress.annotations['{_SNIPPET}']",
     ),
-    "an annotation of several lines": (
-        changed(SERVICE, {"spec.exposure.ingress.annotations": {"example.com/x": "a\nb"}}),
-        "spec.exposure.ingress.annotations['example.com/x']",
-    ),
     "arguments by the back door": (
         _container(args=["--tp=8"]),
         f"{_TEMPLATE}.spec.containers[0].args",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -104,6 +104,16 @@ class Operator:
         metadata = {**item["metadata"], "generation": generation}
         changed = {**item, "metadata": metadata, "spec": {**item["spec"], **spec}}
         await self.sees(self._cluster.put(changed))
+
+
+def secret(name: str, *, labelled: bool = True, **entries: str) -> dict[str, Any]:
+    labels = {"evenkeel.dev/use": "true"} if labelled else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": "team-ml", "labels": labels},
+        "data": {key: b64encode(text.encode()).decode() for key, text in entries.items()},
+    }
 
 
 def condition(cluster: FakeCluster, type_: str) -> dict[str, Any]:

@@ -83,6 +83,10 @@ _SCALE: Final = {
 }
 
 
+UNSEEN: Final = {"observedGeneration": 0}
+"""The status of an object that no operator has seen: kstatus takes one without a status for done."""
+
+
 def definitions() -> dict[str, dict[str, Any]]:
     """All CustomResourceDefinitions by their name."""
     service = _root(FairInferenceService, status=ServiceStatus, name=SERVICE_NAME)
@@ -165,6 +169,6 @@ def _root(cls: type, *, status: type, name: Pattern) -> Schema:
             "kind": {"type": "string", "description": parts["kind"]["description"]},
             "metadata": {"type": "object", "properties": {"name": name_schema}},
             "spec": parts["spec"],
-            "status": object_schema(status, defaults=False),
+            "status": {**object_schema(status, defaults=False), "default": UNSEEN},
         },
     }

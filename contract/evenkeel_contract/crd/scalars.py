@@ -60,3 +60,10 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ),
 }
 """Rules for values of a class, or with a constraint."""
+
+BARE_URL: Final = Rule(
+    mirrors="Url",
+    rule="!isURL(self) || self.matches('^[^/?#@]*//[^/?#@]*/?[?]?$')",
+    message="must end after host and port, such as https://host:port",
+)
+"""Of a `Url` that is bare, besides the rule of every one."""

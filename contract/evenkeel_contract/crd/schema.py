@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from evenkeel_contract.crd.rule import Rule
 from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES
-from evenkeel_contract.crd.scalars import SCALAR_RULES
+from evenkeel_contract.crd.scalars import BARE_URL, SCALAR_RULES
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
 from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
 from evenkeel_contract.values import (
@@ -166,7 +166,10 @@ def _mark(mark: object, schema: Schema) -> Schema:
         case Timestamp():
             return {"format": "date-time"}
         case Cidr() | Url():
-            return {_RULES: [rule.to_plain() for rule in SCALAR_RULES[type(mark)]]}
+            rules = [*SCALAR_RULES[type(mark)]]
+            if isinstance(mark, Url) and mark.bare:
+                rules.append(BARE_URL)
+            return {_RULES: [rule.to_plain() for rule in rules]}
         case _:
             raise TypeError(f"{mark} has no counterpart in a schema")
 

@@ -20,6 +20,11 @@ UrlPath = Annotated[
     Length(1, 253),
 ]
 Paths = Annotated[tuple[UrlPath, ...], Length(1, 16)]
+# Controllers insert it into their configuration as it is.
+AnnotationText = Annotated[
+    str,
+    Pattern(r"[^\x00-\x08\x0a-\x1f\x7f]*", "one line of text without control characters"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class IngressExposure:
     """Further DNS names that clients use."""
     paths: Paths = ("/",)
     """Paths that clients may use, with all paths below them. The routers see the whole path."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, AnnotationText] = field(default_factory=dict)
     """Annotations to add to the Ingress, for example for cert-manager, external-dns or authentication. They replace those that the
     operator sets."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +89,7 @@ class HttpRouteExposure:
     """DNS names that clients use. If empty, all names of the gateways are used."""
     paths: Paths = ("/",)
     """Paths that clients may use, with all paths below them. The routers see the whole path."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, AnnotationText] = field(default_factory=dict)
     """Annotations to add to the HTTPRoute, for example for external-dns."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels to add to the HTTPRoute."""

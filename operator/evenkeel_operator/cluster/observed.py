@@ -49,7 +49,7 @@ class Pods:
         return [pod for pod in self._listed if labels_of(pod).get(COMPONENT_LABEL) == component]
 
     async def unstarted(self, pods: Iterable[Object], *, now: datetime) -> dict[str, str]:
-        """Names of pods that do not start on their node → why. Their events are listed, where the operator has the right to."""
+        """Names of pods that do not start → why. Their events are listed, where the operator has the right to."""
         found = {}
         for pod in unstarted(pods, now=now):
             metadata = pod["metadata"]

@@ -1,7 +1,7 @@
-"""Pods that are on a node and do not start there, because a volume or their network is missing. Pure.
+"""Pods that do not start because a volume, their network or a claim of devices is missing. Pure.
 
-The status of such a pod says `ContainerCreating` and no more; the reason is in events of the kubelet and of the volume
-controller. They come from each attempt, in turn and in several words for one cause.
+The status of such a pod says `ContainerCreating` or nothing; the reason is in events of the kubelet and of the controllers of volumes and
+claims. They come from each attempt, in turn and in several words for one cause.
 """
 
 from __future__ import annotations
@@ -15,20 +15,32 @@ from evenkeel_operator.core.workload import has_ended, time_of
 
 WAIT: Final = timedelta(seconds=60)
 """How long a pod may need for its volumes before anybody looks: a disk is attached in seconds, and a Secret may come after its pod."""
-_REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"})
+_REASONS: Final = frozenset(
+    {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedResourceClaimCreation"}
+)
 _SUMMARY: Final = "Unable to attach or mount volumes"
 """The kubelet says this every two minutes beside the cause, with volumes in another order each time."""
 
 
 def unstarted(pods: Iterable[Object], *, now: datetime) -> Iterable[Object]:
-    """The pods whose node has had them for a minute and has not begun with their containers."""
+    """The pods that have waited for a minute, on their node to begin with their containers, or before it for claims of devices."""
     for pod in pods:
-        conditions = conditions_of(pod)
-        placed = time_of(str(conditions.get("PodScheduled", {}).get("lastTransitionTime", "")))
-        begun = conditions.get("PodReadyToStartContainers", {}).get("status") != "False"
-        on_node = bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
-        if on_node and not begun and placed is not None and now - placed >= WAIT:
+        since = None if has_ended(pod) else time_of(_waits_since(pod))
+        if since is not None and now - since >= WAIT:
             yield pod
+
+
+def _waits_since(pod: Object) -> str:
+    """Since when a pod waits; empty if it does not."""
+    conditions, spec = conditions_of(pod), pod.get("spec") or {}
+    if spec.get("nodeName"):
+        begun = conditions.get("PodReadyToStartContainers", {}).get("status") != "False"
+        placed = conditions.get("PodScheduled", {}).get("lastTransitionTime", "")
+        return "" if begun else str(placed)
+    # Without a claim of its own, a pod is not even offered to the scheduler.
+    made = {one["name"] for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
+    wanted = {one["name"] for one in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in one}  # fmt: skip
+    return "" if wanted <= made else str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def cause(events: Iterable[Object]) -> str | None:

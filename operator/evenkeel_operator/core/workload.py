@@ -397,7 +397,7 @@ def pod_failures(
         yield from of_containers(pod)
     for pod in alive:
         if why := (unstarted or {}).get(str(pod["metadata"]["name"])):
-            message = f"pod {pod['metadata']['name']} does not start on its node: {why}"
+            message = f"pod {pod['metadata']['name']} does not start: {why}"
             yield Note(reasons.CANNOT_START, message)
     for failures in (of_scheduling, of_readiness):
         for pod in alive:

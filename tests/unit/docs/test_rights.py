@@ -1,4 +1,4 @@
-"""The table of rights has a row for each field of both resources that can name something else, with a test that exists."""
+"""The table of rights has a row for each field of every resource that can name something else, with a test that exists."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ PAGE: Final = (ROOT / "docs/reference/rights.md").read_text()
 KINDS: Final = {
     "FairInferenceService": "fairinferenceservices",
     "InferenceTenant": "inferencetenants",
+    "FairInferenceGateway": "fairinferencegateways",
+}
+IN_EXPOSURE: Final = {
+    *("exposure.ingress.paths", "exposure.ingress.labels", "exposure.cors.allowOrigins"),
+    *("exposure.httpRoute.paths", "exposure.httpRoute.labels"),
+}
+IN_TENANCY: Final = {  # what proxies and tokens say, and the tenants that they name
+    *("tenancy.identityHeaders", "tenancy.jwt[].audience", "tenancy.jwt[].issuer"),
+    *("tenancy.jwt[].tenantClaim", "tenancy.jwt[].clientClaim", "tenancy.jwt[].groupsClaim"),
+    *("tenancy.jwt[].tenantOf", "tenancy.jwt[].allowedTenants"),
 }
 NAMES_NOTHING: Final = {
     "FairInferenceService": {
         *("model.servedName", "model.adapters[].name"),  # what clients send as the model
-        *("exposure.ingress.paths", "exposure.ingress.labels", "exposure.cors.allowOrigins"),
-        *("exposure.httpRoute.paths", "exposure.httpRoute.labels"),
         *("federation.cell", "federation.cells[].name"),  # what cells call themselves
-        # What proxies and tokens say, and the tenants that they name.
-        *("tenancy.identityHeaders", "tenancy.jwt[].audience", "tenancy.jwt[].issuer"),
-        *("tenancy.jwt[].tenantClaim", "tenancy.jwt[].clientClaim", "tenancy.jwt[].groupsClaim"),
-        *("tenancy.jwt[].tenantOf", "tenancy.jwt[].allowedTenants"),
+        *IN_EXPOSURE,
+        *IN_TENANCY,
+    },
+    "FairInferenceGateway": {
+        *("models[].name", "models[].aliases", "models[].fallback"),  # within the gateway
+        *IN_EXPOSURE,
+        *IN_TENANCY,
     },
     # Names within the tenant.
     "InferenceTenant": {"clients[].name", "apiKeys[].name", "apiKeys[].client"},

@@ -130,10 +130,12 @@ def test_defaults_of_the_schema_are_those_of_the_contract() -> None:
     full = defaulted(service, SCHEMAS["FairInferenceService"])
     assert full["spec"]["router"]["state"] == {"store": "Peers"}
     assert full["spec"]["engine"].keys() == {"runtime", "gpu", "onMismatch", "rollout"}
+    del full["status"]
     assert parse_service(full) == parse_service(service)
     tenant = {**TENANT, "spec": {}}
     full = defaulted(tenant, SCHEMAS["InferenceTenant"])
     assert full["spec"]["weight"] == 1
+    del full["status"]
     assert parse_tenant(full) == parse_tenant(tenant)
 
 
@@ -148,8 +150,9 @@ def test_the_paths_of_the_scale_subresource_exist_and_have_no_default() -> None:
     assert {p.removeprefix(".") for p in service["subresources"]["scale"].values()} <= paths
 
 
-def test_a_status_has_no_defaults() -> None:
-    assert [p for _, p, node in NODES if p.startswith("status") and "default" in node] == []
+def test_only_the_observed_generation_of_a_status_has_a_default() -> None:
+    found = [(p, node["default"]) for _, p, node in NODES if p.startswith("status") and "default" in node]  # fmt: skip
+    assert found == [("status", {"observedGeneration": 0})] * 3
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,21 @@ def test_a_service_has_a_name_that_services_may_have(name: str) -> None:
     pattern = SCHEMAS["FairInferenceService"]["properties"]["metadata"]["properties"]["name"]
     assert re.search(pattern["pattern"], name) is None
     assert faults_of(changed(TENANT, {"metadata.name": name})) == ()
+
+
+@pytest.mark.parametrize("part", ["ingress", "httpRoute"])
+@pytest.mark.parametrize(("text", "good"), [("a b", True), ("a\tb", True), ("", True), ("a\nb", False), ("a\n", False), ("\x7f", False)])  # fmt: skip
+def test_annotations_of_exposure_are_one_line(part: str, text: str, good: bool) -> None:
+    given = {"annotations": {"example.com/x": text}}
+    given |= {"host": "a.test"} if part == "ingress" else {"parentRefs": [{"name": "g"}]}
+    found = faults_of(changed(SERVICE, {"spec.exposure": {part: given}}))
+    where = f"spec.exposure.{part}.annotations['example.com/x']"
+    assert [fault.path for fault in found] == ([] if good else [where])
+    for kind in ("FairInferenceService", "FairInferenceGateway"):
+        spec = SCHEMAS[kind]["properties"]["spec"]["properties"]
+        annotations = spec["exposure"]["properties"][part]["properties"]["annotations"]
+        pattern = annotations["additionalProperties"]["pattern"].removesuffix("$") + r"\Z"
+        assert (re.search(pattern, text) is not None) == good
 
 
 def test_every_cel_rule_has_a_message_and_blames_a_field_that_is_there() -> None:

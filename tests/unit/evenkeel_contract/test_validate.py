@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.decode import to_plain
 from evenkeel_contract.engineflags import BYPASSING_FLAGS, BYPASSING_VARIABLES, OWNED_FLAGS
+from evenkeel_contract.gateway import parse_gateway
 from evenkeel_contract.queueorder import ReplicaPolicyName
 from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.validate import parse_service, parse_tenant
@@ -422,9 +423,12 @@ def test_snippets_of_any_controller_are_refused(name: str, refused: bool) -> Non
     for exposure in ({"ingress": {"host": "a.test", "annotations": {name: "x"}}}, {"httpRoute": routes}):  # fmt: skip
         data = deepcopy(SERVICE)
         data["spec"]["exposure"] = exposure
-        paths = [fault.path for fault in parse_service(data)[1]]
+        gateway = {**data, "kind": "FairInferenceGateway"}
+        gateway["spec"] = {"models": [{"serviceSelector": {}}], "exposure": exposure}
         (part,) = exposure
-        assert paths == ([f"spec.exposure.{part}.annotations['{name}']"] if refused else [])
+        for faults in (parse_service(data)[1], parse_gateway(gateway)[1]):
+            paths = [fault.path for fault in faults]
+            assert paths == ([f"spec.exposure.{part}.annotations['{name}']"] if refused else [])
 
 
 def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from typing import Any
-
 import pytest
 from evenkeel_operator.cluster.store import SERVICE
 
 from tests.support.fake_cluster import FakeCluster
-from tests.support.operator_lives import KEY, Operator, cluster_with_the_sample, condition, told
+from tests.support.operator_lives import (
+    KEY,
+    Operator,
+    cluster_with_the_sample,
+    condition,
+    secret,
+    told,
+)
 
 MAP = ("ConfigMap", "team-ml", "simulated-revocations")
 ISSUER = {"issuer": "https://login.example.com", "audience": "llm", "tenantClaim": "team"}
 KEYS = '{"keys": [{"kty": "RSA", "kid": "a"}]}'
-
-
-def secret(name: str, *, labelled: bool = True, **entries: str) -> dict[str, Any]:
-    labels = {"evenkeel.dev/use": "true"} if labelled else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": "team-ml", "labels": labels},
-        "data": {key: b64encode(text.encode()).decode() for key, text in entries.items()},
-    }
 
 
 @pytest.fixture

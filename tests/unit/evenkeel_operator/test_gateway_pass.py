@@ -21,6 +21,7 @@ from tests.support.operator_lives import (
     Operator,
     become_ready,
     cluster_with_the_sample,
+    secret,
     told,
 )
 
@@ -58,8 +59,11 @@ def small_service() -> dict[str, Any]:
 class World:
     """A cluster, an operator, and passes over everything until nothing is written."""
 
-    def __init__(self, defaults: Defaults = DEFAULTS) -> None:
+    def __init__(
+        self, defaults: Defaults = DEFAULTS, *, apis: frozenset[str] = frozenset()
+    ) -> None:
         self.cluster = cluster_with_the_sample()
+        self.cluster.optional = apis
         self.cluster.put(small_service())
         self.routers = FakeRouters()
         self.operator = Operator(self.cluster, defaults, routers=self.routers)
@@ -204,6 +208,111 @@ async def test_a_gateway_takes_over_the_host_of_its_service(world: World) -> Non
     backend = rule["http"]["paths"][0]["backend"]["service"]["name"]
     assert (rule["host"], backend) == ("llm.example.com", "models-gateway-router")
     assert world.status()["url"] == "http://llm.example.com"
+
+
+async def test_the_ingress_of_a_gateway_is_as_its_spec_says(world: World) -> None:
+    ingress = {
+        "host": "a.test",
+        "additionalHosts": ["*.b.test"],
+        "className": "nginx",
+        "annotations": {"c": "d"},
+        "tls": {"secretName": "certificate"},
+    }
+    world.cluster.put(gateway(exposure={"ingress": ingress}))
+    await world.settle()
+    found = world.get("Ingress", "models-gateway-router")
+    assert found is not None
+    assert [rule["host"] for rule in found["spec"]["rules"]] == ["a.test", "*.b.test"]
+    assert found["spec"]["ingressClassName"] == "nginx"
+    assert found["spec"]["tls"] == [{"hosts": ["a.test", "*.b.test"], "secretName": "certificate"}]
+    assert found["metadata"]["annotations"]["c"] == "d"
+
+
+async def test_the_route_of_a_gateway_is_as_its_spec_says() -> None:
+    world = World(apis=frozenset({"HTTPRoute"}))
+    route = {
+        "parentRefs": [{"name": "public", "namespace": "gateways"}],
+        "hostnames": ["a.test"],
+        "annotations": {"c": "d"},
+    }
+    world.cluster.put(gateway(exposure={"httpRoute": route}))
+    await world.settle()
+    found = world.get("HTTPRoute", "models-gateway-router")
+    assert found is not None
+    (parent,) = found["spec"]["parentRefs"]
+    assert (parent["name"], parent["namespace"]) == ("public", "gateways")
+    assert found["spec"]["hostnames"] == ["a.test"]
+    assert found["metadata"]["annotations"]["c"] == "d"
+
+
+@pytest.mark.parametrize(
+    "exposure",
+    [
+        {"ingress": {"host": "a.test"}},
+        {"ingress": {"host": "b.test", "additionalHosts": ["a.test"]}},
+        {"httpRoute": {"parentRefs": [{"name": "public"}], "hostnames": ["a.test"]}},
+    ],
+    ids=["host", "additional host", "host of a route"],
+)
+async def test_a_gateway_does_not_get_the_host_of_another_namespace(
+    exposure: dict[str, Any],
+) -> None:
+    world = World(apis=frozenset({"HTTPRoute"}))
+    other = small_service()
+    other["metadata"] |= {"namespace": "team-other", "creationTimestamp": "2025-01-01T00:00:00Z"}
+    other["spec"]["exposure"] = {"ingress": {"host": "a.test"}}
+    world.cluster.put(other)
+    world.cluster.put(gateway(exposure=exposure))
+    await world.settle()
+    assert world.condition("Degraded")["reason"] == "HostTaken"
+    for kind in ("Ingress", "HTTPRoute"):
+        assert world.get(kind, "models-gateway-router") is None
+
+
+async def test_a_gateway_uses_tenants_that_their_owner_shares(world: World) -> None:
+    tenant = deepcopy(document("tenant.yaml"))
+    tenant["metadata"] = {"name": "ads", "namespace": "tenants"}
+    tenant["spec"] = {"clients": [{"name": "c"}]}
+    world.cluster.put(tenant)
+    world.cluster.put(gateway(tenancy={"namespace": "tenants"}))
+    await world.settle()
+    assert world.config().tenancy.tenants == ()
+    assert world.condition("Degraded")["reason"] == "TenantsNotShared"
+    tenant["metadata"]["annotations"] = {"evenkeel.dev/share-tenant": NAMESPACE}
+    world.cluster.put(tenant)
+    await world.settle()
+    assert [(one.namespace, one.name) for one in world.config().tenancy.tenants] == [
+        ("tenants", "ads")
+    ]
+
+
+async def test_a_gateway_uses_only_labelled_secrets(world: World) -> None:
+    contents = {"signing": {"a": "a" * 32}, "issuer": {"jwks": '{"keys": [{"kty": "RSA"}]}'}}
+    for name, entries in contents.items():
+        world.cluster.put(secret(name, labelled=False, **entries))
+    issuer = {"issuer": "https://login.example.com", "audience": "llm", "tenantClaim": "team"}
+    jwt = {**issuer, "secretRef": {"name": "issuer", "key": "jwks"}}
+    world.cluster.put(
+        gateway(tenancy={"signedKeys": {"secretRef": {"name": "signing"}}, "jwt": [jwt]})
+    )
+    await world.settle()
+    assert (world.config().tenancy.signed_keys, world.config().tenancy.jwt) == (None, None)
+    message = world.condition("Degraded")["message"]
+    for path in ("spec.tenancy.signedKeys.secretRef", "spec.tenancy.jwt[0].secretRef"):
+        assert path in message
+    for name, entries in contents.items():
+        world.cluster.put(secret(name, **entries))
+    await world.settle()
+    assert None not in (world.config().tenancy.signed_keys, world.config().tenancy.jwt)
+    assert world.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+async def test_routers_of_a_gateway_listen_on_the_families_of_the_cluster(host: str) -> None:
+    world = World(defaults=replace(DEFAULTS, router_host=host))
+    world.cluster.put(gateway())
+    await world.settle()
+    assert world.config().listen.host == host
 
 
 async def test_a_new_service_behind_a_gateway_never_has_routers(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from evenkeel_operator.core.unstarted import WAIT
 from evenkeel_operator.core.workload import TIME_FORMAT
 
@@ -59,7 +60,7 @@ async def creating(cluster: FakeCluster, *, waits: timedelta) -> Operator:
 async def test_a_volume_that_is_missing_for_a_minute_is_named() -> None:
     cluster = cluster_with_the_sample()
     await creating(cluster, waits=WAIT)
-    words = f"pod new does not start on its node: {CAUSE}"
+    words = f"pod new does not start: {CAUSE}"
     assert condition(cluster, "EnginesReady")["reason"] == "CannotStart"
     for name in ("EnginesReady", "Progressing", "Degraded"):
         assert words in condition(cluster, name)["message"]
@@ -72,6 +73,29 @@ async def test_a_volume_that_comes_within_a_minute_is_no_fault() -> None:
     assert condition(cluster, "EnginesReady")["reason"] == "Starting"
     assert condition(cluster, "Degraded")["status"] == "False"
     assert not [read for read in cluster.reads if read.startswith("Event")]
+
+
+@pytest.mark.parametrize(
+    ("waits", "made", "named"),
+    [(WAIT, False, True), (WAIT - timedelta(seconds=1), False, False), (WAIT, True, False)],
+    ids=["for a minute", "for less", "the claim is there"],
+)
+async def test_a_claim_of_devices_that_cannot_be_made_is_named(
+    waits: timedelta, made: bool, named: bool
+) -> None:
+    cluster = cluster_with_the_sample()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    found = pod(state=CREATING)
+    found["metadata"] |= {"uid": "uid-new", "creationTimestamp": (NOW - waits).strftime(TIME_FORMAT)}  # fmt: skip
+    found["spec"] = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "two"}]}
+    found["status"] = {"phase": "Pending", "resourceClaimStatuses": [{"name": "gpu"}] if made else []}  # fmt: skip
+    cluster.put(found)
+    cluster.put(replica_set(cluster, "new", 1))
+    why = 'PodResourceClaim gpu: resourceclaimtemplate.resource.k8s.io "two" not found'
+    cluster.put(event(1, why, uid="uid-new", reason="FailedResourceClaimCreation"))
+    await operator.make_pass(KEY)
+    assert (f"pod new does not start: {why}" in condition(cluster, "Degraded")["message"]) == named
 
 
 async def test_without_the_right_to_read_events_a_pass_goes_on() -> None:
