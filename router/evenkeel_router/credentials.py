@@ -54,7 +54,7 @@ def key_set_reader(settings: Settings, intake: Intake, session: ClientSession) -
         return frozenset(one.jwks_URL for one in issuers if one.jwks_URL is not None)
 
     return KeySetReader(
-        intake.key_sets, session, urls=urls, changed=lambda: intake.directory.forget()
+        intake.key_sets, session, urls=urls, changed=intake.forget
     )
 
 
