@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from evenkeel_router.api.openai import MAX_ANSWER_BYTES
+from evenkeel_router.transport.kernel_buffers import LARGE_BYTES, let_grow
 from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     APART_BYTES,
@@ -344,7 +345,9 @@ class ReplicaConnection(asyncio.Protocol):
         name = name.lower()
         if name == b"content-type":
             self.content_type = value.lower().decode("latin-1")
-        elif name in (b"content-length", b"transfer-encoding"):
+        elif name == b"content-length":
+            self._framed, self._size = True, int(value)
+        elif name == b"transfer-encoding":
             self._framed = True
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1")
@@ -355,6 +358,10 @@ class ReplicaConnection(asyncio.Protocol):
         self.status = status = self._parser.get_status_code()
         self._headed = True
         self._streams = status == 200 and self.content_type.startswith(_EVENT_STREAM)
+        if self._size > LARGE_BYTES and not self._streams and self._transport is not None:
+            let_grow(self._transport.get_extra_info("socket").fileno())
+            self._closing = True  # with a large buffer it takes no stream
+        self._size = 0
 
     def on_chunk_header(self) -> None:
         self._between = False
