@@ -341,7 +341,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--tenants", type=int, default=1000)
-    parser.add_argument("--floor", type=float, default=FLOOR, help="what a tenant keeps of its level")
+    parser.add_argument(
+        "--floor", type=float, default=FLOOR, help="what a tenant keeps of its level"
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     drawn = world(tenants=args.tenants, clients=args.clients, seconds=args.seconds, seed=args.seed)

@@ -94,7 +94,7 @@ class ModelNow(Figures, frozen=True, kw_only=True):
     """The level of its verdict, as in `ConsoleState`; empty: not judged here."""
     verdict: str = ""
     ttft_p50_s: float | None = None
-    """As in `ConsoleState`."""
+    """Median time to first token, as in `ConsoleState`."""
     ttft_p95_s: float | None = None
     oldest_s: float = 0.0
     failed: int = 0
@@ -108,7 +108,7 @@ class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
     """One replica, with the figures of the window."""
 
     model: str = ""
-    """Its model, where several are shown."""
+    """Model of the replica, where several are shown."""
     service_per_s: float = 0.0
     hit_rate: float | None = None
     failing: float = 0.0
@@ -152,7 +152,7 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the tenant in scope `tenant`."""
     namespace: str
     service: str
-    """Empty: all services of a router of several."""
+    """Name of the service; empty: all services of a router of several."""
     model: str
     models: tuple[ModelNow, ...] = ()
     """The models that the reader may choose from, behind a router of several; empty: there is one."""
@@ -260,7 +260,7 @@ class RequestNow(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     model: str = ""
-    """Its model, where several are shown."""
+    """Model that served the request, where several are shown."""
     replica: str = ""
     attempts: int = 0
     status: int = 0

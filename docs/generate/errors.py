@@ -62,7 +62,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "no_replica": "no replica could take the request in time",
     "overloaded": "too many requests or bytes in flight",
     "queue_timeout": "the request waited too long in the router's queue",
-    "unknown_model": "console: the router has no such model, or does not show it to this key",
+    "unknown_model": "console: no such model at this router, or not for this key",
     "unknown_service": "admin port, console: the router has no such service",
     "invalid_revocations": "admin port: the body is no list of revocations",
     "not_stored": "a revocation could not be stored; it may be in force here",

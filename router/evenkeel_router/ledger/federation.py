@@ -104,9 +104,7 @@ class Federation:
                 await self._weigh(federation)
             await asyncio.sleep(federation.interval_s)
 
-    def _measured(
-        self, federation: FederationConfig
-    ) -> Generator[None, None, CellFigures | None]:
+    def _measured(self, federation: FederationConfig) -> Generator[None, None, CellFigures | None]:
         """The figures of this cell since the last look, in steps; None at the first one."""
         tenants = self._service_ledger.fairness.now.tenants
         rates = self._meter.rates(tenants, self._now())

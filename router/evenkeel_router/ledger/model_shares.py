@@ -17,6 +17,7 @@ from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.tenant_rates import TenantMeter, changed_weights
 from evenkeel_router.slices import in_slices
 
+
 class ModelShares:
     """The weights of tenants inside the services of one router."""
 
@@ -97,4 +98,3 @@ class ModelShares:
                 )
             yield
         return found
-

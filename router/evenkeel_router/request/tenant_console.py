@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     service: str = ""
     """The service, behind a router of several."""
     model: str = ""
-    """The same, by the name of its model."""
+    """The service, by the name of its model."""
 
     @classmethod
     def of(cls, query: str) -> Self:

@@ -50,7 +50,7 @@ Consoles = Mapping[str, Console]
 
 
 def steps(
-    consoles: Consoles, path: str, tenant: str, asked: Asked, now_s: float
+    consoles: Consoles, path: str, asked: Asked, now_s: float, *, tenant: str
 ) -> Steps[ConsoleAnswer]:
     """The answer about all models, in steps; at least one model is given."""
     if path == consolestate.REQUESTS_PATH:
@@ -144,7 +144,7 @@ def _model(model: str, state: ConsoleState) -> ModelNow:
 
 
 def _conditions(states: Mapping[str, ConsoleState]) -> Iterable[AlertCondition]:
-    """Those of each model, named; those about no part of a service are the process's, and the same at each."""
+    """Conditions of each model, named; those about no part of a service are the process's, and the same at each."""
     found = [
         replace(one, message=f"{model}: {one.message}")
         for model, state in states.items()

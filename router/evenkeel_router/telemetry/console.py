@@ -360,7 +360,7 @@ def limits_now(rooms: Rooms, scope: str, now_s: float) -> tuple[consolestate.Lim
 def _series(name: str, columns: dict[str, list[float]]) -> consolestate.Series:
     tenant, client = names_of(name) if name.count("/") == 2 else ("", "")
     figures = {figure: tuple(map(_rounded, values)) for figure, values in columns.items()}
-    return consolestate.Series(identity=name, tenant=tenant, client=client, **figures)
+    return consolestate.Series(identity=name, tenant=tenant, client=client, model="", **figures)
 
 
 def _rounded(value: float) -> float | None:

@@ -45,7 +45,7 @@ FIELDS: Final = (
 """The figures that are kept for an hour."""
 _KEPT: Final = attrgetter(*FIELDS)
 SUMS: Final = tuple(name for name in FIELDS if name != "ttft_s")
-"""Those of them that several clients, or models, have together."""
+"""Kept figures that several clients, or models, have together."""
 _SUMMED: Final = attrgetter(*SUMS)
 
 

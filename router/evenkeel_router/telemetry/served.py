@@ -30,7 +30,7 @@ class Served:
 
     @property
     def service(self) -> str:
-        """Its name."""
+        """Name of the service."""
         return self.rooms.settings.config.service
 
     def is_named(self, asked: Asked) -> bool:
@@ -95,14 +95,12 @@ class AllServed:
         chosen = {name: one for name, one in offered.items() if one.is_named(asked)}
         if not chosen:
             raise _unknown_model(asked, offered)
-        models = tuple(
-            ModelNow(model=name, service=one.service) for name, one in offered.items()
-        )
+        models = tuple(ModelNow(model=name, service=one.service) for name, one in offered.items())
 
         def steps(now_s: float) -> Steps[ConsoleAnswer]:
             if len(chosen) > 1:
                 consoles = {name: one.console for name, one in chosen.items()}
-                return (yield from all_models.steps(consoles, path, tenant, asked, now_s))
+                return (yield from all_models.steps(consoles, path, asked, now_s, tenant=tenant))
             [(model, one)] = chosen.items()
             state = yield from one.console.steps(path, tenant, asked, now_s)
             if isinstance(state, ConsoleState) and len(models) > 1:

@@ -107,9 +107,8 @@ class Connections:
         finally:
             self._opening -= 1
         self._open.add(connection)
-        file = transport.get_extra_info("socket").fileno()
-        watch_peer(file)
-        bound_unread(file)
+        watch_peer(transport.get_extra_info("socket").fileno())
+        bound_unread(transport)
         if _is_name(url.hostname or ""):
             self._loop.call_later(MAX_AGE_S, connection.retire)
         return connection

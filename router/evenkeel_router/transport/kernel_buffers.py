@@ -5,6 +5,7 @@ By itself it would keep megabytes on each side: its buffers grow with the speed 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from contextlib import suppress
@@ -30,15 +31,19 @@ def bound_unsent(file: int) -> None:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
-def bound_unread(file: int) -> None:
-    """Bound what arrives in a socket and is not read; the kernel enlarges the buffer no more."""
-    with socket.socket(fileno=os.dup(file)) as own:
+def bound_unread(connection: asyncio.BaseTransport) -> None:
+    """Bound what arrives and is not read; the kernel enlarges the buffer no more."""
+    with _socket(connection) as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
 
 
-def let_grow(file: int) -> None:
+def let_grow(connection: asyncio.BaseTransport) -> None:
     """Let the kernel enlarge the buffer again: for a large whole answer, which is read at once."""
-    with socket.socket(fileno=os.dup(file)) as own:
+    with _socket(connection) as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, FIRST_BYTES)
         with suppress(OSError):  # Linux before 5.14: the buffer keeps that size
             own.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+
+
+def _socket(connection: asyncio.BaseTransport) -> socket.socket:
+    return socket.socket(fileno=os.dup(connection.get_extra_info("socket").fileno()))

@@ -184,18 +184,14 @@ class _Service:
         return status, ""
 
     def _refused(self) -> dict[str, float]:
-        pattern = (
-            r'^evenkeel_router_credentials_refused_total\{[^}]*reason="([^"]*)"[^}]*\} (\S+)$'
-        )
+        pattern = r'^evenkeel_router_credentials_refused_total\{[^}]*reason="([^"]*)"[^}]*\} (\S+)$'
         page = self.http.get(self.fleet.metrics).text
         return {name: float(n) for name, n in re.findall(pattern, page, re.MULTILINE)}
 
     def clients(self) -> str:
         """Clients that sent requests."""
         page = self.http.get(self.fleet.metrics).text
-        pattern = (
-            r'^evenkeel_router_requests?_total\{[^}]*client="([^"]+)"[^}]*tenant="([^"]+)"[^}]*\} (\S+)$'
-        )
+        pattern = r'^evenkeel_router_requests?_total\{[^}]*client="([^"]+)"[^}]*tenant="([^"]+)"[^}]*\} (\S+)$'
         found = re.findall(pattern, page, re.MULTILINE)
         return ", ".join(sorted({f"{of}/{name}" for name, of, n in found if float(n)}))
 

@@ -157,7 +157,9 @@ async def test_tenants_that_no_resource_declares_have_weights_in_a_cell() -> Non
         undeclared_tenants=UndeclaredTenants.ACCEPT,
         undeclared_tenant_weight=2,
     )
-    wanted = FederationConfig(cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),))
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
     async with ClientSession() as session:
         found = federation_of(config_for(federation=wanted, tenancy=tenancy), session)
         found.own = figures("east", 9.0, acme=(3.0, 9.0), guest=(6.0, 9.0))
@@ -169,7 +171,9 @@ async def test_tenants_that_no_resource_declares_have_weights_in_a_cell() -> Non
 
 
 async def test_weights_of_many_tenants_are_computed_in_steps() -> None:
-    wanted = FederationConfig(cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),))
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
     async with ClientSession() as session:
         found = federation_of(config_for(federation=wanted), session)
         many = {f"t{n}": (1.0, 2.0 + n) for n in range(10_000)}
