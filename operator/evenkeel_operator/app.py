@@ -15,6 +15,7 @@ import asyncio
 import logging
 import secrets
 import signal
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ _log = logging.getLogger(__name__)
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
+TLS_BUFFER_BYTES: Final = 32 * 1024
+"""Two records of TLS."""
 # The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation.
 SECRETS_PAGE: Final = 100
 # Passes after listing everything again are spread over this time.
@@ -86,6 +89,8 @@ class Connections:
 
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
+    # asyncio gives each TLS connection 256 KiB to read into, and each of the watches has one that is idle.
+    SSLProtocol.max_size = TLS_BUFFER_BYTES
     async with (
         connected(
             await in_pod_or_kubeconfig(),
