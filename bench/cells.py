@@ -232,7 +232,7 @@ class Run:
                     )
                     for tenant in np.flatnonzero(demand[:, cell] > 0)
                 }
-                found = local_weights(tenants, float(capacity[cell]), floor=self.floor)
+                found = local_weights(tenants, float(capacity[cell]), floor=self.floor / len(full))
                 self.cost.weigh_s.append(time.process_time() - begin)
                 for tenant, weight in found.items():
                     self.weights[int(tenant), cell] = weight
@@ -342,7 +342,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--tenants", type=int, default=1000)
     parser.add_argument(
-        "--floor", type=float, default=FLOOR, help="what a tenant keeps of its level"
+        "--floor",
+        type=float,
+        default=FLOOR,
+        help="what a tenant keeps of its level over all full cells",
     )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

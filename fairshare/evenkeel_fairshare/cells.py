@@ -28,7 +28,9 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 FLOOR: Final = 0.01
-"""The least part of its level that a tenant keeps in a cell, however much it is ahead elsewhere: its requests are served too."""
+"""The least part of its level that a tenant keeps over all cells that cannot serve all demand, however much it is ahead elsewhere: its
+requests there are served too. Each of n such cells gives it an n-th of that: with a part for each cell, a tenant with requests in 50 of
+them would have half of its share too much."""
 STEP: Final = 0.5
 """Part of the way to its level that a tenant goes in one interval. With figures that are one interval old a whole step would swing
 without end; half of one ends within some intervals, also if figures are two intervals old."""
@@ -114,8 +116,8 @@ def weighing(
 ) -> Steps[dict[str, float]]:
     """Tenant → its weight inside the cell for the next interval; in steps.
 
-    `tenants` are those with demand here. The weights add up to the sum of their global weights, so that quanta keep their size. A
-    cell that serves all demand uses the global weights.
+    `tenants` are those with demand here; `floor` is this cell's part of `FLOOR`. The weights add up to the sum of their global weights,
+    so that quanta keep their size. A cell that serves all demand uses the global weights.
     """
     level = yield from _level(tenants, capacity)
     if level is None or level <= 0:

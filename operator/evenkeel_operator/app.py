@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import kopf
 from evenkeel_contract.names import EXTERNAL_LABEL, SERVICE_LABEL
-from evenkeel_kube.client import PAGE, ClusterError, KubeClient, connected, in_pod_or_kubeconfig
+from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
 from evenkeel_kube.watch import EventWatcher
 
 from evenkeel_operator import metrics
@@ -69,8 +69,9 @@ WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
 TLS_BUFFER_BYTES: Final = 32 * 1024
 """Two records of TLS."""
-# The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation.
-SECRETS_PAGE: Final = 100
+# The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation. And a page of thousands of
+# tenants, once decoded, leaves memory behind that nothing else fills.
+PAGE: Final = 100
 # Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 # The watches of one namespace work again at different times.
@@ -237,7 +238,7 @@ class Leader:
         """Watches of what a cluster can have very much of. kopf lists each kind in one answer, and with all contents.
 
         Of Secrets only the metadata is read: a cluster may have gigabytes of them. What a resource names is read by its pass."""
-        for kind, page in ((TENANT, PAGE), ("Secret", SECRETS_PAGE)):
+        for kind in (TENANT, "Secret"):
             for namespace in namespaces or ("",):
                 where = ALL_KINDS[kind]
                 yield EventWatcher(
@@ -246,7 +247,7 @@ class Leader:
                     partial(self._seen, kind),
                     rng=self._rng,
                     metadata_only=kind == "Secret",
-                    page=page,
+                    page=PAGE,
                     is_failing=partial(_watch_fails, f"{where.plural}@{namespace or None}"),
                 )
 

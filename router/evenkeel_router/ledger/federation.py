@@ -26,7 +26,14 @@ from evenkeel_contract.cellswire import (
 )
 from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_fairshare.cells import STEP_TENANTS, CellSums, TenantInCell, demand_of, weighing
+from evenkeel_fairshare.cells import (
+    FLOOR,
+    STEP_TENANTS,
+    CellSums,
+    TenantInCell,
+    demand_of,
+    weighing,
+)
 
 from evenkeel_router.ledger.contacts import CellContact
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -190,7 +197,8 @@ class Federation:
         """The new weights, in steps; None if they stay. Tenants that no resource declares have some too."""
         configured = self._service_ledger.weights.configured
         seen = yield from seen_from(self.own, others, configured)
-        found = yield from weighing(seen, self.own.capacity)
+        full = 1 + sum(one.is_full for one in others)
+        found = yield from weighing(seen, self.own.capacity, floor=FLOOR / full)
         return (yield from changed_weights(found, self.weights, configured))
 
 

@@ -180,3 +180,20 @@ async def test_weights_of_many_tenants_are_computed_in_steps() -> None:
         found.own, west = figures("east", 9_000.0, **many), figures("west", 9_000.0, **many)
         steps = sum(1 for _ in found._changed([west]))
     assert steps >= 5 * 10_000 / STEP_TENANTS
+
+
+async def test_what_a_tenant_keeps_in_each_cell_adds_up_to_the_same() -> None:
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
+    async with ClientSession() as session:
+        found = federation_of(config_for(federation=wanted), session)
+        found.own = figures("east", 10.0, behind=(9.9, 20.0), ahead=(0.1, 20.0))
+        kept = []
+        for number in (1, 4):
+            others = [figures(f"c{n}", 90.0, ahead=(90.0, 99.0)) for n in range(number)]
+            weights = at_once(found._changed(others))
+            assert weights is not None
+            kept.append(weights["ns/ahead"] / weights["ns/behind"])
+    # Two full cells, and five.
+    assert kept[0] / kept[1] == pytest.approx(5 / 2, rel=0.1)
