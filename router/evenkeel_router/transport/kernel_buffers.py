@@ -28,7 +28,8 @@ def bound_unsent(file: int) -> None:
     """Bound what waits in a TCP socket, or in those of all connections that a listening one accepts."""
     with socket.socket(fileno=os.dup(file)) as own:
         if own.family in (socket.AF_INET, socket.AF_INET6):
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            with suppress(OSError):  # a sandbox's own network may lack it
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def bound_unread(connection: asyncio.BaseTransport) -> None:
