@@ -197,7 +197,10 @@ class Federation:
         """The new weights, in steps; None if they stay. Tenants that no resource declares have some too."""
         configured = self._service_ledger.weights.configured
         seen = yield from seen_from(self.own, others, configured)
-        full = 1 + sum(one.is_full for one in others)
+        full = 1
+        for one in others:
+            full += one.is_full
+            yield
         found = yield from weighing(seen, self.own.capacity, floor=FLOOR / full)
         return (yield from changed_weights(found, self.weights, configured))
 
