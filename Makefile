@@ -193,7 +193,7 @@ test-clients: env $(CLIENTS)/.installed $(if $(TARGET),,test-programs)  ## Run s
 
 # Their packages (3 GB) are outside of the checkout, in ~/.cache/evenkeel/programs.
 .PHONY: test-programs
-test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-eval, Cohere's client, nginx and LiteLLM's proxy (ONLY=codex: one of them)
+test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-eval, Cohere's client, nginx, LiteLLM's proxy and an issuer of tokens (ONLY=codex: one of them)
 	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only "$(ONLY)") $(if $(TARGET),--target $(TARGET))
 
 .PHONY: test-slow

@@ -1,20 +1,24 @@
 """Memory of clients that came once: at replicas and routers, before and after two idle periods, in virtual time.
 
     python -m bench.came_once                                bytes per client, by tracemalloc
-    python -m bench.came_once --hours 24 --clients 10000000  the size of the process, hour by hour
+    python -m bench.came_once --hours 24 --clients 10000000 --out bench/results   the size of the process, hour by hour
 
 Each client sends one request to one of eight replicas. Reports and exchanges with the figures and closed totals of a real router are
-every minute of virtual time, so a day takes minutes of CPU. `--debts`: of so many clients in a hundred a debt stays.
+every minute of virtual time, and replicas look at their clients every five seconds, so a day of ten million takes half an hour of CPU. `--debts`: of so many clients in a hundred a debt stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import gc
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from time import process_time
+from typing import NamedTuple
 
+import matplotlib
 import psutil
 from evenkeel_contract.reportbook import Accounts, News, ReportBook
 from evenkeel_contract.reports import IDLE_LOOK_S, IDLE_S, REPORT_VERSION, ReportRequest
@@ -25,11 +29,12 @@ from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_router.ledger.weights import ConfiguredWeights
+from matplotlib import pyplot
 
 REPLICAS = 8
 LOOK_S = 60.0
 QUICK_S = 5.0
-"""Time between two looks while nothing comes."""
+"""Time between two looks of a replica, and of all while nothing comes."""
 TOKENS = 100
 
 
@@ -122,6 +127,10 @@ def lived(router: Router, clients: range, seconds: float, debts: int) -> Iterato
             replica.serve(name, tenant, debt=50.0 if came % 100 < debts else 0.0)
             router.received(replica.name, name, now_s)
             came += 1
+        # A replica looks at its clients each second, and gives some of them back at each look.
+        for at_s in range(int(now_s - LOOK_S + QUICK_S), int(now_s), int(QUICK_S)):
+            for one in router.replicas:
+                one.refresh(float(at_s))
         router.look(now_s)
         yield now_s
 
@@ -150,19 +159,54 @@ def _size() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def by_hour(clients: int, hours: float, debts: int) -> None:
-    """Print the size of the process each hour."""
+class Hour(NamedTuple):
+    """The process at the end of an hour of virtual time."""
+
+    hour: float
+    mib: float
+    """Resident memory."""
+    at_replicas: int
+    """Rows of all replicas."""
+    in_ledger: int
+    """Clients in the ledger."""
+    cpu_s: float
+    """CPU time since the start."""
+
+
+def by_hour(clients: int, hours: float, debts: int) -> Iterator[Hour]:
+    """The process, each hour."""
     router = Router([Replica(f"replica-{n}") for n in range(REPLICAS)])
     process, begin = psutil.Process(), process_time()
     for now_s in lived(router, range(clients), hours * 3600, debts):
         if now_s % 3600 == 0:
-            held = sum(len(one.accounts.clients) for one in router.replicas)
-            print(
-                f"hour {now_s / 3600:4.0f}   {process.memory_info().rss / 2**20:7.0f} MiB   "
-                f"{held:8d} rows at replicas   {len(router.ledger.service):8d} clients in the ledger   "
-                f"{process_time() - begin:6.0f} s of CPU",
-                flush=True,
+            yield Hour(
+                now_s / 3600,
+                process.memory_info().rss / 2**20,
+                sum(len(one.accounts.clients) for one in router.replicas),
+                len(router.ledger.service),
+                process_time() - begin,
             )
+
+
+def save(folder: Path, clients: int, hours: list[Hour]) -> None:
+    """The table, and its picture."""
+    with (folder / "came-once.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([Hour._fields, *hours])
+    matplotlib.use("Agg")
+    figure, axes = pyplot.subplots(figsize=(7, 3.2))
+    at = [one.hour for one in hours]
+    axes.plot(at, [one.mib for one in hours], label="resident memory, MiB")
+    axes.plot(at, [one.in_ledger / 1000 for one in hours], label="clients in the ledger, thousands")
+    axes.plot(
+        at,
+        [one.hour * clients / hours[-1].hour / 1e5 for one in hours],
+        "--",
+        label="clients that came, 100,000",
+    )
+    axes.set(xlabel="hours of virtual time", ylim=(0, None), xlim=(0, None))
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(folder / "images" / "came-once.png", dpi=120)
 
 
 def main() -> None:
@@ -172,9 +216,19 @@ def main() -> None:
         "--hours", type=float, default=0.0, help="virtual time; 0: bytes per client"
     )
     parser.add_argument("--debts", type=int, default=0, help="percent of clients that leave a debt")
+    parser.add_argument("--out", type=Path, help="folder of the table and the picture, by hour")
     given = parser.parse_args()
     if given.hours:
-        by_hour(given.clients, given.hours, given.debts)
+        hours = []
+        for one in by_hour(given.clients, given.hours, given.debts):
+            hours.append(one)
+            print(
+                f"hour {one.hour:4.0f}   {one.mib:7.0f} MiB   {one.at_replicas:8d} rows at replicas   "
+                f"{one.in_ledger:8d} clients in the ledger   {one.cpu_s:6.0f} s of CPU",
+                flush=True,
+            )
+        if given.out:
+            save(given.out, given.clients, hours)
     else:
         per_client(given.clients, given.debts)
 

@@ -24,7 +24,7 @@ from typing import Final
 import matplotlib
 import msgspec
 import numpy as np
-from evenkeel_fairshare.cells import CellSums, TenantInCell, local_weights
+from evenkeel_fairshare.cells import FLOOR, CellSums, TenantInCell, local_weights
 from matplotlib import pyplot
 from numpy.typing import NDArray
 
@@ -159,6 +159,7 @@ class Run:
 
     world: World
     system: str
+    floor: float = FLOOR
     cost: Cost = field(default_factory=Cost)
 
     def run(self, *, progress: bool = True) -> Array:
@@ -231,7 +232,7 @@ class Run:
                     )
                     for tenant in np.flatnonzero(demand[:, cell] > 0)
                 }
-                found = local_weights(tenants, float(capacity[cell]))
+                found = local_weights(tenants, float(capacity[cell]), floor=self.floor / len(full))
                 self.cost.weigh_s.append(time.process_time() - begin)
                 for tenant, weight in found.items():
                     self.weights[int(tenant), cell] = weight
@@ -340,10 +341,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--tenants", type=int, default=1000)
+    parser.add_argument(
+        "--floor",
+        type=float,
+        default=FLOOR,
+        help="what a tenant keeps of its level over all full cells",
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     drawn = world(tenants=args.tenants, clients=args.clients, seconds=args.seconds, seed=args.seed)
-    runs = {system: Run(drawn, system) for system in ("ideal", "alone", "joined")}
+    runs = {system: Run(drawn, system, args.floor) for system in ("ideal", "alone", "joined")}
     served = {system: run.run() for system, run in runs.items()}
     cost = runs["joined"].cost
     for system in ("alone", "joined"):

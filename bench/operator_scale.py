@@ -214,7 +214,7 @@ class Operator:
     """One process of an operator."""
 
     def __init__(self, options: argparse.Namespace, config: Path, log: Path) -> None:
-        images = ("router", "sglang", "vllm", "simulator")
+        images = ("router", "sglang", "vllm", "simulator", "download")
         paths = (str(options.code / part) for part in ("operator", "kube", "contract", "fairshare"))
         self.port = free_port()
         command = [

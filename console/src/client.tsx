@@ -1,10 +1,12 @@
 // The page of one client.
 
 import { useMemo } from "preact/hooks";
-import { Chart } from "./chart";
+import { Chart, type Line } from "./chart";
+import { COLOURS, coloursOf } from "./colours";
 import { count, percent, ratio, seconds } from "./format";
 import { Cards, Causes, Definitions, Scroll } from "./parts";
-import { type ClientAtReplica, type ClientNow, type ConsoleState, type HourState, nameOf } from "./state";
+import { hrefOfModel } from "./route";
+import { type ClientAtReplica, type ClientNow, type ConsoleState, type HourState, type Series, nameOf } from "./state";
 
 interface Props {
   identity: string;
@@ -78,7 +80,7 @@ function Charts({ hour }: { hour: HourState }) {
           { label: "given", colour: 0 as const, values: own.service_per_s },
           { label: "owed", colour: "owed" as const, values: own.owed_per_s },
         ],
-        ttft: [{ label: "time to first token", colour: 2 as const, values: own.ttft_s }],
+        ttft: ttftOf(hour.series),
         requests: [
           { label: "waiting", colour: 1 as const, values: own.waiting },
           { label: "running", colour: 0 as const, values: own.running },
@@ -99,6 +101,13 @@ function Charts({ hour }: { hour: HourState }) {
   );
 }
 
+/** Behind several models, a line for each. */
+function ttftOf([own, ...models]: Series[]): Line[] {
+  if (models.length === 0) return [{ label: "time to first token", colour: 2, values: own!.ttft_s }];
+  const colours = coloursOf(models.map((one) => one.model));
+  return models.slice(0, COLOURS).map((one, at) => ({ label: one.model, colour: colours[at]!, href: hrefOfModel(one.model), values: one.ttft_s }));
+}
+
 function AtReplicas({ replicas }: { replicas: ClientAtReplica[] }) {
   return (
     <section aria-labelledby="at-replicas">
@@ -117,8 +126,8 @@ function AtReplicas({ replicas }: { replicas: ClientAtReplica[] }) {
           </thead>
           <tbody>
             {replicas.map((at) => (
-              <tr key={at.replica}>
-                <th scope="row">{at.replica}</th>
+              <tr key={`${at.model} ${at.replica}`}>
+                <th scope="row">{at.model ? `${at.model}: ${at.replica}` : at.replica}</th>
                 <td>{count(at.running)}</td>
                 <td>{count(at.waiting)}</td>
                 <td>{count(at.service)}</td>

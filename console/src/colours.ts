@@ -1,6 +1,6 @@
 // A client keeps its colour for as long as the tab is open, also when other clients are drawn.
 
-const COLOURS = 7;
+export const COLOURS = 7;
 const STORED = "evenkeel-console-colours";
 
 const known: Record<string, number> = read();

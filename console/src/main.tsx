@@ -10,8 +10,8 @@ import { Overview } from "./overview";
 import { Pill } from "./parts";
 import { type Reading, useReading } from "./read";
 import { RequestPage, Requests } from "./requests";
-import { ALL_REQUESTS, type Place, usePlace } from "./route";
-import type { ConsoleState, HourState, RequestsState } from "./state";
+import { type Place, hrefOfClients, hrefOfModel, hrefOfRequests, usePlace } from "./route";
+import type { ConsoleState, HourState, ModelNow, RequestsState } from "./state";
 
 const NOW_MS = 2000;
 const HOUR_MS = 10_000;
@@ -21,13 +21,17 @@ function App() {
   const [key, setKey] = useState(sessionStorage.getItem(STORED) ?? "");
   const place = usePlace();
   const client = place.page === "client" ? place.of : "";
-  const now = useReading<ConsoleState>("/v1/console", NOW_MS, key);
+  const { model } = place;
+  const now = useReading<ConsoleState>(pathOf("/v1/console", { model }), NOW_MS, key);
   const state = now.value;
-  const hourPath = `/v1/console/hour${client ? `?client=${encodeURIComponent(client)}` : ""}`;
   const charts = place.page === "all" || place.page === "client";
+  const hourPath = pathOf("/v1/console/hour", { client, model });
   const hour = useReading<HourState>(state && charts ? hourPath : "", HOUR_MS, key, state?.router);
-  const id = place.page === "request" ? `?id=${encodeURIComponent(place.of)}` : "";
-  const requests = useReading<RequestsState>(state && !charts ? `/v1/console/requests${id}` : "", NOW_MS, key, state?.router);
+  const requestsPath = pathOf("/v1/console/requests", { id: place.page === "request" ? place.of : "", model });
+  const requests = useReading<RequestsState>(state && !charts ? requestsPath : "", NOW_MS, key, state?.router);
+  // The selector stays while the figures of another model are read: it has the focus.
+  const models = useRef<ModelNow[]>([]);
+  if (state) models.current = state.models;
 
   function use(entered: string): void {
     if (entered) sessionStorage.setItem(STORED, entered);
@@ -38,10 +42,11 @@ function App() {
   if (now.refused) return <SignIn refused={key !== ""} use={use} />;
   return (
     <>
-      <Header now={now} signedIn={key !== ""} signOut={() => use("")} />
+      <Header now={now} models={models.current} chosen={model} signedIn={key !== ""} signOut={() => use("")} />
       <main id="main" class={now.fault ? "stale" : ""}>
         <Title place={place} state={state} />
-        {now.fault && <NoAnswer now={now} />}
+        {now.unknown && <NoModel now={now} />}
+        {now.fault && !now.unknown && <NoAnswer now={now} />}
         {state && state.draining && <p class="notice">This router is shutting down. New requests go to others.</p>}
         {!state && !now.fault && <p>Reading…</p>}
         {state && place.page === "client" && <ClientPage identity={client} state={state} hour={hour.value} />}
@@ -56,25 +61,42 @@ function App() {
   );
 }
 
-function Header({ now, signedIn, signOut }: { now: Reading<ConsoleState>; signedIn: boolean; signOut: () => void }) {
+/** A path with those parts of a query that are not empty. */
+function pathOf(path: string, query: Record<string, string>): string {
+  const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  return given.size ? `${path}?${given}` : path;
+}
+
+interface HeaderProps {
+  now: Reading<ConsoleState>;
+  models: ModelNow[];
+  /** The model that is shown; empty: all. */
+  chosen: string;
+  signedIn: boolean;
+  signOut: () => void;
+}
+
+function Header({ now, models, chosen, signedIn, signOut }: HeaderProps) {
   const state = now.value;
   return (
     <header>
-      <a class="brand" href="#/">
+      <a class="brand" href={hrefOfClients()}>
         <img src="icon.svg" alt="" width="28" height="28" /> Evenkeel
       </a>
       {state && (
         <span class="service">
           <strong>
-            {state.namespace}/{state.service}
+            {state.namespace}
+            {state.service && `/${state.service}`}
           </strong>{" "}
-          <span>{state.model}</span> <span>{state.scope === "tenant" ? `tenant ${state.tenant}` : state.fleet_policy}</span>
+          {models.length === 0 && <span>{state.model}</span>} <span>{state.scope === "tenant" ? `tenant ${state.tenant}` : state.fleet_policy}</span>
         </span>
       )}
+      {models.length > 0 && <Models models={models} chosen={chosen} />}
       {state && (
         <nav class="places" aria-label="Pages">
-          <a href="#/">Clients</a>
-          <a href={ALL_REQUESTS}>Requests</a>
+          <a href={hrefOfClients()}>Clients</a>
+          <a href={hrefOfRequests()}>Requests</a>
         </nav>
       )}
       <span class="live">
@@ -89,14 +111,33 @@ function Header({ now, signedIn, signOut }: { now: Reading<ConsoleState>; signed
   );
 }
 
+/** Chooses the model of every page. The choice is in the address. */
+function Models({ models, chosen }: { models: ModelNow[]; chosen: string }) {
+  const known = models.some(({ model }) => model === chosen);
+  return (
+    <span class="model">
+      <label for="model">Model</label>{" "}
+      <select id="model" value={chosen} onChange={(event) => (location.hash = hrefOfModel(event.currentTarget.value))}>
+        <option value="">All models</option>
+        {models.map(({ model }) => (
+          <option key={model} value={model}>
+            {model}
+          </option>
+        ))}
+        {chosen && !known && <option value={chosen}>{chosen}</option>}
+      </select>
+    </span>
+  );
+}
+
 /** The heading of the page. It gets the focus when another page opens, so that screen readers announce it. */
 function Title({ place, state }: { place: Place; state: ConsoleState | undefined }) {
   const heading = useRef<HTMLHeadingElement>(null);
   const opened = useRef(place.page + place.of);
   const title = titleOfPlace(place, state);
   useEffect(() => {
-    document.title = `${title} · Evenkeel`;
-  }, [title]);
+    document.title = [title, place.model, "Evenkeel"].filter(Boolean).join(" · ");
+  }, [title, place.model]);
   useEffect(() => {
     if (opened.current === place.page + place.of) return;
     opened.current = place.page + place.of;
@@ -112,8 +153,8 @@ function Title({ place, state }: { place: Place; state: ConsoleState | undefined
   }, [place.page, place.of]);
   return (
     <div class="title">
-      {place.page === "client" && <a href="#/">← All clients</a>}
-      {place.page === "request" && <a href={ALL_REQUESTS}>← Requests</a>}
+      {place.page === "client" && <a href={hrefOfClients()}>← All clients</a>}
+      {place.page === "request" && <a href={hrefOfRequests()}>← Requests</a>}
       <h1 ref={heading} tabIndex={-1}>
         {title}
       </h1>
@@ -126,6 +167,14 @@ function titleOfPlace(place: Place, state: ConsoleState | undefined): string {
   if (place.page === "requests") return "Requests";
   if (place.page === "request") return `Request ${place.of}`;
   return state?.scope === "tenant" ? `Tenant ${state.tenant}` : "Who gets what";
+}
+
+function NoModel({ now }: { now: Reading<ConsoleState> }) {
+  return (
+    <p class="notice" role="alert">
+      {now.fault} <a href={hrefOfModel("")}>Show all models</a>
+    </p>
+  );
 }
 
 function NoAnswer({ now }: { now: Reading<ConsoleState> }) {

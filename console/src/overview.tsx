@@ -4,16 +4,18 @@ import { useMemo } from "preact/hooks";
 import { Chart, type Line } from "./chart";
 import { Clients } from "./clients";
 import { MISSING, count, duration, percent, seconds } from "./format";
-import { coloursOf } from "./colours";
+import { COLOURS, coloursOf } from "./colours";
 import { Limits } from "./limits";
 import { AlertName, Cards, Causes, Definitions, Pill, Scroll } from "./parts";
 import type { Reading } from "./read";
-import { hrefOf } from "./route";
+import { hrefOf, hrefOfModel } from "./route";
 import {
   type Condition,
   type ConsoleState,
   type HourState,
   type LedgerState,
+  type Level,
+  type ModelNow,
   type PeerState,
   type ReplicaNow,
   type Series,
@@ -39,6 +41,7 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
           Requests without an answer in the last minute, by cause: <Causes causes={state.errors} />
         </section>
       )}
+      {state.models.length > 0 && !state.model && <Models models={state.models} service={state.scope === "service"} />}
       <Clients clients={state.clients} />
       {hour && <Charts hour={hour} />}
       <Limits limits={state.limits} named={state.scope === "service"} />
@@ -57,25 +60,25 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
 }
 
 function Charts({ hour }: { hour: HourState }) {
-  const { service, ttft, requests } = useMemo(() => linesOf(hour.series), [hour]);
+  const { service, ttft, requests, each } = useMemo(() => linesOf(hour.series), [hour]);
   const times = hour.times_unix_s;
   if (times.length < 2) return <p class="note">Charts appear after twenty seconds.</p>;
   return (
     <section class="charts" aria-labelledby="hour">
       <h2 id="hour">The last hour</h2>
       <Chart
-        title="Service by client"
+        title={`Service by ${each}`}
         note="Weighted tokens per second"
-        each="client"
+        each={each}
         times={times}
         lines={service}
         format={count}
         stacked
       />
       <Chart
-        title="Time to first token by client"
-        note="Median of the last minute; who still waits counts"
-        each="client"
+        title={`Time to first token by ${each}`}
+        note={each === "model" ? "Mean of the requests that ended" : "Median of the last minute; who still waits counts"}
+        each={each}
         times={times}
         lines={ttft}
         format={seconds}
@@ -86,31 +89,36 @@ function Charts({ hour }: { hour: HourState }) {
 }
 
 interface Lines {
+  /** What a line is. */
+  each: "client" | "model";
   service: Line[];
   ttft: Line[];
   requests: Line[];
 }
 
-/** The first series is of all clients together. */
-function linesOf([total, ...clients]: Series[]): Lines {
-  if (!total) return { service: [], ttft: [], requests: [] };
+/** The first series is of all together. */
+function linesOf([total, ...others]: Series[]): Lines {
+  if (!total) return { each: "client", service: [], ttft: [], requests: [] };
+  const each = others.some((one) => one.model) ? "model" : "client";
+  const drawn = each === "model" ? mostServed(others) : others;
   const line = (series: Series, colour: number) => ({
-    label: nameOf(series),
+    label: series.model || nameOf(series),
     colour,
-    href: hrefOf(series.identity),
+    href: series.model ? hrefOfModel(series.model) : hrefOf(series.identity),
   });
-  const colours = coloursOf(clients.map((one) => one.identity));
-  const service: Line[] = clients.map((one, at) => ({ ...line(one, colours[at]!), values: one.service_per_s }));
-  const rest = total.service_per_s.map((sum, at) =>
-    Math.max(0, (sum ?? 0) - clients.reduce((drawn, one) => drawn + (one.service_per_s[at] ?? 0), 0)),
+  const colours = coloursOf(drawn.map((one) => one.model || one.identity));
+  const service: Line[] = drawn.map((one, at) => ({ ...line(one, colours[at]!), values: one.service_per_s }));
+  const rest = total.service_per_s.map((all, at) =>
+    Math.max(0, (all ?? 0) - drawn.reduce((shown, one) => shown + (one.service_per_s[at] ?? 0), 0)),
   );
   const most = Math.max(...total.service_per_s.map((value) => value ?? 0));
   if (rest.some((value) => value > 0.001 * most)) {
-    service.push({ label: "other clients", colour: "rest", values: rest });
+    service.push({ label: `other ${each}s`, colour: "rest", values: rest });
   }
   return {
+    each,
     service,
-    ttft: clients.map((one, at) => ({ ...line(one, colours[at]!), values: one.ttft_s })),
+    ttft: drawn.map((one, at) => ({ ...line(one, colours[at]!), values: one.ttft_s })),
     requests: [
       { label: "waiting", colour: 1, values: total.waiting },
       { label: "running", colour: 0, values: total.running },
@@ -118,7 +126,90 @@ function linesOf([total, ...clients]: Series[]): Lines {
   };
 }
 
+function mostServed(models: Series[]): Series[] {
+  const served = (one: Series) => one.service_per_s.reduce<number>((sum, value) => sum + (value ?? 0), 0);
+  return [...models].sort((one, other) => served(other) - served(one)).slice(0, COLOURS);
+}
+
+const LEVELS: Record<Level, ["good" | "bad" | "warn" | "idle", string]> = {
+  Out: ["bad", "out"],
+  HeldUp: ["bad", "held up"],
+  Unfair: ["warn", "unfair"],
+  Fair: ["good", "fair"],
+  Nothing: ["idle", "idle"],
+};
+
+/** `service`: the reader sees replicas. */
+function Models({ models, service }: { models: ModelNow[]; service: boolean }) {
+  return (
+    <section aria-labelledby="models">
+      <h2 id="models">Models</h2>
+      <Scroll label="Table of models">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">Model</th>
+              <th scope="col">Verdict</th>
+              <th scope="col">TTFT</th>
+              <th scope="col">Waiting</th>
+              <th scope="col" class="wide">
+                Oldest
+              </th>
+              <th scope="col" class="wide">
+                Running
+              </th>
+              <th scope="col" class="wide">
+                Service/s
+              </th>
+              <th scope="col" class="wide">
+                Hit rate
+              </th>
+              <th scope="col" class="wide">
+                Failed
+              </th>
+              {service && (
+                <th scope="col" class="wide">
+                  Replicas
+                </th>
+              )}
+            </tr>
+          </thead>
+          <tbody>
+            {models.map((one) => {
+              const [kind, word] = LEVELS[one.level || "Nothing"];
+              return (
+                <tr key={one.service}>
+                  <th scope="row">
+                    <a href={hrefOfModel(one.model)}>{one.model}</a>
+                    <span class="words wide">{one.verdict}</span>
+                  </th>
+                  <td>
+                    <Pill kind={kind}>{word}</Pill>
+                  </td>
+                  <td>{seconds(one.ttft_p50_s)}</td>
+                  <td>{count(one.waiting)}</td>
+                  <td class="wide">{one.oldest_s >= 1 ? duration(one.oldest_s) : MISSING}</td>
+                  <td class="wide">{count(one.running)}</td>
+                  <td class="wide">{count(one.service_per_s)}</td>
+                  <td class="wide">{percent(one.hit_rate)}</td>
+                  <td class="wide">{count(one.failed)}</td>
+                  {service && (
+                    <td class="wide">
+                      {count(one.routable ?? 0)} of {count(one.replicas ?? 0)}
+                    </td>
+                  )}
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </Scroll>
+    </section>
+  );
+}
+
 function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
+  const several = replicas.some((one) => one.model);
   return (
     <section aria-labelledby="replicas">
       <h2 id="replicas">Replicas</h2>
@@ -130,6 +221,11 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
             <thead>
               <tr>
                 <th scope="col">Replica</th>
+                {several && (
+                  <th scope="col" class="wide">
+                    Model
+                  </th>
+                )}
                 <th scope="col">State</th>
                 <th scope="col">Service/s</th>
                 <th scope="col">Running</th>
@@ -151,7 +247,7 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
             </thead>
             <tbody>
               {replicas.map((replica) => (
-                <Replica key={replica.name} replica={replica} />
+                <Replica key={`${replica.model} ${replica.name}`} replica={replica} />
               ))}
             </tbody>
           </table>
@@ -176,6 +272,7 @@ function Replica({ replica }: { replica: ReplicaNow }) {
   return (
     <tr>
       <th scope="row">{replica.name}</th>
+      {replica.model && <td class="wide">{replica.model}</td>}
       <td>
         <Pill kind={kind}>{state}</Pill>
         {why && <span class="words why">{why}</span>}

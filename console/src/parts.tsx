@@ -144,6 +144,12 @@ export function Definitions({ state }: { state: ConsoleState }) {
         Figures without another time are of the last {Math.max(1, Math.round(state.window_s))} seconds. Service, owed
         service, running and waiting requests are of all routers. Output, times, hit rates, quality of experience and errors are of this router.
       </p>
+      {state.models.length > 0 && !state.model && (
+        <p>
+          Of all models together: service is the sum of their weighted tokens. The words and times of a client are those of the model in which it
+          fares worst. Means are shown for each model only.
+        </p>
+      )}
     </details>
   );
 }

@@ -6,6 +6,8 @@ const TIMEOUT_MS = 10_000;
 
 /** The router refused the token or the key. */
 export class Refused extends Error {}
+/** The router has no such model, or does not show it to this key. */
+export class Unknown extends Error {}
 
 export interface Reading<T> {
   /** The last answer; undefined before the first one. */
@@ -14,11 +16,13 @@ export interface Reading<T> {
   fault: string;
   /** Whether the router refused the token or the key. */
   refused: boolean;
+  /** Whether the address names what the router does not have. */
+  unknown: boolean;
   /** Milliseconds since 1970 of the last answer. */
   at: number;
 }
 
-const NOTHING = { fault: "", refused: false, at: 0 };
+const NOTHING = { fault: "", refused: false, unknown: false, at: 0 };
 
 /** Read `path` every `everyMs`, nothing while it is empty. A change of any argument starts again; `generation` has no other use. */
 export function useReading<T>(
@@ -48,7 +52,8 @@ export function useReading<T>(
         const refused = error instanceof Refused;
         again = !refused;
         const fault = error instanceof Error ? error.message : String(error);
-        setReading((before) => ({ ...(before.of === of ? before : NOTHING), of, fault, refused }));
+        const unknown = error instanceof Unknown;
+        setReading((before) => ({ ...(before.of === of ? before : NOTHING), of, fault, refused, unknown }));
       } finally {
         busy = false;
       }
@@ -70,6 +75,7 @@ async function read<T>(path: string, key: string, signal: AbortSignal): Promise<
   const headers: Record<string, string> = key ? { Authorization: `Bearer ${key}` } : {};
   const response = await fetch(path, { headers, signal, cache: "no-store", credentials: "omit" });
   if (response.status === 401) throw new Refused();
+  if (response.status === 404) throw new Unknown(await message(response));
   if (!response.ok) throw new Error((await message(response)) || `status ${response.status}`);
   return (await response.json()) as T;
 }

@@ -37,10 +37,11 @@ export function Requests({ state }: { state: RequestsState }) {
     const text = wanted.toLowerCase();
     return state.requests
       .filter((one) => !failed || one.outcome)
-      .filter((one) => `${one.name} ${one.request_id} ${one.replica} ${one.outcome}`.toLowerCase().includes(text))
+      .filter((one) => `${one.name} ${one.request_id} ${one.model} ${one.replica} ${one.outcome}`.toLowerCase().includes(text))
       .sort(ORDERS[order]!);
   }, [state, wanted, order, failed]);
   const longest = Math.max(...found.map(beforeFirstS), 0.001);
+  const several = state.requests.some((one) => one.model);
   return (
     <section aria-label="Requests">
       <div class="heading">
@@ -69,6 +70,11 @@ export function Requests({ state }: { state: RequestsState }) {
           <thead>
             <tr>
               <th scope="col">Client, id</th>
+              {several && (
+                <th scope="col" class="wide">
+                  Model
+                </th>
+              )}
               <th scope="col" class="wide">
                 Began
               </th>
@@ -93,13 +99,14 @@ export function Requests({ state }: { state: RequestsState }) {
           </thead>
           <tbody>
             {found.slice(page * PAGE, (page + 1) * PAGE).map((one) => (
-              <tr key={one.client + one.request_id + one.begun_unix_s}>
+              <tr key={one.model + one.client + one.request_id + one.begun_unix_s}>
                 <th scope="row">
                   {one.name}
                   <a class="words id" href={hrefOfRequest(one.request_id)}>
                     {one.request_id}
                   </a>
                 </th>
+                {several && <td class="wide">{one.model}</td>}
                 <td class="wide">{exactClock(1000 * one.begun_unix_s)}</td>
                 <td>{one.ttft_s === null ? `${seconds(one.duration_s)}, none` : seconds(one.ttft_s)}</td>
                 <td class="wide">
@@ -226,6 +233,7 @@ export function RequestPage({ state }: { state: RequestsState }) {
             <Fact term="State" value={one.outcome ? `failed: ${one.outcome.replaceAll("_", " ")}` : one.state === "ended" ? "answered" : one.state} />
             <Fact term="Began" value={exactClock(1000 * one.begun_unix_s)} />
             <Fact term="Endpoint" value={one.path} />
+            {one.model && <Fact term="Model" value={one.model} />}
             <Fact term="Replica" value={`${one.replica || MISSING}${one.attempts > 1 ? `, sent ${one.attempts} times` : ""}`} />
             <Fact term="First token" value={seconds(one.ttft_s)} />
             <Fact term="Between tokens" value={seconds(one.itl_s)} />

@@ -36,8 +36,22 @@ export interface ClientNow extends Figures {
   causes: Record<string, number>;
 }
 
+export interface ModelNow extends Figures {
+  model: string;
+  service: string;
+  level: Level | "";
+  verdict: string;
+  ttft_p50_s: number | null;
+  ttft_p95_s: number | null;
+  oldest_s: number;
+  failed: number;
+  replicas: number | null;
+  routable: number | null;
+}
+
 export interface ReplicaNow {
   name: string;
+  model: string;
   joined: boolean;
   loads: boolean;
   routable: boolean;
@@ -106,6 +120,7 @@ export interface ConsoleState {
   namespace: string;
   service: string;
   model: string;
+  models: ModelNow[];
   time_unix_s: number;
   uptime_s: number;
   router: string;
@@ -137,6 +152,7 @@ export interface Series {
   identity: string;
   tenant: string;
   client: string;
+  model: string;
   service_per_s: Column;
   owed_per_s: Column;
   output_tokens_per_s: Column;
@@ -147,6 +163,7 @@ export interface Series {
 
 export interface ClientAtReplica {
   replica: string;
+  model: string;
   credit: number;
   deficit: number;
   waiting: number;
@@ -178,6 +195,7 @@ export interface RequestNow {
   input_tokens: number;
   cached_tokens: number;
   output_tokens: number;
+  model: string;
   replica: string;
   attempts: number;
   status: number;

@@ -186,6 +186,65 @@ const SCENARIOS = {
     assert.deepEqual(page.errors, []);
   },
 
+  /** Several models: all together, then one, by keyboard; the choice is in the address and holds on every page. */
+  async models(browser) {
+    for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
+      const models = tableOf(page, "models");
+      await models.getByRole("link", { name: "smart" }).waitFor();
+      await page.getByRole("figure").first().waitFor();
+      assert.equal(await models.locator("tbody tr").count(), 2);
+      await page.getByRole("heading", { name: "Service by model" }).waitFor();
+      await saysIn(page, /^.?Fair in/).waitFor();
+      assert.equal(await tableOf(page, "replicas").locator("tbody tr").count(), 2);
+      await looks(page, `models-${name}`);
+      const chooser = page.getByLabel("Model", { exact: true });
+      await chooser.focus();
+      await page.keyboard.press("ArrowDown");
+      await until(page, () => location.hash === "#/?model=smart");
+      await tableOf(page, "replicas").getByText("big-0").waitFor();
+      assert.equal(await tableOf(page, "replicas").locator("tbody tr").count(), 1);
+      assert.equal(await models.count(), 0, "one model has no table of models");
+      assert.equal(await page.evaluate(() => document.activeElement.tagName), "SELECT", "the focus stays");
+      assert.match(await page.title(), /smart/);
+      await page.getByRole("figure").first().waitFor();
+      await looks(page, `model-${name}`);
+      await page.getByRole("link", { name: at.client }).first().click();
+      await page.getByRole("heading", { level: 1, name: at.client }).waitFor();
+      await until(page, () => location.hash.endsWith("?model=smart"));
+      await page.getByRole("link", { name: "Requests" }).click();
+      const rows = tableOf(page, "requests").locator("tbody tr");
+      await rows.first().waitFor();
+      await chooser.selectOption("All models");
+      await until(page, () => location.hash === "#/requests");
+      if (name === "wide") await page.getByRole("cell", { name: "small-8b", exact: true }).first().waitFor();
+      await looks(page, `models-requests-${name}`);
+      assert.deepEqual(page.errors, []);
+    }
+    const deep = await open(browser, `${at.admin}/console/#/client/${encodeURIComponent(at.identity)}?model=small-8b`);
+    await deep.getByRole("heading", { level: 1, name: at.client }).waitFor();
+    assert.equal(await deep.getByLabel("Model", { exact: true }).inputValue(), "small-8b");
+    await deep.getByRole("cell", { name: "small-0" }).or(deep.getByRole("rowheader", { name: "small-0" })).first().waitFor();
+    await deep.getByLabel("Model", { exact: true }).selectOption("All models");
+    await deep.getByRole("rowheader", { name: "smart: big-0" }).waitFor();
+    await looks(deep, "models-client-wide");
+    const gone = await open(browser, `${at.admin}/console/#/?model=gone`);
+    await gone.getByRole("alert").getByText(/model must be one of smart, small-8b, not 'gone'/).waitFor();
+    await gone.getByRole("link", { name: "Show all models" }).click();
+    await tableOf(gone, "models").waitFor();
+    const own = await open(browser, `${at.traffic}/console/`);
+    await signIn(own, at.key);
+    await own.getByRole("heading", { level: 1, name: "Tenant acme" }).waitFor();
+    await tableOf(own, "models").getByRole("link", { name: "smart" }).click();
+    await until(own, () => location.hash === "#/?model=smart");
+    await own.getByRole("link", { name: at.client }).first().waitFor();
+    await looks(own, "model-tenant");
+    const other = await open(browser, `${at.traffic}/console/`);
+    await signIn(other, at.other_key);
+    await other.getByRole("heading", { level: 1, name: "Tenant rival" }).waitFor();
+    assert.equal(await other.getByLabel("Model", { exact: true }).count(), 0, "one model needs no selector");
+    assert.doesNotMatch(await other.locator("body").innerText(), /small-8b/);
+  },
+
   /** The page loads, follows the fleet, and shows nothing but what this router sends. */
   async live(browser) {
     const page = await open(browser, `${at.admin}/console/`);

@@ -241,6 +241,9 @@ class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str
     model: str
+    """The name that its engines know."""
+    names: tuple[str, ...] = ()
+    """What clients send as `model`, the usual name first; empty from older routers."""
     fleet_policy: str
     uptime_s: float
     draining: bool = False

@@ -6,6 +6,8 @@
 - `GET /v1/console/requests`: the newest requests of the router, and those in flight; with `client=IDENTITY` those of one client.
 - `GET /v1/console/requests?id=REQUEST-ID`: where the time of one request went, and who was ahead of it.
 
+A router of several models answers for all of them together, and with `model=NAME` (what clients send as `model`) or `service=NAME` for one.
+
 The admin port answers for the whole service and needs the admin token. The traffic port answers for one tenant and needs
 an API key of the tenant: `scope` is `tenant`, and fields about other tenants, replicas and routers are empty.
 
@@ -31,6 +33,8 @@ PAGE_PATH: Final = "/console/"
 NOW_PATH: Final = "/v1/console"
 HOUR_PATH: Final = "/v1/console/hour"
 REQUESTS_PATH: Final = "/v1/console/requests"
+MODEL_QUERY: Final = "model"
+"""Name of the query that names a model, at a router of several."""
 CONSOLE_VERSION: Final = 1
 
 Scope = Literal["service", "tenant"]
@@ -80,9 +84,31 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     """Errors by cause, as in docs/reference/errors.md."""
 
 
+class ModelNow(Figures, frozen=True, kw_only=True):
+    """One model of a router of several. Where one model is shown, the others have their names only."""
+
+    model: str
+    """The usual name, as clients send it."""
+    service: str
+    level: str = ""
+    """The level of its verdict, as in `ConsoleState`; empty: not judged here."""
+    verdict: str = ""
+    ttft_p50_s: float | None = None
+    """Median time to first token, as in `ConsoleState`."""
+    ttft_p95_s: float | None = None
+    oldest_s: float = 0.0
+    failed: int = 0
+    """Requests of the last minute without an answer, whatever the cause."""
+    replicas: int | None = None
+    """None to a tenant; so are those that take requests."""
+    routable: int | None = None
+
+
 class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
     """One replica, with the figures of the window."""
 
+    model: str = ""
+    """Model of the replica, where several are shown."""
     service_per_s: float = 0.0
     hit_rate: float | None = None
     failing: float = 0.0
@@ -128,7 +154,10 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the tenant in scope `tenant`."""
     namespace: str
     service: str
+    """Name of the service; empty: all services of a router of several."""
     model: str
+    models: tuple[ModelNow, ...] = ()
+    """The models that the reader may choose from, behind a router of several; empty: there is one."""
     time_unix_s: float
     uptime_s: float
     router: str
@@ -174,12 +203,21 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     tenant: str
     client: str
+    model: str = ""
+    """The model that the samples are of, where several are shown; empty: all."""
     service_per_s: Column
     owed_per_s: Column
     output_tokens_per_s: Column
     ttft_s: Column
     waiting: Column
     running: Column
+
+
+class AtReplica(ClientAtReplica, frozen=True, kw_only=True):
+    """A client at one replica."""
+
+    model: str = ""
+    """The replica's model, where several are shown."""
 
 
 class HourState(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,8 +228,9 @@ class HourState(msgspec.Struct, frozen=True, kw_only=True):
     times_unix_s: tuple[float, ...]
     """Times of the samples, the oldest first."""
     series: tuple[Series, ...]
-    """All clients together, then those who are hurt, those who hurt, and those with the most service; or the client that was requested."""
-    replicas: tuple[ClientAtReplica, ...] = ()
+    """All clients together, then those who are hurt, those who hurt, and those with the most service; or the client that was requested.
+    Where several models are shown: all of them together, then each model."""
+    replicas: tuple[AtReplica, ...] = ()
     """The requested client at each replica; only at the admin port."""
 
 
@@ -222,6 +261,8 @@ class RequestNow(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    model: str = ""
+    """Model that served the request, where several are shown."""
     replica: str = ""
     attempts: int = 0
     status: int = 0

@@ -23,7 +23,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_fairshare.cells import NO_CELLS, CellSums, TenantInCell, demand_of, local_weights
+from evenkeel_fairshare.cells import NO_CELLS, CellSums, TenantInCell, at_once, demand_of
+from evenkeel_fairshare.cells import weighing as weighing_in_cell
 
 FLOOR: Final = 0.05
 """The least part of its level that a tenant keeps in a service, however much it is ahead elsewhere. An engine learns a weight with the
@@ -92,8 +93,7 @@ def weighing(
             for tenant, own in one.tenants.items()
         }
         yield
-        weights[name] = local_weights(seen, one.capacity, floor=FLOOR)
-        yield
+        weights[name] = yield from weighing_in_cell(seen, one.capacity, floor=FLOOR)
     return weights
 
 
@@ -101,13 +101,7 @@ def weights_in_services(
     services: Mapping[str, ServiceRates], weight: Callable[[str], float], *, interval_s: float
 ) -> dict[str, dict[str, float]]:
     """The result of `weighing`, at once."""
-    steps = weighing(services, weight, interval_s=interval_s)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: dict[str, dict[str, float]] = end.value
-            return found
+    return at_once(weighing(services, weight, interval_s=interval_s))
 
 
 def _in_seconds(rates: ServiceRates, interval_s: float) -> _InSeconds:

@@ -21,15 +21,26 @@ which is x'. What a tenant is ahead elsewhere thus lowers its weight here, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from heapq import merge
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 FLOOR: Final = 0.01
-"""The least part of its level that a tenant keeps in a cell, however much it is ahead elsewhere: its requests are served too."""
+"""The least part of its level that a tenant keeps over all cells that cannot serve all demand, however much it is ahead elsewhere: its
+requests there are served too. Each of n such cells gives it an n-th of that: with a part for each cell, a tenant with requests in 50 of
+them would have half of its share too much."""
 STEP: Final = 0.5
 """Part of the way to its level that a tenant goes in one interval. With figures that are one interval old a whole step would swing
 without end; half of one ends within some intervals, also if figures are two intervals old."""
+
+
+STEP_TENANTS: Final = 100
+"""Tenants of one step of work that is done in steps: a fraction of a millisecond."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+Steps = Generator[None, None, _Result]
 
 
 class CellSums(NamedTuple):
@@ -90,34 +101,72 @@ def demand_of(served: float, waiting: float, *, capacity: float, interval_s: flo
 
 def level_of(tenants: Mapping[str, TenantInCell], capacity: float) -> float | None:
     """The level at which the tenants take all of the capacity; None if they ask for no more than that."""
-    if sum(one.demand for one in tenants.values()) <= capacity:
-        return None
-    bends = sorted(_bends(tenants.values()))
-    level, taken, slope = bends[0][0], 0.0, 0.0
-    for at, more in bends:
-        if taken + slope * (at - level) >= capacity:
-            break
-        taken += slope * (at - level)
-        level, slope = at, slope + more
-    return level + (capacity - taken) / slope if slope > 0 else level
+    return at_once(_level(tenants, capacity))
 
 
 def local_weights(
     tenants: Mapping[str, TenantInCell], capacity: float, *, floor: float = FLOOR
 ) -> dict[str, float]:
-    """Tenant → its weight inside the cell for the next interval.
+    """The result of `weighing`, at once."""
+    return at_once(weighing(tenants, capacity, floor=floor))
 
-    `tenants` are those with demand here. The weights add up to the sum of their global weights, so that quanta keep their size. A
-    cell that serves all demand uses the global weights.
+
+def weighing(
+    tenants: Mapping[str, TenantInCell], capacity: float, *, floor: float = FLOOR
+) -> Steps[dict[str, float]]:
+    """Tenant → its weight inside the cell for the next interval; in steps.
+
+    `tenants` are those with demand here; `floor` is this cell's part of `FLOOR`. The weights add up to the sum of their global weights,
+    so that quanta keep their size. A cell that serves all demand uses the global weights.
     """
-    level = level_of(tenants, capacity)
+    level = yield from _level(tenants, capacity)
     if level is None or level <= 0:
         return {name: one.weight for name, one in tenants.items()}
-    entitled = {
-        name: max(one.entitled(level), floor * one.weight * level) for name, one in tenants.items()
-    }
+    entitled: dict[str, float] = {}
+    for part in _parts(tenants.items()):
+        entitled |= {
+            name: max(one.entitled(level), floor * one.weight * level) for name, one in part
+        }
+        yield
     scale = sum(one.weight for one in tenants.values()) / sum(entitled.values())
+    yield
     return {name: rate * scale for name, rate in entitled.items()}
+
+
+def _level(tenants: Mapping[str, TenantInCell], capacity: float) -> Steps[float | None]:
+    if sum(one.demand for one in tenants.values()) <= capacity:
+        return None
+    parts = []
+    for part in _parts(tenants.values()):
+        parts.append(sorted(_bends(part)))
+        yield
+    bends = merge(*parts)
+    level, slope = next(bends)
+    taken = 0.0
+    for n, (at, more) in enumerate(bends):
+        if taken + slope * (at - level) >= capacity:
+            break
+        taken += slope * (at - level)
+        level, slope = at, slope + more
+        if n % STEP_TENANTS == 0:
+            yield
+    return level + (capacity - taken) / slope if slope > 0 else level
+
+
+def _parts(every: Iterable[_Item]) -> Iterator[list[_Item]]:
+    rest = iter(every)
+    while part := list(islice(rest, STEP_TENANTS)):
+        yield part
+
+
+def at_once(steps: Steps[_Result]) -> _Result:
+    """The result of all steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
 
 def _part(own: float, others: float) -> float:

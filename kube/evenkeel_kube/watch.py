@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from sys import intern
 from typing import Any, Final, Generic
 
 import aiohttp
@@ -196,9 +197,7 @@ class _Events(Cache[Named]):
         """A page of a list; its version."""
         assert self._listed is not None
         for item in page.get("items") or ():
-            metadata = item["metadata"]
-            where = str(metadata.get("namespace", "")), str(metadata["name"])
-            self._listed.add(where)
+            self._listed.add(_place_of(item))
             self._on_event(None, item)
         return str((page.get("metadata") or {}).get("resourceVersion", ""))
 
@@ -217,14 +216,23 @@ class _Events(Cache[Named]):
         self.objects.clear()
         kind, item = event["type"], event.get("raw_object")
         if kind != "BOOKMARK":
-            metadata = item["metadata"]
-            where = str(metadata.get("namespace", "")), str(metadata["name"])
+            where = _place_of(item)
             if kind == "DELETED":
                 self._known.discard(where)
             else:
                 self._known.add(where)
             self._on_event(kind, item)
         return changed
+
+
+def _place_of(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name. Many objects have the same ones, and each is kept in several places: equal ones become one string."""
+    metadata = item["metadata"]
+    metadata["name"] = intern(str(metadata["name"]))
+    if "namespace" not in metadata:
+        return "", metadata["name"]
+    metadata["namespace"] = intern(str(metadata["namespace"]))
+    return metadata["namespace"], metadata["name"]
 
 
 class EventWatcher(Watcher[Named]):

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import secrets
 import signal
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 import kopf
 from evenkeel_contract.names import EXTERNAL_LABEL, SERVICE_LABEL
-from evenkeel_kube.client import PAGE, ClusterError, KubeClient, connected, in_pod_or_kubeconfig
+from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
 from evenkeel_kube.watch import EventWatcher
 
 from evenkeel_operator import metrics
@@ -66,8 +67,11 @@ _log = logging.getLogger(__name__)
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
-# The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation.
-SECRETS_PAGE: Final = 100
+TLS_BUFFER_BYTES: Final = 32 * 1024
+"""Two records of TLS."""
+# The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation. And a page of thousands of
+# tenants, once decoded, leaves memory behind that nothing else fills.
+PAGE: Final = 100
 # Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 # The watches of one namespace work again at different times.
@@ -86,6 +90,8 @@ class Connections:
 
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
+    # asyncio gives each TLS connection 256 KiB to read into, and each of the watches has one that is idle.
+    SSLProtocol.max_size = TLS_BUFFER_BYTES
     async with (
         connected(
             await in_pod_or_kubeconfig(),
@@ -232,7 +238,7 @@ class Leader:
         """Watches of what a cluster can have very much of. kopf lists each kind in one answer, and with all contents.
 
         Of Secrets only the metadata is read: a cluster may have gigabytes of them. What a resource names is read by its pass."""
-        for kind, page in ((TENANT, PAGE), ("Secret", SECRETS_PAGE)):
+        for kind in (TENANT, "Secret"):
             for namespace in namespaces or ("",):
                 where = ALL_KINDS[kind]
                 yield EventWatcher(
@@ -241,7 +247,7 @@ class Leader:
                     partial(self._seen, kind),
                     rng=self._rng,
                     metadata_only=kind == "Secret",
-                    page=page,
+                    page=PAGE,
                     is_failing=partial(_watch_fails, f"{where.plural}@{namespace or None}"),
                 )
 

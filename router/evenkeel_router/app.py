@@ -78,11 +78,11 @@ class Router:
 
     @property
     def configured(self) -> RouterConfig:
-        """The last configuration that was applied, without the weights of this cell."""
+        """The last configuration that was applied."""
         return self.services.configured
 
     async def apply(self, config: RouterConfig) -> None:
-        """Use a changed configuration, with the weights of this cell (R21)."""
+        """Use a changed configuration."""
         await self.services.apply(config)
 
     async def drain(self) -> None:

@@ -53,9 +53,7 @@ def key_set_reader(settings: Settings, intake: Intake, session: ClientSession) -
         issuers = settings.config.tenancy.jwt or ()
         return frozenset(one.jwks_URL for one in issuers if one.jwks_URL is not None)
 
-    return KeySetReader(
-        intake.key_sets, session, urls=urls, changed=lambda: intake.directory.forget()
-    )
+    return KeySetReader(intake.key_sets, session, urls=urls, changed=intake.forget)
 
 
 def _store(config: RouterConfig, api: KubeClient | None) -> RevocationStore | None:

@@ -102,7 +102,9 @@ class Service:
         """Use a changed configuration, in steps."""
         if _place(config) != _place(self.rooms.settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        yield from self.rooms.apply(self.federation.take(config))
+        yield from self.rooms.apply(config)
+        if self.federation.take(config):
+            self.rooms.reweigh({})
         self.tokenising.configure(config.prefix)
         self.discovery.update(config)
 
@@ -138,11 +140,11 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
     recorder = Recorder(rooms, sinks)
     peers = Peers(settings, rooms.service_ledger, session, several=rooms.shared is not None)
 
-    async def reweigh() -> None:
+    async def reweigh(weights: Mapping[str, float]) -> None:
         async with process.applying:
-            await in_slices(rooms.apply(federation.in_force()))
+            rooms.reweigh(weights)
 
-    federation = Federation(config, rooms.service_ledger, session, reweighed=reweigh)
+    federation = Federation(config, rooms.service_ledger, session, reweigh=reweigh)
     parts = (recorder, discovery, peers, tokenising, console, federation)
     works = [part.run() for part in parts]
     works += health.run(discovery), *_followers(rooms, health, tokenising, session)
@@ -202,10 +204,8 @@ class Services:
 
     @property
     def configured(self) -> RouterConfig:
-        """The last configuration that was applied, without the weights of this cell (R21)."""
-        if self.served.several:
-            return self._process.shared.settings.config
-        return self.only.federation.configured
+        """The last configuration that was applied."""
+        return self._process.shared.settings.config
 
     def peers(self) -> Sequence[Peer] | None:
         """The other routers: all services have the same; None while they are not known."""

@@ -28,6 +28,7 @@ from evenkeel_contract.routerconfig import (
     ClientConfig,
     FleetPolicyName,
     ListenConfig,
+    PoolConfig,
     RouterConfig,
     SchedulingConfig,
     TenantConfig,
@@ -109,7 +110,7 @@ def admin_of(router: Router) -> str:
 
 
 @asynccontextmanager
-async def busy(router: Router) -> AsyncIterator[None]:
+async def busy(router: Router, model: str = MODEL) -> AsyncIterator[None]:
     """Requests of two clients, until the end."""
 
     async def send(headers: dict[str, str]) -> None:
@@ -117,7 +118,7 @@ async def busy(router: Router) -> AsyncIterator[None]:
         async with httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client:
             while True:
                 body = {
-                    "model": MODEL,
+                    "model": model,
                     "prompt": "x" * chance.randrange(50, 4000),
                     "max_tokens": 16,
                 }
@@ -292,6 +293,36 @@ async def test_a_slow_request_is_explained() -> None:
             assert answer.status_code == 200
         given = {"id": "slow-1", "others_id": "theirs", "key": KEY, "other": "anonymous"}
         await shown("why", router, **given)
+
+
+RIVAL = TenantConfig(
+    namespace="ns",
+    name="rival",
+    clients=(ClientConfig(name="app"),),
+    api_keys=(ApiKeyConfig(name="k", client="app", sha256=sha256("sk-rival")),),
+)
+
+
+async def test_each_of_several_models_can_be_chosen() -> None:
+    async with AsyncExitStack() as stack:
+        pools = []
+        for service, model, more in (
+            ("big", "big-70b", {"names": ("smart",)}),
+            ("small", "small-8b", {"tenants": ("acme",)}),
+        ):
+            server = await stack.enter_async_context(running_server(simulated(model=model)))
+            replicas = (replica_of(server, f"{service}-0"),)
+            pools.append(PoolConfig(service=service, model=model, replicas=replicas, **more))
+        config = config_for(
+            service="all",
+            model="all",
+            pools=tuple(pools),
+            tenancy=tenancy(tenants=(*tenancy().tenants, RIVAL)),
+        )
+        router = await stack.enter_async_context(running(config, timing=TIMING))
+        for model in ("smart", "small-8b"):
+            await stack.enter_async_context(busy(router, model))
+        await shown("models", router, key=KEY, other_key="sk-rival")
 
 
 async def test_a_thousand_clients_are_shown_a_page_at_a_time() -> None:

@@ -98,9 +98,10 @@ async def test_every_field_of_the_console(rooms: Rooms, scope: str) -> None:
     waiting_at_gate(rooms)
     history = sampled(rooms, 3 * TICKS)
     name = "tenant" if scope else "service"
-    same(f"console-{name}.json", pretty(result_of(now_answer(rooms, history, 30.0, tenant=scope))))
+    now = result_of(now_answer(rooms, history, 30.0, tenant=scope))
+    same(f"console-{name}.json", pretty(msgspec.json.encode(now)))
     hour = {
-        client: json.loads(
+        client: msgspec.to_builtins(
             result_of(hour_answer(rooms, history, 30.0, tenant=scope, client=client))
         )
         for client in ("", CHAT.identity, other_clients("ns/big corp"), "ns/big%20corp/*")

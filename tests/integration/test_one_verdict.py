@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from evenkeel_cli.demo import command as demo_command
 from evenkeel_cli.demo.figures import make_figures
@@ -24,7 +23,6 @@ from evenkeel_cli.replay.sender import Answer
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import make_view
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.consolestate import ConsoleState
 from evenkeel_contract.recording import FleetLine, Header, Line, RequestLine, encode_line
 from evenkeel_fairshare.ledger import ReplicaRow
 from evenkeel_fairshare.verdict import Level
@@ -185,8 +183,7 @@ def by_top(rooms: Rooms) -> str:
 
 
 def by_console(rooms: Rooms) -> str:
-    body = result_of(now_answer(rooms, History(), 70.0))
-    state = msgspec.json.decode(body, type=ConsoleState)
+    state = result_of(now_answer(rooms, History(), 70.0))
     assert state.level == Level.UNFAIR.value
     return state.verdict
 

@@ -35,6 +35,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.signedkeys import SignedKey, SignedKeysConfig, SigningKeyConfig, mint
 from evenkeel_contract.tokenissuers import TokenIssuerConfig
 from evenkeel_router.app import Router, running
+from evenkeel_router.settings import Timing
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 from openai import AsyncOpenAI
@@ -122,8 +123,13 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    *, big: Mapping[str, Any] = {}, small: Mapping[str, Any] = {}, log: StringIO | None = None, **changes: Any
-) -> AsyncIterator[Stage]:  # fmt: skip
+    *,
+    big: Mapping[str, Any] = {},
+    small: Mapping[str, Any] = {},
+    log: StringIO | None = None,
+    timing: Timing = QUICK,
+    **changes: Any,
+) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         servers, ends = {}, {}
         for name in (BIG, SMALL):
@@ -135,7 +141,7 @@ async def stage(
             pool("small", SMALL, servers[SMALL], **small),
             **changes,
         )
-        router = await stack.enter_async_context(running(config, timing=QUICK, log_output=log))
+        router = await stack.enter_async_context(running(config, timing=timing, log_output=log))
         await known(router, "big", "small")
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=router.url, timeout=20))
         found = Stage(router, http, servers)

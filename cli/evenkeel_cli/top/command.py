@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import httpx
 import typer
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, StateError, decode_state
 from evenkeel_contract.names import ADMIN_PORT
+from rich.console import RenderableType
 from rich.live import Live
 from rich.markup import escape
 
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.top.table import render
-from evenkeel_cli.top.view import View, Views, make_views
+from evenkeel_cli.top.view import UnknownModelError, View, Views, make_views
 from evenkeel_cli.up.record import local_admin_url
 
 LAST_PORT = 65535
@@ -40,6 +41,13 @@ def top(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Show this model only, where the router has several: its name, an alias, or its service.",
+            show_default=False,
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between readings.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, then exit.")] = False,
     json: Annotated[
@@ -58,17 +66,10 @@ def top(
 ) -> None:
     """Show shares, hit rates and queues, and whether they are fair."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    shown = _Shown(model, as_json=json, verbose=verbose)
     try:
-        asyncio.run(
-            _top(
-                address_of(url or local_admin_url()),
-                headers,
-                interval_s=interval,
-                once=once,
-                as_json=json,
-                verbose=verbose,
-            )
-        )
+        address = address_of(url or local_admin_url())
+        asyncio.run(_top(address, headers, shown, interval_s=interval, once=once))
     except KeyboardInterrupt:
         if once:
             raise
@@ -93,52 +94,65 @@ def address_of(text: str) -> httpx.URL:
     return url
 
 
+class _Shown(NamedTuple):
+    """What is shown of a router, and how."""
+
+    model: str | None
+    as_json: bool
+    verbose: bool
+
+    def view(self, now: RouterState, before: RouterState | None) -> View | Views:
+        """What is shown of two readings; raises `TopError`."""
+        try:
+            return make_views(now, before, self.model)
+        except UnknownModelError as error:
+            raise TopError(f"--model {error}") from None
+
+    def screen(self, now: RouterState, before: RouterState | None) -> RenderableType:
+        """The same as a table."""
+        return render(self.view(now, before), verbose=self.verbose)
+
+
 async def _top(
     url: httpx.URL,
     headers: dict[str, str],
+    shown: _Shown,
     *,
     interval_s: float,
     once: bool,
-    as_json: bool,
-    verbose: bool,
 ) -> None:
     async with httpx.AsyncClient(
         base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
     ) as client:
         before = await _read(client)
-        if once or as_json:
+        if once or shown.as_json:
             while True:
                 await asyncio.sleep(interval_s)
                 now = await _read(client)
-                _print(make_views(now, before), as_json=as_json, verbose=verbose)
+                if shown.as_json:
+                    print_json(shown.view(now, before))
+                else:
+                    report_console().print(shown.screen(now, before), highlight=False)
                 if once:
                     return
                 before = now
-        await _live(client, before, interval_s, verbose)
+        await _live(client, before, interval_s, shown)
 
 
 async def _live(
-    client: httpx.AsyncClient, before: RouterState, interval_s: float, verbose: bool
+    client: httpx.AsyncClient, before: RouterState, interval_s: float, shown: _Shown
 ) -> None:
-    with Live(
-        render(make_views(before, None), verbose=verbose), screen=True, auto_refresh=False
-    ) as live:
+    with Live(shown.screen(before, None), screen=True, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(interval_s)
             try:
                 now = await _read(client)
-            except TopError as error:  # the router may restart
+                screen = shown.screen(now, before)
+            except TopError as error:  # the router may restart, and a model may be removed
                 live.update(f"[red]{escape(str(error))}[/]", refresh=True)
                 continue
-            live.update(render(make_views(now, before), verbose=verbose), refresh=True)
+            live.update(screen, refresh=True)
             before = now
-
-
-def _print(view: View | Views, *, as_json: bool, verbose: bool) -> None:
-    if as_json:
-        print_json(view)
-    else:
-        report_console().print(render(view, verbose=verbose), highlight=False)
 
 
 async def _read(client: httpx.AsyncClient) -> RouterState:

@@ -51,7 +51,7 @@ def render(view: View | Views, *, verbose: bool = False) -> RenderableType:
 
 def _header(view: View, verbose: bool) -> str:
     words = [
-        f"[bold]{escape(view.service)}[/]  {escape(view.model)}  {view.fleet_policy}",
+        f"[bold]{escape(view.service)}[/]  {escape(_model(view))}  {view.fleet_policy}",
         f"up {view.uptime_s:,.0f} s",
         f"{view.in_flight} in flight",
         f"{view.waiting} waiting",
@@ -61,6 +61,12 @@ def _header(view: View, verbose: bool) -> str:
     if view.draining:
         words.append("[yellow]draining[/]")
     return " · ".join(words)
+
+
+def _model(view: View) -> str:
+    """What clients send, and what the engines know where that differs."""
+    name = view.names[0] if view.names else view.model
+    return name if name == view.model else f"{name} ({view.model})"
 
 
 def _fairness(view: View, verbose: bool) -> Text:

@@ -87,12 +87,28 @@ class Views(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[View, ...]
 
 
-def make_views(now: RouterState, before: RouterState | None) -> View | Views:
-    """The view of a router, or the views of its services where it has several."""
-    if not now.services:
-        return make_view(now, before)
-    earlier = {one.service: one for one in before.services} if before else {}
-    return Views(services=tuple(make_view(one, earlier.get(one.service)) for one in now.services))
+class UnknownModelError(ValueError):
+    """The router has no such model; the message names those that it has."""
+
+
+def make_views(
+    now: RouterState, before: RouterState | None, model: str | None = None
+) -> View | Views:
+    """The view of a router, or the views of its services where it has several. `model`: show only the one of that name, alias or
+    service; raises `UnknownModelError`."""
+    services = now.services or (now,)
+    if model is not None:
+        services = tuple(one for one in services if model in _names(one))
+        if not services:
+            known = ", ".join((one.names or (one.model,))[0] for one in now.services or (now,))
+            raise UnknownModelError(f"must be one of {known}, not {model!r}")
+    earlier = {one.service: one for one in (before.services or (before,))} if before else {}
+    views = tuple(make_view(one, earlier.get(one.service)) for one in services)
+    return views[0] if model is not None or not now.services else Views(services=views)
+
+
+def _names(service: ServiceState) -> tuple[str, ...]:
+    return (*service.names, service.model, service.service)
 
 
 def make_view(now: ServiceState, before: ServiceState | None) -> View:

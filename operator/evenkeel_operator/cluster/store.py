@@ -310,9 +310,10 @@ class Store:
         if gone:
             self._children.pop(own, None)
         else:
-            self._held[own] = hosts_held(item)
+            if hosts := hosts_held(item):
+                self._held[own] = hosts
             # The table has the status that this operator wrote, before its event arrives.
-            freed = bool(held) and held != hosts_held(item)
+            freed = bool(held) and held != hosts
             if known is not None and _intent(known) == _intent(item) and not freed:
                 return frozenset({own, *served})
         if kind == TENANT:

@@ -16,6 +16,8 @@ from typing import Any, Final, Self, TypeVar, cast
 from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.render import tenant_config
 from evenkeel_contract.routerconfig import ApiKeyConfig, TenantConfig
+from evenkeel_contract.spec.parts import SecretKeyRef
+from evenkeel_contract.spec.resources import ApiKey
 from evenkeel_contract.tenantshards import slot_of, write_tenant
 
 from evenkeel_operator.core.objects import Object
@@ -52,6 +54,12 @@ _Part = TypeVar("_Part")
 Secrets = Mapping[str, NamedSecret | Unread | None]
 
 
+def _compact_key(key: ApiKey) -> ApiKey:
+    """The same key, whose names are one string each wherever they are the same."""
+    ref = SecretKeyRef(name=intern(key.secret_ref.name), key=intern(key.secret_ref.key))
+    return ApiKey(name=intern(key.name), client=intern(key.client), secret_ref=ref)
+
+
 class Roster:
     """The tenants of one namespace."""
 
@@ -66,10 +74,11 @@ class Roster:
         """Grows with each change."""
         self._claims: dict[str, set[tuple[str, str]]] = defaultdict(set)
         """SHA-256 → ages of the tenants that have the key."""
-        self._claimed: dict[str, frozenset[str]] = {}
+        # Tuples: a set of one takes four times as much, and there may be tens of thousands.
+        self._claimed: dict[str, tuple[str, ...]] = {}
         self._namers: dict[str, set[str]] = defaultdict(set)
         """Secret → the tenants that name it."""
-        self._named: dict[str, frozenset[str]] = {}
+        self._named: dict[str, tuple[str, ...]] = {}
         self._changed: set[str] = set()
         self.unread: set[str] = set()
         """Named Secrets that were not read yet, or could not be."""
@@ -110,13 +119,25 @@ class Roster:
         metadata = replace(
             metadata,
             namespace=intern(metadata.namespace),
+            name=intern(metadata.name),
             labels=metadata.labels or _NOTHING,
             annotations={k: v for k, v in metadata.annotations.items() if k == SHARE_TENANT}
             or _NOTHING,
         )
-        spec = replace(spec, clients=self._share(spec.clients), limits=self._share(spec.limits))
-        resource = replace(tenant.resource, metadata=metadata, spec=spec, status=_NOTHING)
-        return replace(tenant, resource=resource, keys=spec.api_keys)
+        keys = tuple(map(_compact_key, spec.api_keys))
+        spec = replace(
+            spec, api_keys=keys, clients=self._share(spec.clients), limits=self._share(spec.limits)
+        )
+        resource = replace(
+            tenant.resource,
+            api_version=self._share(tenant.resource.api_version),
+            kind=intern(tenant.resource.kind),
+            metadata=metadata,
+            spec=spec,
+            status=_NOTHING,
+        )
+        namespace, name = metadata.namespace, metadata.name
+        return replace(tenant, namespace=namespace, name=name, resource=resource, keys=keys)
 
     def _share(self, part: _Part) -> _Part:
         if len(self._shared) >= MAX_SHARED:
@@ -140,7 +161,7 @@ class Roster:
             self._changed |= self._namers[secret]
 
     def _name(self, tenant: str, secrets: frozenset[str]) -> None:
-        before = self._named.pop(tenant, frozenset())
+        before = frozenset(self._named.pop(tenant, ()))
         for secret in before - secrets:
             self._namers[secret].discard(tenant)
             if not self._namers[secret]:
@@ -152,7 +173,7 @@ class Roster:
                 self.unread.add(secret)
             self._namers[secret].add(tenant)
         if secrets:
-            self._named[tenant] = secrets
+            self._named[tenant] = tuple(secrets)
 
     def settle(self) -> frozenset[str]:
         """Bring grants and findings up to date. Returns the tenants for which something changed."""
@@ -170,7 +191,7 @@ class Roster:
     def _claim(self, name: str) -> set[str]:
         """Claim the keys of a tenant. Returns the other tenants that get or lose a key by it."""
         tenant = self.tenants.get(name)
-        before, after = self._claimed.pop(name, frozenset()), frozenset[str]()
+        before, after = frozenset(self._claimed.pop(name, ())), frozenset[str]()
         if tenant is not None and tenant.resource is not None:
             found = (self._sha256(key.secret_ref.name, key.secret_ref.key) for key in tenant.keys)
             after = frozenset(sha256 for sha256 in found if sha256)
@@ -184,7 +205,7 @@ class Roster:
             if not claims:
                 del self._claims[sha256]
         if after:
-            self._claimed[name] = after
+            self._claimed[name] = tuple(after)
         return others
 
     def _sha256(self, secret: str, entry: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The directory of one of several services in which tenants have weights of their own (R22)."""
+"""The directory of a cell (R21), or of one of several services (R22), in which tenants have weights of their own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from evenkeel_router.api.identity import Client, Directory, tenant_identity
 
 
 class LocalDirectory(Directory):
-    """Another directory with other weights of tenants, for requests whose sender that one has identified already.
+    """Another directory with other weights of tenants.
 
-    Credentials that are revoked later are refused there.
+    In one of several services it has requests whose sender the other one has identified already. Credentials that are revoked later
+    are refused there.
     """
 
     def __init__(self, directory: Directory, weights: Mapping[str, float]) -> None:

@@ -12,8 +12,7 @@ import hmac
 import logging
 import ssl
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Final
 
 import aiohttp
@@ -27,12 +26,19 @@ from evenkeel_contract.cellswire import (
 )
 from evenkeel_contract.federationconfig import CellConfig, FederationConfig
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, local_weights
+from evenkeel_fairshare.cells import (
+    FLOOR,
+    STEP_TENANTS,
+    CellSums,
+    TenantInCell,
+    demand_of,
+    weighing,
+)
 
-from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.ledger.contacts import CellContact
 from evenkeel_router.ledger.service_ledger import ServiceLedger
-from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
+from evenkeel_router.ledger.tenant_rates import TenantMeter, changed_weights
+from evenkeel_router.slices import in_slices
 
 _log = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0
@@ -40,8 +46,6 @@ ANSWER_S: Final = 10.0
 UNJOINED_S: Final = 1.0
 """Time between two looks whether the service has got other cells."""
 SILENT_INTERVALS: Final = 3
-TOLERANCE: Final = 0.02
-"""A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
 
 
 class Federation:
@@ -53,30 +57,30 @@ class Federation:
         service_ledger: ServiceLedger,
         session: aiohttp.ClientSession,
         *,
-        reweighed: Callable[[], Awaitable[None]],
+        reweigh: Callable[[Mapping[str, float]], Awaitable[None]],
     ) -> None:
-        """`reweighed` is called after the weights have changed."""
-        self.configured = config
-        """The configuration without the weights of this cell."""
+        """`reweigh` is called with changed weights."""
+        self._federation = config.federation
         self._service_ledger = service_ledger
         self._session = session
-        self._reweighed = reweighed
+        self._reweigh = reweigh
         self._now = asyncio.get_running_loop().time
         self._meter = TenantMeter()
-        self.own = nothing_yet(config)
+        self.own = nothing_yet(config.federation)
         """The figures of this cell for the others; none before its first interval has passed."""
         self._trust: tuple[str | None, ssl.SSLContext | bool] = None, True
         """The configured certificates, and whom connections trust by them."""
         self.weights: Mapping[str, float] = {}
         """Tenant → its weight in this cell, where it is not the configured one."""
 
-    def take(self, config: RouterConfig) -> RouterConfig:
-        """Take a new configuration; returns it with the weights of this cell."""
-        if config.federation != self.configured.federation:
-            self.weights, self.own, self._meter = {}, nothing_yet(config), TenantMeter()
-            self._service_ledger.cell_contacts = {}
-        self.configured = config
-        return self.in_force()
+    def take(self, config: RouterConfig) -> bool:
+        """Take a new configuration; returns whether the weights of the cell end with it."""
+        if config.federation == self._federation:
+            return False
+        self._federation = config.federation
+        self.weights, self.own, self._meter = {}, nothing_yet(config.federation), TenantMeter()
+        self._service_ledger.cell_contacts = {}
+        return True
 
     @property
     def contacts(self) -> dict[CellConfig, CellContact]:
@@ -86,8 +90,7 @@ class Federation:
     @property
     def expected(self) -> str | None:
         """The token of other cells; None if there are none."""
-        federation = self.configured.federation
-        return None if federation is None else federation.token
+        return None if self._federation is None else self._federation.token
 
     def admits(self, token: str) -> bool:
         """Whether a question of another cell has the right token."""
@@ -96,35 +99,35 @@ class Federation:
     async def run(self) -> None:
         """Exchange figures and renew the weights, until cancelled."""
         while True:
-            federation = self.configured.federation
+            federation = self._federation
             if federation is None:
                 await asyncio.sleep(UNJOINED_S)
                 continue
-            self._measure(federation)
+            own, _ = await in_slices(self._measured(federation))
+            if own is not None and federation is self._federation:
+                self.own = own
             await self._ask_all(federation)
-            if federation is self.configured.federation:
+            if federation is self._federation:
                 await self._weigh(federation)
             await asyncio.sleep(federation.interval_s)
 
-    def _measure(self, federation: FederationConfig) -> None:
+    def _measured(self, federation: FederationConfig) -> Generator[None, None, CellFigures | None]:
+        """The figures of this cell since the last look, in steps; None at the first one."""
         tenants = self._service_ledger.fairness.now.tenants
         rates = self._meter.rates(tenants, self._now())
         if rates is None:
-            return
+            return None
         capacity = sum(rates.values())
-        demand = {
-            name: demand_of(
-                rate, tenants[name].waiting, capacity=capacity, interval_s=federation.interval_s
-            )
-            for name, rate in rates.items()
-        }
-        self.own = CellFigures(
-            cell=federation.cell,
-            capacity=capacity,
-            tenants={
-                name: TenantRates(rates[name], asked) for name, asked in demand.items() if asked > 0
-            },
-        )
+        yield
+        found = {}
+        for n, (name, rate) in enumerate(rates.items()):
+            waiting = tenants[name].waiting
+            asked = demand_of(rate, waiting, capacity=capacity, interval_s=federation.interval_s)
+            if asked > 0:
+                found[name] = TenantRates(rate, asked)
+            if n % STEP_TENANTS == 0:
+                yield
+        return CellFigures(cell=federation.cell, capacity=capacity, tenants=found)
 
     async def _ask_all(self, federation: FederationConfig) -> None:
         known = self.contacts
@@ -183,63 +186,56 @@ class Federation:
         for contact in self.contacts.values():
             contact.counts = contact.answered_s is not None and contact.answered_s >= limit_s
         others = [one.figures for one in self.contacts.values() if one.counts and one.figures]
-        configured = {
-            tenant_identity(tenant): float(tenant.weight)
-            for tenant in self.configured.tenancy.tenants
-        }
-        found = local_weights(seen_from(self.own, others, configured), self.own.capacity)
-        weights = {
-            name: weight_in_keys(weight) for name, weight in found.items() if name in configured
-        }
-        changed = {**configured, **weights}
-        if any(
-            abs(weight - self.weights.get(name, configured[name])) > TOLERANCE * weight
-            for name, weight in changed.items()
-        ):
-            self.weights = {
-                name: weight for name, weight in changed.items() if weight != configured[name]
-            }
-            await self._reweighed()
+        weights, _ = await in_slices(self._changed(others))
+        if weights is not None and federation is self._federation:
+            self.weights = weights
+            await self._reweigh(weights)
 
-    def in_force(self) -> RouterConfig:
-        """The configuration with the weights of this cell."""
-        if not self.weights:
-            return self.configured
-        tenancy = self.configured.tenancy
-        tenants = tuple(
-            replace(tenant, weight=self.weights.get(tenant_identity(tenant), tenant.weight))
-            for tenant in tenancy.tenants
-        )
-        return replace(self.configured, tenancy=replace(tenancy, tenants=tenants))
+    def _changed(
+        self, others: list[CellFigures]
+    ) -> Generator[None, None, Mapping[str, float] | None]:
+        """The new weights, in steps; None if they stay. Tenants that no resource declares have some too."""
+        configured = self._service_ledger.weights.configured
+        seen = yield from seen_from(self.own, others, configured)
+        full = 1
+        for one in others:
+            full += one.is_full
+            yield
+        found = yield from weighing(seen, self.own.capacity, floor=FLOOR / full)
+        return (yield from changed_weights(found, self.weights, configured))
 
 
-def nothing_yet(config: RouterConfig) -> CellFigures:
+def nothing_yet(federation: FederationConfig | None) -> CellFigures:
     """The figures of a cell that has served nothing."""
-    name = "" if config.federation is None else config.federation.cell
+    name = "" if federation is None else federation.cell
     return CellFigures(cell=name, capacity=0.0, tenants={})
 
 
 def seen_from(
-    own: CellFigures, others: list[CellFigures], weights: Mapping[str, float]
-) -> dict[str, TenantInCell]:
-    """The tenants with demand in a cell, beside what they have in the others."""
+    own: CellFigures, others: list[CellFigures], weight: Callable[[str], float]
+) -> Generator[None, None, dict[str, TenantInCell]]:
+    """The tenants with demand in a cell, beside what they have in the others; in steps. `weight` returns a tenant's global weight."""
     elsewhere: defaultdict[str, float] = defaultdict(float)
     served: defaultdict[str, float] = defaultdict(float)
     demand: defaultdict[str, float] = defaultdict(float)
     for figures in others:
         is_full = figures.is_full
-        for name, rates in figures.tenants.items():
+        for n, (name, rates) in enumerate(figures.tenants.items()):
             elsewhere[name] += rates.served
             if is_full:
                 served[name] += rates.served
                 demand[name] += rates.demand
-    return {
-        name: TenantInCell(
-            weight=weights.get(name, 1.0),
+            if n % STEP_TENANTS == 0:
+                yield
+    found = {}
+    for n, (name, rates) in enumerate(own.tenants.items()):
+        found[name] = TenantInCell(
+            weight=weight(name),
             served=rates.served,
             demand=rates.demand,
             elsewhere=elsewhere[name],
             full=CellSums(served[name], demand[name]),
         )
-        for name, rates in own.tenants.items()
-    }
+        if n % STEP_TENANTS == 0:
+            yield
+    return found

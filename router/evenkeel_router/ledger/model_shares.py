@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Final
 
 from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
 from evenkeel_fairshare.across_services import ServiceRates, weighing
 
 from evenkeel_router.ledger.service_ledger import ServiceLedger
-from evenkeel_router.ledger.tenant_rates import TenantMeter, weight_in_keys
+from evenkeel_router.ledger.tenant_rates import TenantMeter, changed_weights
 from evenkeel_router.slices import in_slices
-
-TOLERANCE: Final = 0.02
-"""A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
 
 
 class ModelShares:
@@ -73,15 +69,12 @@ class ModelShares:
         found = yield from weighing(rates, weights.__getitem__, interval_s=self._interval_s)
         changed: dict[str, Mapping[str, float]] = {}
         for name in {*self.weights, *found}:
-            local = {
-                tenant: own
-                for tenant, weight in found.get(name, {}).items()
-                if (own := weight_in_keys(weight)) != weights[tenant]
-            }
             before = self.weights.get(name, {})
-            if _differ(local, before, weights) or (before and not local):
+            local = yield from changed_weights(
+                found.get(name, {}), before, lambda tenant: weights.get(tenant, 0.0)
+            )
+            if local is not None:
                 changed[name] = local
-            yield
         return changed
 
     def _measured(
@@ -105,15 +98,3 @@ class ModelShares:
                 )
             yield
         return found
-
-
-def _differ(
-    local: Mapping[str, float], before: Mapping[str, float], configured: Mapping[str, float]
-) -> bool:
-    """Whether a weight changed by more than the tolerance."""
-    for tenant in {*local, *before}:
-        usual = configured.get(tenant, 0.0)
-        weight = local.get(tenant, usual)
-        if abs(weight - before.get(tenant, usual)) > TOLERANCE * weight:
-            return True
-    return False

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from typing import Final
 
 from evenkeel_contract.key import LEAST_WEIGHT, MAX_WEIGHT
+from evenkeel_fairshare.cells import STEP_TENANTS
 
 from evenkeel_router.ledger.fairness import MemberFigures
+
+TOLERANCE: Final = 0.02
+"""A weight that changes by less than this part of it stays: each change costs the routers and engines some work."""
 
 
 class TenantMeter:
@@ -34,3 +39,25 @@ class TenantMeter:
 def weight_in_keys(weight: float) -> float:
     """A tenant's weight as client keys may have it: in thousandths."""
     return min(max(round(weight, 3), LEAST_WEIGHT), float(MAX_WEIGHT))
+
+
+def changed_weights(
+    found: Mapping[str, float],
+    before: Mapping[str, float],
+    configured: Callable[[str], float],
+) -> Generator[None, None, Mapping[str, float] | None]:
+    """Tenant → its new weight, where that is not the configured one; None if no weight changed by more than the tolerance. In steps.
+
+    `found`: the computed weights; a tenant without one has the configured weight. `before`: the last result.
+    """
+    local: dict[str, float] = {}
+    differs = False
+    for n, tenant in enumerate({**before, **found}):
+        usual = configured(tenant)
+        weight = weight_in_keys(found[tenant]) if tenant in found else usual
+        if weight != usual:
+            local[tenant] = weight
+        differs |= abs(weight - before.get(tenant, usual)) > TOLERANCE * weight
+        if n % STEP_TENANTS == 0:
+            yield
+    return local if differs or (before and not local) else None

@@ -1,4 +1,4 @@
-"""The weights of tenants and clients, as configured (R9), and those of tenants inside one of several services (R22)."""
+"""The weights of tenants and clients, as configured (R9), and those of tenants inside a cell (R21) or one of several services (R22)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ConfiguredWeights:
 
 
 class LocalWeights(ConfiguredWeights):
-    """The weights inside one of several services."""
+    """The weights inside a cell, or inside one of several services."""
 
     def __init__(self, configured: ConfiguredWeights, local: Mapping[str, float]) -> None:
         """`local`: tenant → its weight here, where it is not the configured one."""

@@ -68,9 +68,10 @@ class Intake:
         self.key_sets = KeySets()
         self.key_uses = KeyUses()
         self.audit = Audit(time.monotonic)
-        self.directory = self._directory(config)
+        self.configured_directory = self.directory = self._directory(config)
+        """The directory with the configured weights; and the one in force, with those of `local_weights`."""
         self.local_weights: Mapping[str, float] = {}
-        """Tenant → its weight in one of several services, where it is not the configured one (R22)."""
+        """Tenant → its weight in this cell (R21) or in one of several services (R22), where it is not the configured one."""
         self.apply(config)
 
     def let_in(self, request: Request) -> None:
@@ -81,8 +82,13 @@ class Intake:
 
     def revoked(self, added: Sequence[Revocation], by: str) -> None:
         """Revocations are new here: credentials that were verified before are verified again."""
-        self.directory.forget()
+        self.forget()
         self.audit.revoked(added, by)
+
+    def forget(self) -> None:
+        """Verify each credential again."""
+        self.directory.forget()
+        self.configured_directory.forget()  # it is in force again where the weights are the configured ones
 
     def _tokens(self, config: RouterConfig) -> Verifier | None:
         """What verifies tokens; None if no issuer is configured: then the cryptography is not loaded."""
@@ -120,7 +126,7 @@ class Intake:
     ) -> Generator[None, None, Directory]:
         """The directory of a changed configuration, in steps."""
         if _identifies(config) == _identifies(before):
-            return (yield from self.directory.changed(change))
+            return (yield from self.configured_directory.changed(change))
         empty = self._directory(replace(config, tenancy=replace(config.tenancy, tenants=())))
         return (yield from empty.changed(TenantChange((), config.tenancy.tenants)))
 
@@ -135,16 +141,19 @@ class Intake:
 
     def follow(self, shared: Intake, config: RouterConfig) -> None:
         """Use a changed configuration in the intake of one of several services."""
-        self.reweigh(shared, self.local_weights)
+        self.use(shared.configured_directory)
         self.cors = shared.cors
         self.limits, self.heartbeat_s = limits_of(config), config.limits.heartbeat_s
 
-    def reweigh(self, shared: Intake, local_weights: Mapping[str, float]) -> None:
-        """Use other weights of tenants in the intake of one of several services."""
-        self.local_weights = local_weights
-        self.directory = (
-            LocalDirectory(shared.directory, local_weights) if local_weights else shared.directory
-        )
+    def use(self, directory: Directory) -> None:
+        """Use a changed directory."""
+        self.configured_directory = directory
+        self.reweigh(self.local_weights)
+
+    def reweigh(self, local_weights: Mapping[str, float]) -> None:
+        """Use other weights of tenants than the configured ones."""
+        self.local_weights, directory = local_weights, self.configured_directory
+        self.directory = LocalDirectory(directory, local_weights) if local_weights else directory
 
 
 def limits_of(config: RouterConfig) -> Limits:

@@ -10,7 +10,13 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
 from evenkeel_contract.adminstate import SERVICE_QUERY
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
+from evenkeel_contract.consolestate import (
+    HOUR_PATH,
+    MODEL_QUERY,
+    NOW_PATH,
+    PAGE_PATH,
+    REQUESTS_PATH,
+)
 
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client, Directory
@@ -36,12 +42,20 @@ class Asked(NamedTuple):
     request_id: str = ""
     service: str = ""
     """The service, behind a router of several."""
+    model: str = ""
+    """The service, by the name of its model."""
 
     @classmethod
     def of(cls, query: str) -> Self:
-        """Read the query `client=…&id=…&service=…`."""
+        """Read the query `client=…&id=…&service=…&model=…`."""
         found = parse_qs(query[:MAX_NAME], max_num_fields=8)
-        return cls(*(found.get(name, [""])[0] for name in ("client", "id", SERVICE_QUERY)))
+        names = ("client", "id", SERVICE_QUERY, MODEL_QUERY)
+        return cls(*(found.get(name, [""])[0] for name in names))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether open pages ask the same: about no single client or request."""
+        return not (self.client or self.request_id)
 
 
 TenantAnswer = Callable[[str, str, Asked], Awaitable[bytes]]

@@ -37,7 +37,7 @@ def conditions(
         *(replace(one, about="clients") for one in _fairness(rooms)),
         *(replace(one, about="ledger") for one in _ledger(rooms, peers)),
         _router(rooms, window),
-        *(_is("", True, f"The newest configuration is invalid: {fault}") for fault in rooms.settings.faults),
+        *(_is("", True, f"The newest configuration is invalid: {fault}") for fault in rooms.of_process.settings.faults),
     ]  # fmt: skip
     folder = rooms.settings.config.runbooks
     linked = (replace(one, runbook=runbook(folder, one.alert)) for one in found)

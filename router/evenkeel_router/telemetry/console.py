@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from evenkeel_contract import consolestate
+from evenkeel_contract.consolestate import AtReplica
 from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
@@ -43,57 +44,93 @@ from evenkeel_router.telemetry.snapshot import (
 
 DRAWN: Final = 7
 """Clients that have a line of their own in the charts of all clients: as many as there are colours that differ enough."""
-ALL: Final = Asked()
-"""Answers to it are shared."""
 DIGITS: Final = 4
 """Significant digits of samples, which are floats of 4 bytes."""
+ConsoleAnswer = consolestate.ConsoleState | consolestate.HourState | consolestate.RequestsState
 
 
-class Console:
-    """One router's console: its history, its page, and its answers."""
+class Answers:
+    """Builds answers one at a time: several would each take a slice in every pass of the loop. Open pages share those about no single
+    client or request, for as long as a reading is the newest."""
 
-    def __init__(self, rooms: Rooms) -> None:
-        self.files = page_files()
-        self._rooms = rooms
-        self._history = History()
+    def __init__(self, fresh_s: float) -> None:
+        self._fresh_s = fresh_s
         self._building = asyncio.Lock()
-        """One answer is built at a time: several would each take a slice in every pass of the loop."""
-        self._built: dict[tuple[str, str], bytes] = {}
-        """Answers without a client, by path and tenant: open pages share them for as long as a reading is the newest."""
+        self._built: dict[tuple[str, str, str], bytes] = {}
+        """(path, tenant, service) → JSON."""
         self._fresh_until_s = 0.0
 
-    async def run(self) -> None:
-        """Sample, until cancelled."""
-        await sample(self._rooms, self._history)
-
-    async def answer(self, path: str, tenant: str, asked: Asked) -> bytes:
-        """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH`, `HOUR_PATH` or `REQUESTS_PATH`."""
+    async def built(
+        self,
+        key: tuple[str, str, str],
+        asked: Asked,
+        build: Callable[[float], Steps[ConsoleAnswer]],
+    ) -> bytes:
+        """The answer as JSON. `key`: path, tenant, and the service or none; `build` takes the time of the loop's clock."""
         async with self._building:
             if (now_s := asyncio.get_running_loop().time()) >= self._fresh_until_s:
                 self._built.clear()
-                self._fresh_until_s = now_s + self._rooms.settings.timing.console_tick_s
-            if asked == ALL and (path, tenant) in self._built:
-                return self._built[path, tenant]
-            body, _ = await in_slices(self._steps(path, tenant, asked, now_s))
-            if asked == ALL:
-                self._built[path, tenant] = body
+                self._fresh_until_s = now_s + self._fresh_s
+            if asked.is_shared and key in self._built:
+                return self._built[key]
+            body, _ = await in_slices(_encoded(build(now_s)))
+            if asked.is_shared:
+                self._built[key] = body
             return body
 
-    def _steps(self, path: str, tenant: str, asked: Asked, now_s: float) -> Steps[bytes]:
-        client = asked.client
+
+def _encoded(steps: Steps[ConsoleAnswer]) -> Steps[bytes]:
+    return msgspec.json.encode((yield from steps))
+
+
+class Console:
+    """The console of one service: its history, its page, and its answers."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self.files = page_files()
+        self.rooms = rooms
+        self.history = History()
+        self._answers = Answers(rooms.settings.timing.console_tick_s)
+
+    async def run(self) -> None:
+        """Sample, until cancelled."""
+        await sample(self.rooms, self.history)
+
+    async def answer(self, path: str, tenant: str, asked: Asked) -> bytes:
+        """Figures of the clients of one tenant, or of all (`WHOLE_SERVICE`). `path`: `NOW_PATH`, `HOUR_PATH` or `REQUESTS_PATH`."""
+        return await self._answers.built(
+            (path, tenant, ""), asked, lambda now_s: self.steps(path, tenant, asked, now_s)
+        )
+
+    def steps(self, path: str, tenant: str, asked: Asked, now_s: float) -> Steps[ConsoleAnswer]:
+        """The answer, in steps."""
+        rooms, client = self.rooms, asked.client
         if path == consolestate.REQUESTS_PATH:
             return requests_answer(
-                self._rooms, now_s, tenant=tenant, client=client, request_id=asked.request_id
+                rooms, now_s, tenant=tenant, client=client, request_id=asked.request_id
             )
         if path == consolestate.HOUR_PATH:
-            return hour_answer(self._rooms, self._history, now_s, tenant=tenant, client=client)
-        return now_answer(self._rooms, self._history, now_s, tenant=tenant)
+            return hour_answer(rooms, self.history, now_s, tenant=tenant, client=client)
+        return now_answer(rooms, self.history, now_s, tenant=tenant)
+
+
+class Reading(NamedTuple):
+    """The current figures of one service."""
+
+    state: consolestate.ConsoleState
+    within_share: list[Recent]
+    """Requests of the clients within their share, whose times to the first token the state has."""
 
 
 def now_answer(
     rooms: Rooms, history: History, now_s: float, *, tenant: str = WHOLE_SERVICE
-) -> Steps[bytes]:
-    """The answer of `NOW_PATH`, as JSON: of one `namespace/tenant`, or of all."""
+) -> Steps[consolestate.ConsoleState]:
+    """The answer of `NOW_PATH`: of one `namespace/tenant`, or of all."""
+    return (yield from now_reading(rooms, history, now_s, tenant=tenant)).state
+
+
+def now_reading(rooms: Rooms, history: History, now_s: float, *, tenant: str) -> Steps[Reading]:
+    """The answer of `NOW_PATH`, with the requests behind its times."""
     window, config = history.now, rooms.settings.config
     recent = yield from recent_requests(rooms, now_s)
     clients = yield from _clients(rooms, history, tenant, recent)
@@ -101,13 +138,14 @@ def now_answer(
     total = window.rates.get(tenant, NOTHING)
     verdict = judged(rooms, own, tenant, served=total.service_per_s)
     beyond = rooms.service_ledger.fairness.now.beyond_share
-    p50_s, p95_s = latency_s(
+    within = [
         of
         for name, of in recent.items()
         if name.count("/") == 2
         and name not in beyond
         and tenant in (WHOLE_SERVICE, tenant_of(name))
-    )
+    ]
+    p50_s, p95_s = latency_s(within)
     state = consolestate.ConsoleState(
         version=consolestate.CONSOLE_VERSION,
         scope="tenant" if tenant else "service",
@@ -119,7 +157,7 @@ def now_answer(
         uptime_s=time.time() - rooms.intake.started_unix,
         router=rooms.service_ledger.ledger.router,
         window_s=window.seconds,
-        draining=rooms.intake.draining,
+        draining=rooms.of_process.intake.draining,
         verdict=verdict.sentence,
         level=verdict.level.value,
         fair=verdict.level in (Level.FAIR, Level.NOTHING),
@@ -134,7 +172,7 @@ def now_answer(
     )
     if tenant == WHOLE_SERVICE:
         state = yield from _with_fleet(rooms, history, state, now_s, recent=own, verdict=verdict)
-    return msgspec.json.encode(state)
+    return Reading(state, within)
 
 
 def hour_answer(
@@ -144,12 +182,29 @@ def hour_answer(
     *,
     tenant: str = WHOLE_SERVICE,
     client: str = "",
-) -> Steps[bytes]:
-    """The answer of `HOUR_PATH`, as JSON. `client`: an identity; one of another tenant has no samples."""
+) -> Steps[consolestate.HourState]:
+    """The answer of `HOUR_PATH`. `client`: an identity; one of another tenant has no samples."""
     if client:
         names = [client] if tenant in (WHOLE_SERVICE, tenant_of(client)) else []
     else:
         names = [tenant, *(yield from history.most_concerned(tenant, DRAWN, concerned(rooms)))]
+    hour = yield from hour_of(rooms, history, now_s, names)
+    if client and tenant == WHOLE_SERVICE:
+        hour = msgspec.structs.replace(hour, replicas=client_at_replicas(rooms, client))
+    return hour
+
+
+def client_at_replicas(rooms: Rooms, client: str, model: str = "") -> tuple[AtReplica, ...]:
+    """One client at every replica that knows it."""
+    return tuple(
+        AtReplica(**msgspec.structs.asdict(one), model=model) for one in at_replicas(rooms, client)
+    )
+
+
+def hour_of(
+    rooms: Rooms, history: History, now_s: float, names: Sequence[str]
+) -> Steps[consolestate.HourState]:
+    """The samples of clients, of tenants, or of all, by their names."""
     # All of one moment: no sample is added until the next step.
     times_s = tuple(history.times_s)
     begin_unix_s = time.time() - now_s
@@ -158,14 +213,12 @@ def hour_answer(
     for name, columns in found:
         series.append(_series(name, columns))
         yield
-    state = consolestate.HourState(
+    return consolestate.HourState(
         version=consolestate.CONSOLE_VERSION,
         router=rooms.service_ledger.ledger.router,
         times_unix_s=tuple(round(begin_unix_s + at_s, 1) for at_s in times_s),
         series=tuple(series),
-        replicas=at_replicas(rooms, client) if client and tenant == WHOLE_SERVICE else (),
     )
-    return msgspec.json.encode(state)
 
 
 def _with_fleet(
@@ -307,7 +360,7 @@ def limits_now(rooms: Rooms, scope: str, now_s: float) -> tuple[consolestate.Lim
 def _series(name: str, columns: dict[str, list[float]]) -> consolestate.Series:
     tenant, client = names_of(name) if name.count("/") == 2 else ("", "")
     figures = {figure: tuple(map(_rounded, values)) for figure, values in columns.items()}
-    return consolestate.Series(identity=name, tenant=tenant, client=client, **figures)
+    return consolestate.Series(identity=name, tenant=tenant, client=client, model="", **figures)
 
 
 def _rounded(value: float) -> float | None:

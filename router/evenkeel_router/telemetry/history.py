@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from operator import add, attrgetter
@@ -44,6 +44,9 @@ FIELDS: Final = (
 )
 """The figures that are kept for an hour."""
 _KEPT: Final = attrgetter(*FIELDS)
+SUMS: Final = tuple(name for name in FIELDS if name != "ttft_s")
+"""Kept figures that several clients, or models, have together."""
+_SUMMED: Final = attrgetter(*SUMS)
 
 
 class Moment(NamedTuple):
@@ -192,7 +195,7 @@ class History:
             if _is_client(name) and name not in self._samples:
                 rest = other_clients(tenant_of(name))
                 if room <= 0 and name != rest:
-                    kept[rest] = _together(kept.get(rest, rates.get(rest, NOTHING)), own)
+                    kept[rest] = together((kept.get(rest, rates.get(rest, NOTHING)), own))
                     continue
                 room -= 1
             kept.setdefault(name, own)
@@ -226,15 +229,10 @@ def window_between(before: Moment, now: Moment) -> Generator[None, None, RateWin
     return RateWindow(seconds=seconds, rates=found, replicas=replicas, cpu=cpu)
 
 
-def _together(one: Figures, other: Figures) -> Figures:
-    """Sums. The means of the two are not comparable without their counts, so they are left out."""
-    return Figures(
-        service_per_s=one.service_per_s + other.service_per_s,
-        owed_per_s=one.owed_per_s + other.owed_per_s,
-        output_tokens_per_s=one.output_tokens_per_s + other.output_tokens_per_s,
-        waiting=one.waiting + other.waiting,
-        running=one.running + other.running,
-    )
+def together(every: Iterable[Figures]) -> Figures:
+    """Sums. The means are not comparable without their counts, so they are left out."""
+    sums = map(sum, zip(*map(_SUMMED, every), strict=True))
+    return Figures(**dict(zip(SUMS, sums, strict=True)))
 
 
 def _is_client(name: str) -> bool:

@@ -36,8 +36,8 @@ OTHERS: Final = "other tenants"
 
 def requests_answer(
     rooms: Rooms, now_s: float, *, tenant: str, client: str = "", request_id: str = ""
-) -> Steps[bytes]:
-    """The answer of `REQUESTS_PATH`, as JSON: of one `namespace/tenant`, or of all (`WHOLE_SERVICE`)."""
+) -> Steps[consolestate.RequestsState]:
+    """The answer of `REQUESTS_PATH`: of one `namespace/tenant`, or of all (`WHOLE_SERVICE`)."""
     everything = yield from _all(rooms, now_s)
     own = [
         one
@@ -65,7 +65,7 @@ def requests_answer(
             ahead=tuple(ahead[:NAMED]),
             ahead_more=max(0, len(ahead) - NAMED),
         )
-    return msgspec.json.encode(state)
+    return state
 
 
 def _all(rooms: Rooms, now_s: float) -> Steps[list[RequestNow]]:

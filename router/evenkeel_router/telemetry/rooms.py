@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from evenkeel_contract.pools import offered_names
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.api.tenant_change import TenantChange, changes
@@ -84,6 +85,20 @@ class Rooms:
         )
 
     @property
+    def of_process(self) -> Rooms:
+        """What belongs to the whole process: this, or what this service shares with the others."""
+        return self.shared or self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What clients send as `model`, the usual name first."""
+        config = self.settings.config
+        for pool in self.of_process.settings.config.pools:
+            if pool.service == config.service:
+                return offered_names(pool)
+        return (config.model, *config.model_aliases)
+
+    @property
     def has_process(self) -> bool:
         """Whether the figures of the whole process belong here."""
         return self.shared is None
@@ -109,7 +124,7 @@ class Rooms:
         # From here on in one step.
         self.settings.config = config
         if self.shared is None:
-            self.intake.directory = directory
+            self.intake.use(directory)
             self.intake.apply(config)
             self.intake.audit.configured(
                 replace(before.tenancy, tenants=tuple(change.before)),
@@ -128,10 +143,8 @@ class Rooms:
         self.gates.apply(config, before)
 
     def reweigh(self, local_weights: Mapping[str, float]) -> None:
-        """Give tenants in one of several services other weights than the configured ones (R22)."""
-        if self.shared is None:
-            raise ValueError("a router of one service has the configured weights")
-        self.intake.reweigh(self.shared.intake, local_weights)
+        """Give tenants other weights than the configured ones: in this cell (R21), or in one of several services (R22)."""
+        self.intake.reweigh(local_weights)
         ledger = self.service_ledger
         ledger.weights = ledger.ledger.weights = LocalWeights(ledger.weights, local_weights)
 

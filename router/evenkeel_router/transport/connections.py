@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from evenkeel_contract.routerconfig import ReplicaConfig
 from msgspec import Struct
 
+from evenkeel_router.transport.kernel_buffers import bound_unread
 from evenkeel_router.transport.peer_watch import watch_peer
 from evenkeel_router.transport.replica_connection import ReplicaConnection
 from evenkeel_router.transport.silence import SilenceTimer
@@ -107,6 +108,7 @@ class Connections:
             self._opening -= 1
         self._open.add(connection)
         watch_peer(transport.get_extra_info("socket").fileno())
+        bound_unread(transport)
         if _is_name(url.hostname or ""):
             self._loop.call_later(MAX_AGE_S, connection.retire)
         return connection

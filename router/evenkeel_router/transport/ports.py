@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from evenkeel_contract.listening import addresses
 
+from evenkeel_router.transport.kernel_buffers import bound_unsent
 from evenkeel_router.transport.peer_watch import watch_peer
 
 
@@ -17,5 +18,7 @@ async def listen(
     loop = asyncio.get_running_loop()
     server = await loop.create_server(factory, addresses(host), port, backlog=backlog)
     for socket in server.sockets:
-        watch_peer(socket.fileno())  # connections inherit it
+        # Connections inherit both.
+        watch_peer(socket.fileno())
+        bound_unsent(socket.fileno())
     return server, int(server.sockets[0].getsockname()[1])

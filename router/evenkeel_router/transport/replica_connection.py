@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from evenkeel_router.api.openai import MAX_ANSWER_BYTES
+from evenkeel_router.transport.kernel_buffers import LARGE_BYTES, let_grow
 from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     APART_BYTES,
@@ -103,11 +104,9 @@ class ReplicaConnection(asyncio.Protocol):
         self.status = 0
         self.content_type = self.retry_after = self.metadata = ""
         self._framed = False  # the head states where the body ends
-        self._head_bytes = 0
-        self._headed = False
+        self._headed = self._complete = False
         self._streams = False  # the answer is a stream of events
-        self._complete = False
-        self._size = 0
+        self._head_bytes = self._size = 0  # `_size`: in the head, as it states it
 
     # For the exchange and the pipeline.
 
@@ -346,6 +345,7 @@ class ReplicaConnection(asyncio.Protocol):
             self.content_type = value.lower().decode("latin-1")
         elif name in (b"content-length", b"transfer-encoding"):
             self._framed = True
+            self._size = int(value) if name == b"content-length" else 0
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1")
         elif name == b"metadata":
@@ -355,6 +355,10 @@ class ReplicaConnection(asyncio.Protocol):
         self.status = status = self._parser.get_status_code()
         self._headed = True
         self._streams = status == 200 and self.content_type.startswith(_EVENT_STREAM)
+        if self._size > LARGE_BYTES and not self._streams and self._transport is not None:
+            let_grow(self._transport)
+            self._closing = True  # with a large buffer it takes no stream
+        self._size = 0
 
     def on_chunk_header(self) -> None:
         self._between = False

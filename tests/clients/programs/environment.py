@@ -20,6 +20,8 @@ CACHE: Final = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evenkeel" / "programs"
 )
 _LIMIT_S: Final = 1200.0
+_NPM: Final = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+"""The packages have their programs as files for each platform, so that no script needs to run."""
 
 
 class NotInstalledError(Exception):
@@ -62,6 +64,21 @@ class Environment:
         return self.folder / name
 
 
+def node_packages(listed: Path) -> Path:
+    """The packages of a folder with a locked list; raises `NotInstalledError`."""
+    made_from = hashlib.sha256(b"".join((listed / name).read_bytes() for name in _OF_NODE))
+    folder = CACHE / f"{listed.name}-{made_from.hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            for name in _OF_NODE:
+                shutil.copy(listed / name, folder)
+            _run("npm", "ci", *_NPM, at=folder)
+            (folder / "complete").touch()
+    return folder
+
+
 def environment() -> Environment:
     """The programs, of which those are installed that are not yet."""
     made_from = hashlib.sha256(sys.version.encode())
@@ -98,9 +115,7 @@ def _node(folder: Path) -> None:
     made.mkdir()
     for name in _OF_NODE:
         shutil.copy(HERE / name, made)
-    # The packages have their programs as files for each platform, so that no script needs to run.
-    options = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
-    _run(folder / "python" / "bin" / "npm", "ci", *options, at=made)
+    _run(folder / "python" / "bin" / "npm", "ci", *_NPM, at=made)
 
 
 def _run(*words: object, at: Path | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Runs whole programs of others against `evenkeel up`: agents, an evaluation, a client of rankings, and gateways in front.
+"""Runs whole programs of others against `evenkeel up`: agents, an evaluation, a client of rankings, gateways in front, and an issuer of
+tokens.
 
 `make test-programs` calls it, and `make test-clients` does. It writes the table of programs of docs/reference/clients.md. The exit status
 is 1 if a check failed. A program that cannot be installed is named with the reason.
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.clients.fleet import ROOT, Fleet, documents, fleet, tenant
-from tests.clients.programs import agents, evaluation, gateways, rankings
+from tests.clients.programs import agents, evaluation, gateways, issuers, rankings
 from tests.clients.programs.check import Found, Place, Program, write_table
 from tests.clients.programs.environment import environment
 from tests.clients.run import TARGETS as REAL
@@ -28,6 +29,7 @@ PROGRAMS: Final = (
     *evaluation.PROGRAMS,
     *rankings.PROGRAMS,
     *gateways.PROGRAMS,
+    *issuers.PROGRAMS,
 )
 TARGETS: Final = {
     "simulator": Target(

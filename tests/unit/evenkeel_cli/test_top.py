@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from evenkeel_cli.top.table import render
-from evenkeel_cli.top.view import make_view
+from evenkeel_cli.top.view import UnknownModelError, View, Views, make_view, make_views
 from evenkeel_contract.adminstate import (
     STATE_VERSION,
     ClientAtReplica,
@@ -293,3 +293,17 @@ def test_a_router_that_restarted_within_an_interval_starts_a_new_window() -> Non
 def test_a_changed_clock_is_not_a_restart() -> None:
     before = of_router("one", time_s=10, uptime_s=3600, scale=1)
     assert make_view(of_router("one", time_s=12, uptime_s=-50, scale=2), before).window_s == 2
+
+
+def test_one_of_several_models_is_shown_by_any_of_its_names() -> None:
+    own = msgspec.to_builtins(state(time_s=1, uptime_s=1, scale=1))
+    services = [own | {"service": name, "names": [name.upper()]} for name in ("a", "b")]
+    now = msgspec.convert(own | {"services": services}, RouterState)
+    every = make_views(now, now)
+    assert isinstance(every, Views)
+    for name in ("b", "B"):
+        view = make_views(now, now, name)
+        assert isinstance(view, View)
+        assert view == every.services[1]
+    with pytest.raises(UnknownModelError, match="must be one of A, B, not 'c'"):
+        make_views(now, now, "c")

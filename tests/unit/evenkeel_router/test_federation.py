@@ -14,7 +14,13 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from evenkeel_contract.cellswire import CELL_PATH, CellFigures, TenantRates, encode
 from evenkeel_contract.federationconfig import CellConfig, FederationConfig
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.identityheaders import UndeclaredTenants
+from evenkeel_contract.routerconfig import (
+    RouterConfig,
+    TenancyConfig,
+    TenantConfig,
+)
+from evenkeel_fairshare.cells import STEP_TENANTS, at_once
 from evenkeel_router.ledger import federation as module
 from evenkeel_router.ledger.federation import Federation, seen_from
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -28,6 +34,12 @@ GOOD = CellFigures(cell="west", capacity=10.0, tenants={"ns/a": TenantRates(4.0,
 def figures(cell: str, capacity: float, **tenants: tuple[float, float]) -> CellFigures:
     rates = {f"ns/{name}": TenantRates(*one) for name, one in tenants.items()}
     return CellFigures(cell=cell, capacity=capacity, tenants=rates)
+
+
+def federation_of(config: RouterConfig, session: ClientSession) -> Federation:
+    async def nothing(weights: Mapping[str, float]) -> None: ...
+
+    return Federation(config, ServiceLedger(Settings(config)), session, reweigh=nothing)
 
 
 @asynccontextmanager
@@ -56,9 +68,7 @@ async def asked(
         )
         config: RouterConfig = config_for(federation=wanted)
 
-        async def nothing() -> None: ...
-
-        found = Federation(config, ServiceLedger(Settings(config)), session, reweighed=nothing)
+        found = federation_of(config, session)
         await found._ask_all(wanted)
         await found._weigh(wanted)
         yield found
@@ -135,7 +145,55 @@ def test_only_full_cells_take_part_in_a_step_and_all_in_the_sum() -> None:
     own = figures("east", 10.0, a=(4.0, 9.0), b=(6.0, 8.0))
     full = figures("west", 5.0, a=(5.0, 7.0))
     idle = figures("north", 9.0, a=(2.0, 2.0))
-    seen = seen_from(own, [full, idle], {"ns/a": 3.0})
+    seen = at_once(seen_from(own, [full, idle], {"ns/a": 3.0, "ns/b": 1.0}.__getitem__))
     assert (seen["ns/a"].weight, seen["ns/a"].elsewhere) == (3.0, 7.0)
     assert seen["ns/a"].full == (5.0, 7.0)
     assert (seen["ns/b"].weight, seen["ns/b"].elsewhere) == (1.0, 0.0)
+
+
+async def test_tenants_that_no_resource_declares_have_weights_in_a_cell() -> None:
+    tenancy = TenancyConfig(
+        tenants=(TenantConfig(namespace="ns", name="acme"),),
+        undeclared_tenants=UndeclaredTenants.ACCEPT,
+        undeclared_tenant_weight=2,
+    )
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
+    async with ClientSession() as session:
+        found = federation_of(config_for(federation=wanted, tenancy=tenancy), session)
+        found.own = figures("east", 9.0, acme=(3.0, 9.0), guest=(6.0, 9.0))
+        # `guest` gets as much in the other cell, so here it falls behind.
+        weights = at_once(found._changed([figures("west", 9.0, guest=(9.0, 9.0))]))
+    assert weights is not None
+    assert weights["ns/guest"] < 2 and weights["ns/acme"] > 1
+    assert sum(weights.values()) == pytest.approx(3, abs=0.002)
+
+
+async def test_weights_of_many_tenants_are_computed_in_steps() -> None:
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
+    async with ClientSession() as session:
+        found = federation_of(config_for(federation=wanted), session)
+        many = {f"t{n}": (1.0, 2.0 + n) for n in range(10_000)}
+        found.own, west = figures("east", 9_000.0, **many), figures("west", 9_000.0, **many)
+        steps = sum(1 for _ in found._changed([west]))
+    assert steps >= 5 * 10_000 / STEP_TENANTS
+
+
+async def test_what_a_tenant_keeps_in_each_cell_adds_up_to_the_same() -> None:
+    wanted = FederationConfig(
+        cell="east", token="t", cells=(CellConfig(name="west", url="http://w"),)
+    )
+    async with ClientSession() as session:
+        found = federation_of(config_for(federation=wanted), session)
+        found.own = figures("east", 10.0, behind=(9.9, 20.0), ahead=(0.1, 20.0))
+        kept = []
+        for number in (1, 4):
+            others = [figures(f"c{n}", 90.0, ahead=(90.0, 99.0)) for n in range(number)]
+            weights = at_once(found._changed(others))
+            assert weights is not None
+            kept.append(weights["ns/ahead"] / weights["ns/behind"])
+    # Two full cells, and five.
+    assert kept[0] / kept[1] == pytest.approx(5 / 2, rel=0.1)

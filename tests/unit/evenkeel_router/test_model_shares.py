@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from evenkeel_contract.routerconfig import PoolConfig, RouterConfig, ShareAcross, TenancyConfig
 from evenkeel_fairshare.across_services import FLOOR
+from evenkeel_router.api.claims import Claims
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures, MemberFigures
 from evenkeel_router.ledger.model_shares import ModelShares
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
 from evenkeel_router.telemetry.rooms import Rooms
 
-from tests.support.routers import applied, config_for, tenancy
+from tests.support.routers import KEY, applied, config_for, tenancy
 
 BIG, SMALL = "big", "small"
 SPEED = 1000.0
@@ -164,5 +165,16 @@ def test_a_changed_configuration_leaves_the_local_weights() -> None:
     rooms.reweigh({})
     assert rooms.intake.directory is shared.intake.directory
     assert rooms.service_ledger.weights.tenant("ns/acme") == 7.0
-    with pytest.raises(ValueError, match="configured weights"):
-        shared.reweigh({"ns/acme": 0.5})
+
+
+def test_a_service_alone_keeps_the_weights_of_its_cell_too() -> None:
+    config = config_for(tenancy=tenancy())
+    rooms, sender = Rooms.make(config), Claims([f"Bearer {KEY}"])
+    usual = rooms.intake.directory.identify(sender)
+    rooms.reweigh({"ns/acme": 0.5})
+    assert rooms.intake.directory.identify(sender).tenant_weight == 0.5
+    (acme,) = tenancy().tenants
+    applied(rooms, replace(config, tenancy=tenancy(tenants=(replace(acme, weight=7),))))
+    assert rooms.intake.directory.identify(sender).tenant_weight == 0.5
+    rooms.reweigh({})
+    assert (usual.tenant_weight, rooms.intake.directory.identify(sender).tenant_weight) == (2, 7)

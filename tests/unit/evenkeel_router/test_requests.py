@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from evenkeel_contract.consolestate import Ahead, RequestNow, RequestsState
 from evenkeel_router.ledger.totals import RECENT
@@ -104,8 +103,7 @@ def filled() -> Rooms:
 
 
 def answered(rooms: Rooms, **query: Any) -> RequestsState:
-    body = result_of(requests_answer(rooms, NOW_S, **({"tenant": ""} | query)))
-    return msgspec.json.decode(body, type=RequestsState)
+    return result_of(requests_answer(rooms, NOW_S, **({"tenant": ""} | query)))
 
 
 def test_each_tenant_keeps_its_newest_requests_and_sees_no_other() -> None:
