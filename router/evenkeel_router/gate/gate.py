@@ -93,13 +93,20 @@ class Gate:
             waiting > streamed and self._has_room_for_next(streams=False)
         )
 
+    @property
+    def calls(self) -> bool:
+        """Whether a request that waits elsewhere may go to the replica now."""
+        if not self.engine_has_room or (self.clients and self.is_held):
+            return False
+        return self._has_room_for_next(streams=True) or self._has_room_for_next(streams=False)
+
     def _has_room_for_next(self, *, streams: bool) -> bool:
         """Whether the window has room: for the request that it is reserved for, else for one of a single sequence."""
         reserved = self._window(streams=streams).reserved
         return self._has_room(streams=streams, sequences=reserved.sequences if reserved else 1)
 
     def would_send(self, request: GatedRequest) -> bool:
-        """Whether the request could go to the replica at once if it came here, where nothing waits."""
+        """Whether the request could go to the replica at once if it came here and no other one went before it."""
         held = self.sharing.holds([request.client])
         return not held and self._engine_takes(request.sequences) and self._takes(request)
 
