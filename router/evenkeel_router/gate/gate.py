@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.cost import Cost
@@ -36,15 +37,27 @@ class Held(NamedTuple):
     """deficit, seed, waiting, running, tenant_deficit, tenant_seed: as in `ReplicaRow`."""
 
 
+SPARE_S: Final = 0.5
+"""How long a request waits before it may use the spare place: it would wait at the engine, too."""
+STARVES: Final = 2
+"""Readings after which requests that wait get the router's spare place: at least the time between two."""
 _NO_STATE: Final = ClientDeficits(0.0, 0.0, 0)
 NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+
+
+@dataclass(slots=True, eq=False)
+class Spare:
+    """The one request that a router may have at engines beyond its portions of small batches, so that each one is served."""
+
+    used_by: GatedRequest | None = None
 
 
 class Gate:
     """Deterministic; times are passed in, seconds of one clock."""
 
-    def __init__(self, policy: ReplicaPolicy, sharing: Sharing) -> None:
-        """`sharing`: with other routers. Until it has news of them, this router uses the replica as if it were alone."""
+    def __init__(self, policy: ReplicaPolicy, sharing: Sharing, spare: Spare | None = None) -> None:
+        """`sharing`: with other routers. Until it has news of them, this router uses the replica as if it were alone. `spare`: of all
+        gates of the router."""
         self.policy = policy
         self.sharing = sharing
         self.streamed = Window(STREAMED)
@@ -65,6 +78,19 @@ class Gate:
         """A request of several sequences for which the engine had no room; no other one goes before it for good."""
         self._reserves = False
         """Whether no other request goes to the engine before `_held_up`."""
+        self._spare = spare or Spare()
+        self._read_own = 0
+        """Places of this router at the engine, at the last reading. If the engine had too many requests, those that it may keep."""
+        self._borrowed = 0
+        """Sequences of its requests there on places of other routers."""
+        self._lent = 0
+        """Sequences of requests of other routers there on places of this one."""
+        self._read_elsewhere = 0.0
+        """Requests of others at the engine, by its last reading."""
+        self._published_elsewhere = 0.0
+        """Requests at the engine that other routers published."""
+        self._starved = 0
+        """Readings since which requests wait and none went to the replica."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -96,7 +122,11 @@ class Gate:
     @property
     def calls(self) -> bool:
         """Whether a request that waits elsewhere may go to the replica now."""
-        if not self.engine_has_room or (self.clients and self.is_held):
+        if (
+            not self.engine_has_room
+            or not self._is_known_place(1)
+            or (self.clients and self.is_held)
+        ):
             return False
         return self._has_room_for_next(streams=True) or self._has_room_for_next(streams=False)
 
@@ -108,7 +138,8 @@ class Gate:
     def would_send(self, request: GatedRequest) -> bool:
         """Whether the request could go to the replica at once if it came here and no other one went before it."""
         held = self.sharing.holds([request.client])
-        return not held and self._engine_takes(request.sequences) and self._takes(request)
+        takes = self._engine_takes(request.sequences) and self._is_known_place(request.sequences)
+        return not held and takes and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
@@ -118,10 +149,52 @@ class Gate:
 
     def _engine_takes(self, sequences: int) -> bool:
         """Whether the engine takes so many more; a request that is larger than its limit goes alone."""
-        if self.engine.load is None:
+        if self.engine.load is None or self._is_within_portion(sequences):
             return True
-        most = max(1, int(self.engine.limit * self.streamed.part))
-        return self.at_engine + sequences <= most or not self.at_engine
+        if self.engine.is_small and (self._elsewhere or self.sharing.others_wait):
+            return self._starved >= STARVES and self._spare.used_by is None
+        return not self.at_engine
+
+    def _uses_spare(self, sequences: int) -> bool:
+        """Whether so many more go there only because requests starve."""
+        starves = self._starved >= STARVES and self.engine.load is not None
+        return starves and not self._is_within_portion(sequences)
+
+    def _is_known_place(self, sequences: int) -> bool:
+        """Whether the engine is known to have places for so many more, as far as this router sees."""
+        if self.engine.load is None or not self.at_engine:
+            return True
+        return self._all_with(sequences) <= max(1.0, self.engine.known)
+
+    def _is_within_portion(self, sequences: int) -> bool:
+        """Whether so many more are within this router's part of the engine's limit."""
+        limit, count = int(self.engine.limit), self.at_engine + sequences
+        if not self.engine.is_small:
+            return count <= max(1, int(self.engine.limit * self.sharing.part))
+        return count <= self.sharing.portion(limit) and self._all_with(sequences) <= limit
+
+    def _all_with(self, sequences: int) -> float:
+        """Requests of all routers at the engine, if so many more go there. One that takes the place of another one of this router, which
+        left since the last reading, adds none."""
+        count = self.at_engine + sequences
+        return count if count - self._borrowed <= self._read_own else count + self._elsewhere
+
+    @property
+    def owes_place(self) -> bool:
+        """Whether the engine has a place that is not this router's: others wait for it, and have less than their portions."""
+        if self.engine.load is None or not self.engine.is_small or not self.sharing.others_wait:
+            return False
+        limit, count = int(self.engine.limit), self.at_engine + 1
+        return count > self.sharing.portion(limit) and self._all_with(1) <= limit
+
+    @property
+    def _elsewhere(self) -> float:
+        """Requests of other routers at the engine. Both figures may be old: while requests wait there, a place that became free was
+        taken since; otherwise a request may have ended since."""
+        if not self._published_elsewhere:
+            return 0.0
+        both = self._read_elsewhere, max(0.0, self._published_elsewhere - self._lent)
+        return max(both) if self.sharing.others_wait else min(both)
 
     @property
     def is_held(self) -> bool:
@@ -137,15 +210,33 @@ class Gate:
         if load is None:
             self.engine.lost()
             return
-        begun = self.at_engine - self.unanswered
+        begun = self.at_engine - self.unanswered - self._lent - self._borrowed
         held_up = len(self.policy) > 0 and (self._held_up is not None or not self.engine_has_room)
+        total = load.running + load.waiting
+        if self.engine.is_small and self.sharing.others_wait and total < int(self.engine.limit):
+            held_up = False  # by the parts of routers, not by the limit
         streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
         if load.waiting > QUEUE:
             self.streamed.queue_is_long()
-        self.engine.read(load, begun=begun, held_up=held_up, streams_held_up=streams_held_up)
+        self.engine.read(
+            load,
+            begun=begun,
+            held_up=held_up,
+            streams_held_up=streams_held_up,
+            others_wait=self.sharing.others_wait,
+        )
+        own = self.at_engine - self._borrowed
+        if total > self.engine.limit:  # each router keeps its portion
+            limit = int(self.engine.limit)
+            part = limit * own / (own + self._published_elsewhere) if own else 0
+            own = min(own, self.sharing.portion(limit) if self.sharing.others_wait else round(part))
+        self._read_own = own
+        self._read_elsewhere = max(0.0, total - self.at_engine)
+        self._starved = self._starved + 1 if self.clients else 0
 
-    def share(self, at: AtGates, weights: Weights) -> None:
-        """Take news of all gates of this replica."""
+    def share(self, at: AtGates, weights: Weights, *, running_elsewhere: float = 0.0) -> None:
+        """Take news of all gates of this replica. `running_elsewhere`: requests of the other routers there."""
+        self._published_elsewhere = running_elsewhere
         elsewhere = self.sharing.update(at, weights, quantum=self.policy.quantum)
         for client, service in elsewhere.items():
             self.policy.served_elsewhere(client, tenant_of(client), service)
@@ -173,6 +264,7 @@ class Gate:
     def arrive(self, request: GatedRequest, now_s: float) -> None:
         """A request waits here."""
         if not self.clients:
+            self._starved = 0
             self._waits_alone(request)
         self.policy.arrive(request, now_s)
         self.clients[request.client] += request.sequences
@@ -198,6 +290,19 @@ class Gate:
         admissions.close()
         return admitted
 
+    def send_outside(self, request: GatedRequest) -> None:
+        """A request goes to the replica on a place of another router, or one of another router on a place that is owed to it: without
+        an account here."""
+        request.is_outside = True
+        request.extend_tokens = request.uncached_tokens
+        self.sent[request] = None
+        self.at_engine += request.sequences
+        if request.lent:
+            self._lent += request.sequences
+        else:
+            self._borrowed += request.sequences
+            self.admitted[request.client] += request.sequences
+
     def begun(self, request: GatedRequest, now_s: float, *, output_tokens: int = 0) -> None:
         """The first of an answer came. `output_tokens`: of a whole answer."""
         self._window(streams=request.streams).begun(
@@ -211,7 +316,7 @@ class Gate:
             return
         request.output_tokens = output_tokens
         due = request.due_tokens(new)
-        if due > 0:
+        if due > 0 and not request.is_outside:
             self.policy.progress(request, due)
 
     def leave(self, request: GatedRequest, now_s: float, usage: Usage | None) -> None:
@@ -219,10 +324,17 @@ class Gate:
 
         `usage`: what it used; None if that is unknown, and then its charge stands. Nothing: the replica computed nothing for it.
         """
+        if self._spare.used_by is request:
+            self._spare.used_by = None
         if request in self.sent:
             del self.sent[request]
             self.at_engine -= request.sequences
-            self._window(streams=request.streams).left(request)
+            self._lent -= request.sequences if request.lent else 0
+            if request.is_outside:
+                self._borrowed -= 0 if request.lent else request.sequences
+                return
+            if not request.lent:
+                self._window(streams=request.streams).left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
                 self.policy.corrected(
@@ -237,6 +349,8 @@ class Gate:
         running: Counter[str] = Counter()
         service: defaultdict[str, float] = defaultdict(float)
         for request in self.sent:
+            if request.lent:
+                continue  # the other router publishes it
             running[request.client] += request.sequences
             paid, output = request.paid_output_tokens, request.output_tokens
             if output > paid:
@@ -261,6 +375,10 @@ class Gate:
             return AdmissionResult.LATER  # until the other one is proposed
         if not self._engine_takes(request.sequences):
             return self._wait_for_engine(request)
+        if not self._is_known_place(request.sequences) and self._waits_beside_others(request):
+            return AdmissionResult.NO_ROOM  # it would wait at the engine
+        if now_s - request.arrival_s < SPARE_S and self._uses_spare(request.sequences):
+            return AdmissionResult.NO_ROOM
         if not self._takes(request):
             if request.sequences > 1 and self._was_passed(request):
                 window = self._window(streams=request.streams)
@@ -272,6 +390,11 @@ class Gate:
         self._waits_no_more(request)
         self._sent(request, now_s)
         return AdmissionResult.ADMITTED
+
+    def _waits_beside_others(self, request: GatedRequest) -> bool:
+        """Whether its client has nothing else waiting here, and another client has."""
+        alone = self.clients[request.client] <= request.sequences
+        return alone and len(self.policy) > len(self.clients)
 
     def _wait_for_engine(self, request: GatedRequest) -> AdmissionResult:
         """The engine has no room for all sequences of a request: others go before it, up to as many as it has."""
@@ -288,8 +411,14 @@ class Gate:
         return self._passed.setdefault(request, 0) >= request.sequences
 
     def _sent(self, request: GatedRequest, now_s: float) -> None:
+        if self._uses_spare(request.sequences):
+            self._spare.used_by = request
+        self._starved = 0
         self.sent[request] = None
         self.at_engine += request.sequences
+        if request.lent:
+            self._lent += request.sequences
+            return
         for one in self._passed:
             self._passed[one] += request.sequences
         self.admitted[request.client] += request.sequences

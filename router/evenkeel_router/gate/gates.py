@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from typing import Final
+from zlib import crc32
 
 from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
@@ -31,18 +31,17 @@ from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
+from evenkeel_router.gate.calls import Calls
 from evenkeel_router.gate.engine_load import EngineLoad
-from evenkeel_router.gate.gate import NOTHING_HELD, Gate
+from evenkeel_router.gate.gate import NOTHING_HELD, Gate, Spare
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing
 from evenkeel_router.gate.turns import Place, Turn
-from evenkeel_router.gate.waiters import GUESTS, Waiters
+from evenkeel_router.gate.waiters import Waiters
 from evenkeel_router.gate.window import GatedRequest
 from evenkeel_router.ledger.accounting import SEEDED_POLICY
 from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.settings import Settings
 
-OLDEST: Final = 4
-"""Requests of a client of which a free place may call one: the others are younger."""
 OFFERS: Final = 8
 """Gates that a new request looks at, if it must wait."""
 
@@ -60,7 +59,10 @@ class Gates:
         self._numbers = count()
         self._ring: deque[Place] = deque()
         """All places, in rotation."""
-        self._waiting: Waiters[Turn] = Waiters()
+        self._calls = Calls(replicas, service_ledger, self._numbers)
+        self._waiting: Final = self._calls.waiting
+        self.foreign: Final = self._calls.foreign
+        self._spare = Spare()
         self.moved = 0
         """Requests that left a gate for a free place at another replica."""
         replicas.fleet.withdrawn = self.withdrawn
@@ -69,6 +71,11 @@ class Gates:
         """The gate of a replica, if a request ever waited there."""
         place = self._places.get(replica)
         return None if place is None else place.gate
+
+    @property
+    def waiters(self) -> Waiters[Turn]:
+        """The requests that wait at all gates, by client."""
+        return self._waiting
 
     def __len__(self) -> int:
         """Requests that wait at all gates."""
@@ -143,10 +150,37 @@ class Gates:
 
     def left(self, turn: Turn, usage: Usage | None) -> None:
         """A request is over: the window may have room."""
-        place = turn.place
-        place.gate.leave(turn.request, asyncio.get_running_loop().time(), usage)
-        if place.gate.clients or self._waiting:
-            self._admit(place)
+        place, request = turn.place, turn.request
+        was_sent = request in place.gate.sent
+        place.gate.leave(request, asyncio.get_running_loop().time(), usage)
+        if turn.give_back is not None:
+            self._charge_borrowed(place.gate, request, usage)
+            turn.give_back()
+        elif place.gate.clients or self._waiting or self.foreign:
+            self._admit(place, lends=was_sent)
+
+    def give_back(self, place: Place, request: GatedRequest) -> None:
+        """Another router gives back a place that was lent."""
+        place.gate.leave(request, asyncio.get_running_loop().time(), NOTHING)
+        self._admit(place, lends=True)
+
+    def borrow(self, client: str, replica: str) -> Turn | None:
+        """Another router lends a place for a client. Its turn there; None if no request can use it."""
+        member, now_s = self._replicas.fleet.member(replica), asyncio.get_running_loop().time()
+        if member is None or member.slot is None or not member.routable:
+            return None
+        if not self._service_ledger.accounting.orders_queue(replica):
+            return None
+        place = self._place(member, member.slot)
+        found = self._calls.guest(place, client, now_s)
+        if found is None:
+            return None
+        request, caller = found
+        place.gate.send_outside(request)
+        called = place.turns[request] = Turn(self, place, request)
+        caller.call(called)
+        self.moved += 1
+        return called
 
     def withdrawn(self, member: Member) -> None:
         """A replica takes no new requests: those that wait for it select another one."""
@@ -221,13 +255,15 @@ class Gates:
             return
         ledger = self._service_ledger.ledger
         waiting: set[str] = set(place.gate.clients)
-        accounts = {}
+        accounts, running = {}, 0.0
         now_s = asyncio.get_running_loop().time()
         for router, incarnation in self._service_ledger.gates_of(replica, now_s):
             account = ledger.replica_accounts.get(incarnation)
             if account is not None:
                 accounts[router] = account
                 waiting.update(account.waiting)
+                if router != ledger.router:
+                    running += sum(account.running.values())
         at = {
             router: {
                 client: ClientAtGate(account.served(client), account.clients.cell(client, WAITING))
@@ -235,16 +271,21 @@ class Gates:
             }
             for router, account in accounts.items()
         }
-        place.gate.share(at, self._service_ledger.weights)
+        place.gate.share(at, self._service_ledger.weights, running_elsewhere=running)
         self._admit(place)
 
     def rebalance(self) -> None:
-        """Fill replicas that have room with requests that wait elsewhere."""
-        if self._waiting:
+        """Fill replicas that have room with requests that wait elsewhere.
+
+        A router with one gate has all: it must know how full the engines are before it sends a request there.
+        """
+        if self._places:
             orders_queue = self._service_ledger.accounting.orders_queue
             for member in self._replicas.fleet:
                 if member.routable and member.slot is not None and orders_queue(member.name):
-                    self._admit(self._place(member, member.slot))
+                    place = self._place(member, member.slot)
+                    if self._waiting:
+                        self._admit(place)
 
     def _place(self, member: Member, slot: int) -> Place:
         """The gate of the process in a slot; a new one for a new process."""
@@ -260,18 +301,21 @@ class Gates:
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
-            place = self._places[name] = Place(self._gate_of(policy), slot, incarnation)
+            place = self._places[name] = Place(self._gate_of(policy, name), name, slot, incarnation)
             # A gate with other rules goes on where the last one of this incarnation stopped.
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
             self._ring = deque(self._places.values())
         return place
 
-    def _gate_of(self, policy: ReplicaPolicy) -> Gate:
+    def _gate_of(self, policy: ReplicaPolicy, replica: str) -> Gate:
         ledger = self._service_ledger
-        has_accounts = not isinstance(policy, UnchargedPolicy)
-        return Gate(
-            policy, Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        sharing = Sharing(
+            ledger.ledger.router,
+            ledger.weights,
+            has_accounts=not isinstance(policy, UnchargedPolicy),
+            offset=crc32(replica.encode()) / 2**32,
         )
+        return Gate(policy, sharing, self._spare)
 
     def _charge_output(self, place: Place) -> None:
         for request in place.gate.sent:
@@ -279,10 +323,27 @@ class Gates:
             if turn is not None and turn.produced is not None:
                 place.gate.progress(request, turn.produced.output_tokens)
 
-    def _admit(self, place: Place) -> None:
-        """Send the requests that may go to a replica now: of those that wait there, and of those that it calls."""
+    def _charge_borrowed(self, gate: Gate, request: GatedRequest, usage: Usage | None) -> None:
+        """Charge the client here, too. The other router's own charge ends with the loan; it learns of this service as of all others."""
+        cost = self._service_ledger.accounting.cost
+        extend, output = request.extend_tokens, request.output_tokens
+        if usage is not None:
+            extend, output = usage.input_tokens - usage.cached_tokens, usage.output_tokens
+        service = cost.input_cost(extend) + cost.output_cost(extend, 0, output)
+        gate.policy.served_elsewhere(request.client, request.tenant, service)
+
+    def _admit(self, place: Place, *, lends: bool = False) -> None:
+        """Send the requests that may go to a replica now: of those that wait there, and of those that it calls.
+
+        `lends`: a place that this router used is free, and requests of other routers may have it.
+        """
         gate, now_s = place.gate, asyncio.get_running_loop().time()
-        guests = self._guests(place, now_s)
+        if lends and gate.owes_place and (owed := self._calls.next_foreign(place, now_s)):
+            request, foreign = owed
+            gate.send_outside(request)
+            foreign.lend(place, request, now_s)
+            return
+        guests = self._calls.guests(place, now_s, lends=lends)
         if not gate.clients:
             return
         if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
@@ -291,49 +352,14 @@ class Gates:
             caller = guests.pop(request, None)
             if caller is None:
                 place.turns[request].decide(admitted=True)
-            else:
+            elif isinstance(caller, Turn):
                 called = place.turns[request] = Turn(self, place, request)
                 caller.call(called)
                 self.moved += 1
+            else:
+                caller.lend(place, request, now_s)
         for guest in guests:
             gate.leave(guest, now_s, NOTHING)
-
-    def _guests(self, place: Place, now_s: float) -> dict[GatedRequest, Turn]:
-        """Guest → the turn of a request that waits elsewhere. They have arrived at the gate."""
-        gate, guests = place.gate, {}
-        if (
-            not self._waiting
-            or not gate.calls
-            or not self._replicas.fleet.routable >> place.slot & 1
-        ):
-            return {}
-        for client in self._waiting.clients():
-            if client not in gate.clients and (found := self._guest(place, client, now_s)):
-                guest, turn = found
-                gate.arrive(guest, now_s)
-                guests[guest] = turn
-                if len(guests) == GUESTS:
-                    break
-        return guests
-
-    def _guest(self, place: Place, client: str, now_s: float) -> tuple[GatedRequest, Turn] | None:
-        """The oldest request of a client that has waited longer than its cache is worth, as it would wait at another gate."""
-        for turn in islice(self._waiting.oldest(client), OLDEST):
-            request = turn.request
-            if not turn.waits or turn.ticket is None or turn.client is None:
-                continue  # its client has just left
-            if now_s - request.arrival_s < turn.place.gate.worth_s(request):
-                continue
-            seed = self._service_ledger.accounting.seed(turn.client, place.incarnation, now_s=now_s)
-            guest = replace(
-                request,
-                id=str(next(self._numbers)),
-                seed=seed.client,
-                tenant_seed=seed.tenant,
-                matched_tokens=self._replicas.fleet.predicted(turn.ticket.match, place.slot),
-            )
-            return (guest, turn) if place.gate.would_send(guest) else None
-        return None
 
     def _offer(self) -> None:
         """A request waits from now on: look for gates that would call it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,7 @@ class Place:
     """The gate of one replica, and the requests there."""
 
     gate: Gate
+    replica: str
     slot: int
     """Slot of the process that the gate is about."""
     incarnation: str
@@ -32,6 +33,21 @@ class Place:
     """Sequence of the rows published last."""
 
 
+class Foreign(Protocol):
+    """A client whose requests wait at another router."""
+
+    @property
+    def who(self) -> str:
+        """The client."""
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens of the prompt, and the most of the answer."""
+
+    def lend(self, place: Place, request: GatedRequest, now_s: float) -> None:
+        """The client got a place."""
+
+
 class Owner(Protocol):
     """What a turn reports to."""
 
@@ -39,10 +55,10 @@ class Owner(Protocol):
         """The request waits no more."""
 
     def begun(self, turn: Turn, output_tokens: int) -> None:
-        """Its answer begins."""
+        """The answer to a request begins."""
 
     def left(self, turn: Turn, usage: Usage | None) -> None:
-        """It is over."""
+        """A request is over."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +74,9 @@ class Turn:
     client: Client | None = None
     """What a request that waits is called by to another gate, with `ticket`; None if it did not wait."""
     called: Turn | None = None
-    """Its turn at another gate that admitted it, until it goes there."""
+    """The turn at another gate that admitted it, until it goes there."""
+    give_back: Callable[[], None] | None = None
+    """What gives back a place that another router lent."""
     produced: EventScan | None = None
     """Scan of the answer, while it is streamed; None otherwise."""
 
@@ -93,7 +111,7 @@ class Turn:
         self.decide(admitted=False)
 
     def take_call(self) -> Turn | None:
-        """The turn at another gate; whoever takes it goes there, or ends it."""
+        """The turn at another gate; the caller goes there, or ends it."""
         called, self.called = self.called, None
         return called
 

@@ -21,7 +21,7 @@ class Waits(Protocol):
 
     @property
     def who(self) -> str:
-        """Its client."""
+        """The client."""
 
 
 W = TypeVar("W", bound=Waits)
@@ -51,7 +51,7 @@ class Waiters(Generic[W]):
             waiting[one] = None
 
     def remove(self, one: W) -> None:
-        """It waits no more; does nothing the second time."""
+        """A request waits no more; does nothing the second time."""
         waiting = self._clients.get(one.who)
         if waiting is not None:
             waiting.pop(one, None)

@@ -28,9 +28,10 @@ FLOOD, LIGHT = client("flood"), client("light")
 class World:
     """A router's gates in front of engines with two places each; requests go as the forwarder takes them."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, *, incarnation: str = "router") -> None:
         scheduling = SchedulingConfig(queue=QueueOwner.AUTO, client_quantum=TOKENS)
-        self.rooms = rooms_of(*(f"r{n}" for n in range(replicas)), scheduling=scheduling)
+        names = [f"r{n}" for n in range(replicas)]
+        self.rooms = rooms_of(*names, incarnation=incarnation, scheduling=scheduling)
         self.open: dict[Attempt, Client] = {}
         self.gates: list[Gate] = []
         self.began: list[Client] = []
