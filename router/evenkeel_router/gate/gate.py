@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.cost import Cost
@@ -23,7 +22,8 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Weights, tenant_of
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientDeficits, ReplicaPolicy
 
-from evenkeel_router.gate.engine_load import QUEUE, EngineLimit, EngineLoad
+from evenkeel_router.gate.engine_load import QUEUE, EngineLoad
+from evenkeel_router.gate.engine_room import EngineRoom, Spare
 from evenkeel_router.gate.sharing import AtGates, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
 
@@ -39,17 +39,8 @@ class Held(NamedTuple):
 
 SPARE_S: Final = 0.5
 """How long a request waits before it may use the spare place: it would wait at the engine, too."""
-STARVES: Final = 2
-"""Readings after which requests that wait get the router's spare place: at least the time between two."""
 _NO_STATE: Final = ClientDeficits(0.0, 0.0, 0)
 NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
-
-
-@dataclass(slots=True, eq=False)
-class Spare:
-    """The one request that a router may have at engines beyond its portions of small batches, so that each one is served."""
-
-    used_by: GatedRequest | None = None
 
 
 class Gate:
@@ -62,7 +53,8 @@ class Gate:
         self.sharing = sharing
         self.streamed = Window(STREAMED)
         self.whole = Window(WHOLE)
-        self.engine = EngineLimit()
+        self.room = EngineRoom(sharing, spare or Spare())
+        self.engine = self.room.engine
         self.clients: Counter[str] = Counter()
         """Sequences of the requests that wait, by client. No zeros."""
         self._waiting_streamed = 0
@@ -70,31 +62,21 @@ class Gate:
         """Requests at the replica."""
         self.admitted: Counter[str] = Counter()
         """Sequences of the requests that went to the replica since they were last published, by client."""
-        self.at_engine = 0
-        """Sequences of the requests at the replica."""
         self._passed: dict[GatedRequest, int] = {}
         """Request of several sequences that was refused → sequences that went to the replica since."""
         self._held_up: GatedRequest | None = None
         """A request of several sequences for which the engine had no room; no other one goes before it for good."""
         self._reserves = False
         """Whether no other request goes to the engine before `_held_up`."""
-        self._spare = spare or Spare()
-        self._read_own = 0
-        """Places of this router at the engine, at the last reading. If the engine had too many requests, those that it may keep."""
-        self._borrowed = 0
-        """Sequences of its requests there on places of other routers."""
-        self._lent = 0
-        """Sequences of requests of other routers there on places of this one."""
-        self._read_elsewhere = 0.0
-        """Requests of others at the engine, by its last reading."""
-        self._published_elsewhere = 0.0
-        """Requests at the engine that other routers published."""
-        self._starved = 0
-        """Readings since which requests wait and none went to the replica."""
 
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self.policy)
+
+    @property
+    def at_engine(self) -> int:
+        """Sequences of the requests at the replica."""
+        return self.room.count
 
     @property
     def unanswered(self) -> int:
@@ -122,11 +104,7 @@ class Gate:
     @property
     def calls(self) -> bool:
         """Whether a request that waits elsewhere may go to the replica now."""
-        if (
-            not self.engine_has_room
-            or not self._is_known_place(1)
-            or (self.clients and self.is_held)
-        ):
+        if not self.engine_has_room or not self.room.is_known(1) or (self.clients and self.is_held):
             return False
         return self._has_room_for_next(streams=True) or self._has_room_for_next(streams=False)
 
@@ -138,63 +116,14 @@ class Gate:
     def would_send(self, request: GatedRequest) -> bool:
         """Whether the request could go to the replica at once if it came here and no other one went before it."""
         held = self.sharing.holds([request.client])
-        takes = self._engine_takes(request.sequences) and self._is_known_place(request.sequences)
+        takes = self.room.takes(request.sequences) and self.room.is_known(request.sequences)
         return not held and takes and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
         """Whether the engine takes more, by its own figures; True where it has none."""
         held_up = self._held_up
-        return self._engine_takes(held_up.sequences if held_up and self._reserves else 1)
-
-    def _engine_takes(self, sequences: int) -> bool:
-        """Whether the engine takes so many more; a request that is larger than its limit goes alone."""
-        if self.engine.load is None or self._is_within_portion(sequences):
-            return True
-        if self.engine.is_small and (self._elsewhere or self.sharing.others_wait):
-            return self._starved >= STARVES and self._spare.used_by is None
-        return not self.at_engine
-
-    def _uses_spare(self, sequences: int) -> bool:
-        """Whether so many more go there only because requests starve."""
-        starves = self._starved >= STARVES and self.engine.load is not None
-        return starves and not self._is_within_portion(sequences)
-
-    def _is_known_place(self, sequences: int) -> bool:
-        """Whether the engine is known to have places for so many more, as far as this router sees."""
-        if self.engine.load is None or not self.at_engine:
-            return True
-        return self._all_with(sequences) <= max(1.0, self.engine.known)
-
-    def _is_within_portion(self, sequences: int) -> bool:
-        """Whether so many more are within this router's part of the engine's limit."""
-        limit, count = int(self.engine.limit), self.at_engine + sequences
-        if not self.engine.is_small:
-            return count <= max(1, int(self.engine.limit * self.sharing.part))
-        return count <= self.sharing.portion(limit) and self._all_with(sequences) <= limit
-
-    def _all_with(self, sequences: int) -> float:
-        """Requests of all routers at the engine, if so many more go there. One that takes the place of another one of this router, which
-        left since the last reading, adds none."""
-        count = self.at_engine + sequences
-        return count if count - self._borrowed <= self._read_own else count + self._elsewhere
-
-    @property
-    def owes_place(self) -> bool:
-        """Whether the engine has a place that is not this router's: others wait for it, and have less than their portions."""
-        if self.engine.load is None or not self.engine.is_small or not self.sharing.others_wait:
-            return False
-        limit, count = int(self.engine.limit), self.at_engine + 1
-        return count > self.sharing.portion(limit) and self._all_with(1) <= limit
-
-    @property
-    def _elsewhere(self) -> float:
-        """Requests of other routers at the engine. Both figures may be old: while requests wait there, a place that became free was
-        taken since; otherwise a request may have ended since."""
-        if not self._published_elsewhere:
-            return 0.0
-        both = self._read_elsewhere, max(0.0, self._published_elsewhere - self._lent)
-        return max(both) if self.sharing.others_wait else min(both)
+        return self.room.takes(held_up.sequences if held_up and self._reserves else 1)
 
     @property
     def is_held(self) -> bool:
@@ -210,33 +139,21 @@ class Gate:
         if load is None:
             self.engine.lost()
             return
-        begun = self.at_engine - self.unanswered - self._lent - self._borrowed
         held_up = len(self.policy) > 0 and (self._held_up is not None or not self.engine_has_room)
-        total = load.running + load.waiting
-        if self.engine.is_small and self.sharing.others_wait and total < int(self.engine.limit):
-            held_up = False  # by the parts of routers, not by the limit
         streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
         if load.waiting > QUEUE:
             self.streamed.queue_is_long()
-        self.engine.read(
+        self.room.read(
             load,
-            begun=begun,
+            unanswered=self.unanswered,
             held_up=held_up,
             streams_held_up=streams_held_up,
-            others_wait=self.sharing.others_wait,
+            waits=bool(self.clients),
         )
-        own = self.at_engine - self._borrowed
-        if total > self.engine.limit:  # each router keeps its portion
-            limit = int(self.engine.limit)
-            part = limit * own / (own + self._published_elsewhere) if own else 0
-            own = min(own, self.sharing.portion(limit) if self.sharing.others_wait else round(part))
-        self._read_own = own
-        self._read_elsewhere = max(0.0, total - self.at_engine)
-        self._starved = self._starved + 1 if self.clients else 0
 
     def share(self, at: AtGates, weights: Weights, *, running_elsewhere: float = 0.0) -> None:
         """Take news of all gates of this replica. `running_elsewhere`: requests of the other routers there."""
-        self._published_elsewhere = running_elsewhere
+        self.room.published_elsewhere = running_elsewhere
         elsewhere = self.sharing.update(at, weights, quantum=self.policy.quantum)
         for client, service in elsewhere.items():
             self.policy.served_elsewhere(client, tenant_of(client), service)
@@ -264,7 +181,7 @@ class Gate:
     def arrive(self, request: GatedRequest, now_s: float) -> None:
         """A request waits here."""
         if not self.clients:
-            self._starved = 0
+            self.room.starved = 0
             self._waits_alone(request)
         self.policy.arrive(request, now_s)
         self.clients[request.client] += request.sequences
@@ -296,11 +213,8 @@ class Gate:
         request.is_outside = True
         request.extend_tokens = request.uncached_tokens
         self.sent[request] = None
-        self.at_engine += request.sequences
-        if request.lent:
-            self._lent += request.sequences
-        else:
-            self._borrowed += request.sequences
+        self.room.went(request)
+        if not request.lent:
             self.admitted[request.client] += request.sequences
 
     def begun(self, request: GatedRequest, now_s: float, *, output_tokens: int = 0) -> None:
@@ -324,14 +238,10 @@ class Gate:
 
         `usage`: what it used; None if that is unknown, and then its charge stands. Nothing: the replica computed nothing for it.
         """
-        if self._spare.used_by is request:
-            self._spare.used_by = None
         if request in self.sent:
             del self.sent[request]
-            self.at_engine -= request.sequences
-            self._lent -= request.sequences if request.lent else 0
+            self.room.left(request)
             if request.is_outside:
-                self._borrowed -= 0 if request.lent else request.sequences
                 return
             if not request.lent:
                 self._window(streams=request.streams).left(request)
@@ -373,11 +283,11 @@ class Gate:
         held_up = self._held_up
         if self._reserves and held_up is not request:
             return AdmissionResult.LATER  # until the other one is proposed
-        if not self._engine_takes(request.sequences):
+        if not self.room.takes(request.sequences):
             return self._wait_for_engine(request)
-        if not self._is_known_place(request.sequences) and self._waits_beside_others(request):
+        if not self.room.is_known(request.sequences) and self._waits_beside_others(request):
             return AdmissionResult.NO_ROOM  # it would wait at the engine
-        if now_s - request.arrival_s < SPARE_S and self._uses_spare(request.sequences):
+        if now_s - request.arrival_s < SPARE_S and self.room.uses_spare(request.sequences):
             return AdmissionResult.NO_ROOM
         if not self._takes(request):
             if request.sequences > 1 and self._was_passed(request):
@@ -411,13 +321,9 @@ class Gate:
         return self._passed.setdefault(request, 0) >= request.sequences
 
     def _sent(self, request: GatedRequest, now_s: float) -> None:
-        if self._uses_spare(request.sequences):
-            self._spare.used_by = request
-        self._starved = 0
+        self.room.went(request)
         self.sent[request] = None
-        self.at_engine += request.sequences
         if request.lent:
-            self._lent += request.sequences
             return
         for one in self._passed:
             self._passed[one] += request.sequences

@@ -33,7 +33,8 @@ from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.gate.calls import Calls
 from evenkeel_router.gate.engine_load import EngineLoad
-from evenkeel_router.gate.gate import NOTHING_HELD, Gate, Spare
+from evenkeel_router.gate.engine_room import Spare
+from evenkeel_router.gate.gate import NOTHING_HELD, Gate
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing
 from evenkeel_router.gate.turns import Place, Turn
 from evenkeel_router.gate.waiters import Waiters
@@ -338,7 +339,7 @@ class Gates:
         `lends`: a place that this router used is free, and requests of other routers may have it.
         """
         gate, now_s = place.gate, asyncio.get_running_loop().time()
-        if lends and gate.owes_place and (owed := self._calls.next_foreign(place, now_s)):
+        if lends and gate.room.owes_place and (owed := self._calls.next_foreign(place, now_s)):
             request, foreign = owed
             gate.send_outside(request)
             foreign.lend(place, request, now_s)
