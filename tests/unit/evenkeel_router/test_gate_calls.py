@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from random import Random
 
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import SchedulingConfig
@@ -15,11 +12,8 @@ from evenkeel_router.gate.engine_load import EngineLoad
 from evenkeel_router.gate.gate import Gate
 from evenkeel_router.gate.waiters import LOOKS, Waiters
 from evenkeel_router.request.attempt import Attempt
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.examples import examples
-from tests.support.router_rooms import TOKENS, client, is_empty, rooms_of, selected
+from tests.support.router_rooms import TOKENS, client, rooms_of, selected
 
 PLACES = 2
 FLOOD, LIGHT = client("flood"), client("light")
@@ -149,57 +143,6 @@ async def test_no_request_is_called_to_a_replica_that_takes_none() -> None:
         assert attempt.turn is not None
         attempt.turn.leave(NOTHING)
     assert world.rooms.gates.moved == moved
-
-
-Step = tuple[int, int]
-
-
-@examples(40)
-@given(
-    replicas=st.integers(1, 5),
-    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), max_size=60),
-)
-def test_engines_get_no_more_than_their_limits_and_no_request_is_lost(
-    replicas: int, steps: Sequence[Step]
-) -> None:
-    async def run() -> None:
-        world, clients = World(replicas), [client(f"t{n}") for n in range(4)]
-        for kind, number in steps:
-            if kind < 5:
-                world.ask(clients[min(number, 3)], 1 + number % 7)
-            else:
-                world.end(number)
-            assert world.is_within_limits()
-        for _ in range(len(world.open)):
-            world.end(0)
-        assert not world.open
-        assert is_empty(world.rooms)
-        assert not len(world.rooms.gates._waiting)
-
-    asyncio.run(run())
-
-
-@examples(20)
-@given(floods=st.integers(1, 6), replicas=st.integers(2, 6), numbers=st.randoms())
-def test_no_client_is_passed_for_ever(floods: int, replicas: int, numbers: Random) -> None:
-    """Each flood keeps requests waiting at every gate, yet a single request gets a place within a bound."""
-
-    async def run() -> None:
-        world = World(replicas)
-        clients = [client(f"flood{n}") for n in range(floods)]
-        world.ask(clients[0], PLACES * replicas)
-        for one in clients:
-            world.ask(one, 3 * replicas)
-        world.ask(LIGHT)
-        ended = 0
-        while world.waits(LIGHT):
-            world.end(numbers.randrange(99))
-            for one in clients:
-                world.ask(one, max(0, 3 * replicas - world.waits(one)))
-            ended += 1
-            assert ended <= 12 * (1 + floods) * PLACES
-
-    asyncio.run(run())
 
 
 class Named(str):

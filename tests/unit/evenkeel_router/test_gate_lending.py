@@ -21,10 +21,7 @@ from evenkeel_router.gate.borrowing import Borrowing, Transport
 from evenkeel_router.gate.engine_load import EngineLoad
 from evenkeel_router.gate.lending import AT_ONCE, LOST_S, Lending
 from evenkeel_router.ledger.contacts import Peer
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.examples import examples
 from tests.support.router_rooms import is_empty
 from tests.support.routers import until
 from tests.unit.evenkeel_router.test_gate_calls import FLOOD, LIGHT, PLACES, World
@@ -237,41 +234,6 @@ async def test_a_peer_that_does_not_answer_delays_no_request() -> None:
             gate.read(EngineLoad(0, 0, 0.5))
         borrower.rooms.gates.rebalance()
         assert borrower.waits(LIGHT) == 0
-
-
-@examples(30)
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60),
-)
-def test_loans_and_own_requests_together_stay_within_the_limits(
-    steps: Sequence[tuple[int, int]],
-) -> None:
-    async def run() -> None:
-        lender = Lender(3)
-        sequence = {"b": 0, "c": 0}
-        polls = []
-        for kind, number in steps:
-            if kind < 3:
-                lender.end(number)
-            elif kind == 3:
-                lender.ask(FLOOD)
-            else:
-                router = "bc"[number % 2]
-                sequence[router] += 1
-                question = ask(sequence[router], f"ns/t{number % 5}/c", router=router, seen=number % 4, held=[1])  # fmt: skip
-                polls.append(asyncio.ensure_future(lender.lending.answer(question)))
-                await asyncio.sleep(0)
-            assert lender.is_within_limits()
-        for borrower in lender.lending._borrowers.values():
-            borrower.heard_s -= LOST_S + 1
-        lender.lending.expire()
-        await asyncio.gather(*polls)
-        for _ in range(len(lender.open)):
-            lender.end(0)
-        assert is_empty(lender.rooms)
-        assert (lender.lending.lent, len(lender.rooms.gates.foreign)) == (0, 0)
-
-    asyncio.run(run())
 
 
 def test_a_message_with_too_much_or_of_another_version_is_refused() -> None:
