@@ -48,6 +48,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "invalid_http": "not HTTP, or a control character in a header",
     "invalid_json": "the body is not JSON",
     "invalid_limits": "admin port: the body is invalid",
+    "invalid_places": "admin port: the body is invalid",
     "invalid_recording": "admin port: the body is invalid",
     "invalid_type": "a field has a wrong type",
     "invalid_utf8": "the body is not UTF-8",

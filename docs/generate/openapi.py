@@ -19,6 +19,7 @@ from evenkeel_contract.adminstate import (
 from evenkeel_contract.ledgerwire import LEDGER_PATH
 from evenkeel_contract.limitswire import LIMITS_PATH
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, REQUEST_ID_HEADER, TRAFFIC_PORT
+from evenkeel_contract.placeswire import PLACES_PATH
 from evenkeel_router.api.endpoints import MODELS, Endpoint
 from evenkeel_router.api.errors import Dialect, Outcome
 from evenkeel_router.request.own_answers import HEALTH
@@ -206,6 +207,7 @@ def _admin() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, summary in (
         (LEDGER_PATH, "Rows of the ledger, for other routers."),
         (LIMITS_PATH, "Parts of limits, for other routers."),
+        (PLACES_PATH, "Places at engines, for other routers."),
     ):
         binary: dict[str, Any] = {"application/octet-stream": {}}
         operation = {

@@ -25,6 +25,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import Prober
 from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
+from evenkeel_router.gate.borrowing import Borrowing, http_transport
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.federation import Federation
@@ -145,7 +146,14 @@ async def opened(stack: AsyncExitStack, process: Process, rooms: Rooms) -> Servi
             rooms.reweigh(weights)
 
     federation = Federation(config, rooms.service_ledger, session, reweigh=reweigh)
-    parts = (recorder, discovery, peers, tokenising, console, federation)
+    borrowing = Borrowing(
+        rooms.gates,
+        rooms.service_ledger.ledger.router,
+        http_transport(session, settings, several=rooms.shared is not None),
+        peers=peers.listed,
+        interval_s=lambda: settings.config.state.exchange_interval_s,
+    )
+    parts = (recorder, discovery, peers, tokenising, console, federation, borrowing)
     works = [part.run() for part in parts]
     works += health.run(discovery), *_followers(rooms, health, tokenising, session)
     for work in (*works, *_ledger_work(rooms, peers)):
@@ -321,7 +329,7 @@ def _followers(
     )
     kv_events = KvEvents(settings, replicas, prefixes, health_monitor=health, tokenising=tokenising)
     facts = PromptFactsClient(settings, replicas, prefixes, tokenising)
-    gates = GateUpkeep(settings, replicas, rooms.gates, session)
+    gates = GateUpkeep(settings, replicas, rooms.gates, session, lending=rooms.lending)
     return reports.run(), kv_events.run(), facts.run(), gates.run()
 
 

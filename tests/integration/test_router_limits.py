@@ -11,6 +11,7 @@ import httpx
 import pytest
 from aiohttp import web
 from evenkeel_contract.limitswire import LIMITS_PATH
+from evenkeel_contract.placeswire import PLACES_PATH
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     ClientLimits,
@@ -232,18 +233,20 @@ async def test_a_client_has_the_default_of_its_tenant_at_a_real_router() -> None
     assert "The client" in second.json()["error"]["message"]
 
 
-async def test_an_exchange_without_the_token_or_with_a_bad_body_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("path", "code"), [(LIMITS_PATH, "invalid_limits"), (PLACES_PATH, "invalid_places")]
+)
+async def test_an_exchange_without_the_token_or_with_a_bad_body_is_refused(
+    path: str, code: str
+) -> None:
     config = limited(limits=TenantLimits(), admin_token_sha256=sha256("secret"))
     async with running(config, timing=QUICK) as router, httpx.AsyncClient() as client:
-        url = f"http://127.0.0.1:{router.admin_port}{LIMITS_PATH}"
+        url = f"http://127.0.0.1:{router.admin_port}{path}"
         assert (await client.post(url, content=b"")).status_code == 401
         auth = {"Authorization": "Bearer secret"}
         for bad in (b"", b"\x01", b"\x01garbage", b"\x02\x90"):
             response = await client.post(url, content=bad, headers=auth)
-            assert (response.status_code, response.json()["error"]["code"]) == (
-                400,
-                "invalid_limits",
-            )
+            assert (response.status_code, response.json()["error"]["code"]) == (400, code)
 
 
 async def test_the_exact_count_of_a_prompt_replaces_its_estimate_while_it_runs() -> None:

@@ -34,10 +34,10 @@ def client(tenant: str = "acme", name: str = "c") -> Client:
     return client_of(TenantConfig(namespace="ns", name=tenant), name)
 
 
-def rooms_of(*names: str, **changes: Any) -> Rooms:
+def rooms_of(*names: str, incarnation: str = "router", **changes: Any) -> Rooms:
     """A router's rooms, and replicas that take requests and make no reports: the router orders their queues."""
     given = {"scheduling": SchedulingConfig(queue=QueueOwner.AUTO)} | changes
-    rooms = Rooms.make(config_for(**given), incarnation="router")
+    rooms = Rooms.make(config_for(**given), incarnation=incarnation)
     for name in names:
         joins(rooms, name)
     return rooms

@@ -368,6 +368,10 @@ class Fleet:
         if not self.routable:
             self.routable = self.takers()
 
+    def predicted(self, match: MatchedRequest, slot: int) -> int:
+        """Tokens of a request that the replica in `slot` has cached, as far as this router knows."""
+        return self._predict(match, slot).cached_tokens
+
     def _predict(self, match: MatchedRequest, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
         dispatch, tokens = match.dispatch, match.dispatch.matched_tokens

@@ -10,10 +10,19 @@ whose streams have not begun: a queue shows there at once, and there are more of
 
 | a reading says               | `limit`                                                 | `unanswered`                      |
 |------------------------------|---------------------------------------------------------|-----------------------------------|
-| the first one of a process   | as many as run and `QUEUE`, at least `FIRST`            | `QUEUE`                           |
+| the first one of a process   | as many as run and their queue, at least `FIRST`        | `QUEUE`                           |
 | none waits, others held up   | twice; an eighth more once `QUEUE` waited; not if memory is full | twice; one more once `QUEUE` waited |
 | `QUEUE` wait                 | the same                                                | a quarter less, at least `QUEUE`  |
-| more than `QUEUE` wait       | as many as run and `QUEUE`, at most a quarter less      | the same way                      |
+| none waits or is held up here, but at other routers | as many as run and their queue, at most a quarter less | the same |
+| more than `QUEUE` wait       | as many as run and their queue, at most a quarter less, at least `FIRST` | the same way     |
+| the same, twice, at a small batch | the same way, and `FIRST` is no bound              |                                   |
+
+The queue of a batch (`queue_of`) is a quarter of it, at most `QUEUE`. In a batch of two, one request that waits would already wait as
+long as half of a request takes, whatever its client is owed. Beside long requests the place that the engine cannot fill by itself
+costs little: it is free until the router sees the end of a request.
+
+The limit of a small batch grows to find out whether the batch can. If that made a queue, the next attempt comes after twice as many
+readings as before, from `FIRST_PAUSE` to `LONGEST_PAUSE`. The request of an attempt is one whose client has others waiting.
 
 The figures are claims (R18): they count up to `MOST_REPORTED`, and the limits grow up to `LARGEST_BATCH`. Otherwise one engine's
 page could let every request of one client through its gate.
@@ -29,7 +38,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 QUEUE: Final = 2.0
-"""Requests that may wait in the engine: it fills a place in its batch without asking the router."""
+"""Most requests that may wait in the engine: it fills a place in its batch without asking the router."""
+QUEUE_PART: Final = 0.25
+"""Part of the batch that may wait."""
+FIRST_PAUSE: Final = 4
+LONGEST_PAUSE: Final = 64
+"""Readings from one attempt to use a larger batch to the next one, after one was in vain, and after many were."""
 FIRST: Final = 4.0
 LEAST_KEPT: Final = 0.75
 GROWTH: Final = 1.125
@@ -81,6 +95,11 @@ def read_load(page: bytes) -> EngineLoad | None:
     return EngineLoad(sums[b"running"], sums[b"waiting"], usage) if found else None
 
 
+def queue_of(running: float) -> float:
+    """Requests that may wait in an engine in which so many run."""
+    return min(QUEUE, running * QUEUE_PART // 1)
+
+
 @dataclass(slots=True, eq=False)
 class EngineLimit:
     """How many requests of all routers may be at one process of an engine."""
@@ -91,31 +110,86 @@ class EngineLimit:
     load: EngineLoad | None = None
     """The last reading; None: there is none, or it is too old."""
     _slow_start: bool = True
+    _waited: float = 0.0
+    """Requests that waited at the last reading."""
+    _took: float = 0.0
+    """Requests that ran at the last reading, and their queue."""
+    _full: float = 0.0
+    """Requests that ran when a small batch was found to be full; 0: it was not, or more ran since."""
+    _pause: int = 0
+    """Readings until the limit of a small batch may grow."""
+    _next_pause: int = FIRST_PAUSE
 
     def lost(self) -> None:
         """The engine does not answer any more: until it does, latency alone shows how busy it is."""
         self.load = None
 
-    def read(self, load: EngineLoad, *, begun: int, held_up: bool, streams_held_up: bool) -> None:
+    @property
+    def known(self) -> float:
+        """Requests that the engine is known to take: no more than before an attempt to use a larger batch."""
+        return min(self.limit, self._full + queue_of(self._full)) if self._full else self.limit
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the batch is so small that one request more would wait long."""
+        return queue_of(self.limit) < QUEUE
+
+    def read(
+        self,
+        load: EngineLoad,
+        *,
+        begun: int,
+        held_up: bool,
+        streams_held_up: bool,
+        others_wait: bool = False,
+    ) -> None:
         """Take a reading.
 
         `begun`: streams of this router that run, as it sees them. `held_up`: requests wait for `limit`; `streams_held_up`: for
-        `unanswered`.
+        `unanswered`. `others_wait`: requests wait at other routers, which know by that how large the batch is.
         """
         self.load = load
-        taken = max(load.running, begun) + QUEUE
+        running = max(load.running, begun)
+        queue = queue_of(running)
+        taken = running + queue
+        waited, self._waited = self._waited, load.waiting
+        took, self._took = self._took, taken
+        if running > self._full:  # the batch is larger than it was
+            self._full, self._pause, self._next_pause = 0.0, 0, FIRST_PAUSE
         if not self.limit:
             self.limit = min(max(FIRST, taken), LARGEST_BATCH)
             return
         if load.waiting >= QUEUE:
             self._slow_start = False
             self.unanswered = max(QUEUE, LEAST_KEPT * self.unanswered)
-        if load.waiting > QUEUE:
-            self.limit = max(FIRST, LEAST_KEPT * self.limit, min(self.limit, taken))
+        if queue < QUEUE and min(load.waiting, waited) > queue:
+            self._slow_start = False
+            self._is_full(running)
+            self.limit = max(1.0, LEAST_KEPT * self.limit, min(self.limit, taken))
+        elif load.waiting > QUEUE:
+            kept = max(FIRST, LEAST_KEPT * self.limit, taken)
+            self.limit = min(self.limit, kept)
         elif not load.waiting:
-            if held_up and load.usage < FULL:
+            if held_up and load.usage < FULL and self._may_grow():
                 self.limit *= 2 if self._slow_start else GROWTH
+            elif others_wait and not held_up and queue < QUEUE:
+                kept = max(1.0, LEAST_KEPT * self.limit, taken, took)
+                self.limit = min(self.limit, kept)
             if streams_held_up:
                 self.unanswered += self.unanswered if self._slow_start else 1
         self.limit = min(self.limit, LARGEST_BATCH)
         self.unanswered = min(self.unanswered, LARGEST_BATCH)
+
+    def _is_full(self, running: float) -> None:
+        """A request waits beside a small batch."""
+        if not self._pause:
+            self._pause = self._next_pause
+            self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
+        self._full = running
+
+    def _may_grow(self) -> bool:
+        """Whether the limit may grow: not while the batch was full a short time ago."""
+        if not self._pause:
+            return True
+        self._pause -= 1
+        return False

@@ -22,7 +22,8 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Weights, tenant_of
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientDeficits, ReplicaPolicy
 
-from evenkeel_router.gate.engine_load import QUEUE, EngineLimit, EngineLoad
+from evenkeel_router.gate.engine_load import QUEUE, EngineLoad
+from evenkeel_router.gate.engine_room import EngineRoom, Spare
 from evenkeel_router.gate.sharing import AtGates, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
 
@@ -36,6 +37,8 @@ class Held(NamedTuple):
     """deficit, seed, waiting, running, tenant_deficit, tenant_seed: as in `ReplicaRow`."""
 
 
+SPARE_S: Final = 0.5
+"""How long a request waits before it may use the spare place: it would wait at the engine, too."""
 _NO_STATE: Final = ClientDeficits(0.0, 0.0, 0)
 NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 
@@ -43,13 +46,15 @@ NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 class Gate:
     """Deterministic; times are passed in, seconds of one clock."""
 
-    def __init__(self, policy: ReplicaPolicy, sharing: Sharing) -> None:
-        """`sharing`: with other routers. Until it has news of them, this router uses the replica as if it were alone."""
+    def __init__(self, policy: ReplicaPolicy, sharing: Sharing, spare: Spare | None = None) -> None:
+        """`sharing`: with other routers. Until it has news of them, this router uses the replica as if it were alone. `spare`: of all
+        gates of the router."""
         self.policy = policy
         self.sharing = sharing
         self.streamed = Window(STREAMED)
         self.whole = Window(WHOLE)
-        self.engine = EngineLimit()
+        self.room = EngineRoom(sharing, spare or Spare())
+        self.engine = self.room.engine
         self.clients: Counter[str] = Counter()
         """Sequences of the requests that wait, by client. No zeros."""
         self._waiting_streamed = 0
@@ -57,8 +62,6 @@ class Gate:
         """Requests at the replica."""
         self.admitted: Counter[str] = Counter()
         """Sequences of the requests that went to the replica since they were last published, by client."""
-        self.at_engine = 0
-        """Sequences of the requests at the replica."""
         self._passed: dict[GatedRequest, int] = {}
         """Request of several sequences that was refused → sequences that went to the replica since."""
         self._held_up: GatedRequest | None = None
@@ -69,6 +72,11 @@ class Gate:
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self.policy)
+
+    @property
+    def at_engine(self) -> int:
+        """Sequences of the requests at the replica."""
+        return self.room.count
 
     @property
     def unanswered(self) -> int:
@@ -93,28 +101,29 @@ class Gate:
             waiting > streamed and self._has_room_for_next(streams=False)
         )
 
+    @property
+    def calls(self) -> bool:
+        """Whether a request that waits elsewhere may go to the replica now."""
+        if not self.engine_has_room or not self.room.is_known(1) or (self.clients and self.is_held):
+            return False
+        return self._has_room_for_next(streams=True) or self._has_room_for_next(streams=False)
+
     def _has_room_for_next(self, *, streams: bool) -> bool:
         """Whether the window has room: for the request that it is reserved for, else for one of a single sequence."""
         reserved = self._window(streams=streams).reserved
         return self._has_room(streams=streams, sequences=reserved.sequences if reserved else 1)
 
     def would_send(self, request: GatedRequest) -> bool:
-        """Whether the request could go to the replica at once if it came here, where nothing waits."""
+        """Whether the request could go to the replica at once if it came here and no other one went before it."""
         held = self.sharing.holds([request.client])
-        return not held and self._engine_takes(request.sequences) and self._takes(request)
+        takes = self.room.takes(request.sequences) and self.room.is_known(request.sequences)
+        return not held and takes and self._takes(request)
 
     @property
     def engine_has_room(self) -> bool:
         """Whether the engine takes more, by its own figures; True where it has none."""
         held_up = self._held_up
-        return self._engine_takes(held_up.sequences if held_up and self._reserves else 1)
-
-    def _engine_takes(self, sequences: int) -> bool:
-        """Whether the engine takes so many more; a request that is larger than its limit goes alone."""
-        if self.engine.load is None:
-            return True
-        most = max(1, int(self.engine.limit * self.streamed.part))
-        return self.at_engine + sequences <= most or not self.at_engine
+        return self.room.takes(held_up.sequences if held_up and self._reserves else 1)
 
     @property
     def is_held(self) -> bool:
@@ -130,15 +139,21 @@ class Gate:
         if load is None:
             self.engine.lost()
             return
-        begun = self.at_engine - self.unanswered
         held_up = len(self.policy) > 0 and (self._held_up is not None or not self.engine_has_room)
         streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
         if load.waiting > QUEUE:
             self.streamed.queue_is_long()
-        self.engine.read(load, begun=begun, held_up=held_up, streams_held_up=streams_held_up)
+        self.room.read(
+            load,
+            unanswered=self.unanswered,
+            held_up=held_up,
+            streams_held_up=streams_held_up,
+            waits=bool(self.clients),
+        )
 
-    def share(self, at: AtGates, weights: Weights) -> None:
-        """Take news of all gates of this replica."""
+    def share(self, at: AtGates, weights: Weights, *, running_elsewhere: float = 0.0) -> None:
+        """Take news of all gates of this replica. `running_elsewhere`: requests of the other routers there."""
+        self.room.published_elsewhere = running_elsewhere
         elsewhere = self.sharing.update(at, weights, quantum=self.policy.quantum)
         for client, service in elsewhere.items():
             self.policy.served_elsewhere(client, tenant_of(client), service)
@@ -166,6 +181,7 @@ class Gate:
     def arrive(self, request: GatedRequest, now_s: float) -> None:
         """A request waits here."""
         if not self.clients:
+            self.room.starved = 0
             self._waits_alone(request)
         self.policy.arrive(request, now_s)
         self.clients[request.client] += request.sequences
@@ -191,6 +207,16 @@ class Gate:
         admissions.close()
         return admitted
 
+    def send_outside(self, request: GatedRequest) -> None:
+        """A request goes to the replica on a place of another router, or one of another router on a place that is owed to it: without
+        an account here."""
+        request.is_outside = True
+        request.extend_tokens = request.uncached_tokens
+        self.sent[request] = None
+        self.room.went(request)
+        if not request.lent:
+            self.admitted[request.client] += request.sequences
+
     def begun(self, request: GatedRequest, now_s: float, *, output_tokens: int = 0) -> None:
         """The first of an answer came. `output_tokens`: of a whole answer."""
         self._window(streams=request.streams).begun(
@@ -204,7 +230,7 @@ class Gate:
             return
         request.output_tokens = output_tokens
         due = request.due_tokens(new)
-        if due > 0:
+        if due > 0 and not request.is_outside:
             self.policy.progress(request, due)
 
     def leave(self, request: GatedRequest, now_s: float, usage: Usage | None) -> None:
@@ -214,8 +240,11 @@ class Gate:
         """
         if request in self.sent:
             del self.sent[request]
-            self.at_engine -= request.sequences
-            self._window(streams=request.streams).left(request)
+            self.room.left(request)
+            if request.is_outside:
+                return
+            if not request.lent:
+                self._window(streams=request.streams).left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
                 self.policy.corrected(
@@ -230,6 +259,8 @@ class Gate:
         running: Counter[str] = Counter()
         service: defaultdict[str, float] = defaultdict(float)
         for request in self.sent:
+            if request.lent:
+                continue  # the other router publishes it
             running[request.client] += request.sequences
             paid, output = request.paid_output_tokens, request.output_tokens
             if output > paid:
@@ -252,8 +283,12 @@ class Gate:
         held_up = self._held_up
         if self._reserves and held_up is not request:
             return AdmissionResult.LATER  # until the other one is proposed
-        if not self._engine_takes(request.sequences):
+        if not self.room.takes(request.sequences):
             return self._wait_for_engine(request)
+        if not self.room.is_known(request.sequences) and self._waits_beside_others(request):
+            return AdmissionResult.NO_ROOM  # it would wait at the engine
+        if now_s - request.arrival_s < SPARE_S and self.room.uses_spare(request.sequences):
+            return AdmissionResult.NO_ROOM
         if not self._takes(request):
             if request.sequences > 1 and self._was_passed(request):
                 window = self._window(streams=request.streams)
@@ -265,6 +300,11 @@ class Gate:
         self._waits_no_more(request)
         self._sent(request, now_s)
         return AdmissionResult.ADMITTED
+
+    def _waits_beside_others(self, request: GatedRequest) -> bool:
+        """Whether its client has nothing else waiting here, and another client has."""
+        alone = self.clients[request.client] <= request.sequences
+        return alone and len(self.policy) > len(self.clients)
 
     def _wait_for_engine(self, request: GatedRequest) -> AdmissionResult:
         """The engine has no room for all sequences of a request: others go before it, up to as many as it has."""
@@ -281,8 +321,10 @@ class Gate:
         return self._passed.setdefault(request, 0) >= request.sequences
 
     def _sent(self, request: GatedRequest, now_s: float) -> None:
+        self.room.went(request)
         self.sent[request] = None
-        self.at_engine += request.sequences
+        if request.lent:
+            return
         for one in self._passed:
             self._passed[one] += request.sequences
         self.admitted[request.client] += request.sequences

@@ -3,20 +3,23 @@
 A request takes its turn after its selection. It leaves the queue in one of four ways: it is admitted; it goes back to selection,
 because its replica can take no more requests or another one is idle; its time is over; or its client left. `Turn.leave` ends each.
 
-Late binding: a request that waits goes to a replica where nothing waits and the window has room, once it has waited longer than its
-cached prefix would take to compute there. So it waits for its cache no longer than the cache is worth.
+Late binding: a place that becomes free also calls requests that wait at other gates (`waiters`), if they have waited longer than their
+cached prefixes would take to compute here. So a request waits for its cache no longer than the cache is worth. It arrives here as a
+guest, and the policy of this gate decides as if it had been selected for this replica. If it is admitted, it is selected again, for this
+replica, and has its turn here already. Otherwise it leaves this gate, and waits where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections import deque
 from itertools import count
+from typing import Final
+from zlib import crc32
 
 from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, UnchargedPolicy
@@ -25,79 +28,23 @@ from evenkeel_fairshare.replica.order import ORDERS
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
-from evenkeel_router.api.openai import EventScan
 from evenkeel_router.fleet.member import Member
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
+from evenkeel_router.gate.calls import Calls
 from evenkeel_router.gate.engine_load import EngineLoad
+from evenkeel_router.gate.engine_room import Spare
 from evenkeel_router.gate.gate import NOTHING_HELD, Gate
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing
+from evenkeel_router.gate.turns import Place, Turn
+from evenkeel_router.gate.waiters import Waiters
 from evenkeel_router.gate.window import GatedRequest
 from evenkeel_router.ledger.accounting import SEEDED_POLICY
 from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.settings import Settings
 
-
-@dataclass(slots=True, eq=False)
-class _Place:
-    """The gate of one replica, and the requests there."""
-
-    gate: Gate
-    slot: int
-    """Slot of the process that the gate is about."""
-    incarnation: str
-    """Incarnation under which the ledger has this gate; empty: the engine reports for itself."""
-    turns: dict[GatedRequest, Turn] = field(default_factory=dict)
-    active: Collection[str] = ()
-    """Clients with requests or deficits here when rows were published last."""
-    sequence: int = 0
-    """Sequence of the rows published last."""
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One request at one gate, from its selection to its end there."""
-
-    _gates: Gates
-    place: _Place
-    request: GatedRequest
-    admitted: asyncio.Future[bool] | None = None
-    """The decision. True: go to the replica. False: select another one. None: the request did not wait."""
-    invited: ReplicaSet = EMPTY
-    """Replicas to go to instead; empty: any."""
-    produced: EventScan | None = None
-    """Scan of the answer, while it is streamed; None otherwise."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is not decided yet where the request goes."""
-        return self.admitted is not None and not self.admitted.done()
-
-    async def admission(self, timeout_s: float) -> bool:
-        """Wait for admission; raises `TimeoutError`. False: another replica must be selected."""
-        if self.admitted is None:
-            return True
-        if self.admitted.done():
-            return self.admitted.result()
-        async with asyncio.timeout(timeout_s):
-            return await self.admitted
-
-    def decide(self, *, admitted: bool) -> None:
-        """Admit the request or send it back to selection, unless its client has just left."""
-        if self.admitted is not None and not self.admitted.done():
-            self.admitted.set_result(admitted)
-
-    def begun(self, usage: Usage | None) -> None:
-        """The client is sent the first of the answer. `usage`: of a whole answer; None for a stream."""
-        if usage is None and not self.request.streams:
-            return  # a stream of several sequences counts until its end
-        output_tokens = 0 if usage is None or self.request.streams else usage.output_tokens
-        self._gates.begun(self, output_tokens)
-
-    def leave(self, usage: Usage | None) -> None:
-        """The request is over at this replica; does nothing the second time. `usage`: see `Gate.leave`."""
-        if self.place.turns.pop(self.request, None) is not None:
-            self._gates.left(self, usage)
+OFFERS: Final = 8
+"""Gates that a new request looks at, if it must wait."""
 
 
 class Gates:
@@ -109,18 +56,27 @@ class Gates:
         self._settings = settings
         self._replicas = replicas
         self._service_ledger = service_ledger
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
         self._numbers = count()
-        self._crowded = False
-        """Whether requests waited at the last look (`rebalance`)."""
+        self._ring: deque[Place] = deque()
+        """All places, in rotation."""
+        self._calls = Calls(replicas, service_ledger, self._numbers)
+        self._waiting: Final = self._calls.waiting
+        self.foreign: Final = self._calls.foreign
+        self._spare = Spare()
         self.moved = 0
-        """Requests that left a gate for an idle replica."""
+        """Requests that left a gate for a free place at another replica."""
         replicas.fleet.withdrawn = self.withdrawn
 
     def gate(self, replica: str) -> Gate | None:
         """The gate of a replica, if a request ever waited there."""
         place = self._places.get(replica)
         return None if place is None else place.gate
+
+    @property
+    def waiters(self) -> Waiters[Turn]:
+        """The requests that wait at all gates, by client."""
+        return self._waiting
 
     def __len__(self) -> int:
         """Requests that wait at all gates."""
@@ -140,11 +96,16 @@ class Gates:
         max_output_tokens: int,
         paid: Paid,
         sequences: int = 1,
+        called: Turn | None = None,
     ) -> Turn:
         """A request was selected for a replica whose queue is ordered here: it waits there.
 
-        `paid`: what replicas charged for it before (R11).
+        `paid`: what replicas charged for it before (R11). `called`: the turn that it has already, if that replica called it.
         """
+        if called is not None:
+            if called.place is self._places.get(ticket.member.name) and called.place.slot == ticket.slot:  # fmt: skip
+                return called
+            called.leave(NOTHING)
         now_s = asyncio.get_running_loop().time()
         place = self._place(ticket.member, ticket.slot)
         seed = self._service_ledger.accounting.seed(client, place.incarnation, now_s=now_s)
@@ -169,23 +130,58 @@ class Gates:
         turn = place.turns[request] = Turn(self, place, request)
         if not place.gate.enter(request, now_s):
             turn.admitted = asyncio.get_running_loop().create_future()
+            turn.ticket, turn.client = ticket, client
+            self._waiting.add(turn)
             self._admit(place)
+            if turn.waits:
+                self._offer()
         return turn
+
+    def decided(self, turn: Turn) -> None:
+        """A request waits no more."""
+        self._waiting.remove(turn)
 
     def begun(self, turn: Turn, output_tokens: int) -> None:
         """A request's answer begins: the window may have room."""
         now_s = asyncio.get_running_loop().time()
         place = turn.place
         place.gate.begun(turn.request, now_s, output_tokens=output_tokens)
-        if place.gate.clients or self._crowded:
+        if place.gate.clients or self._waiting:
             self._admit(place)
 
     def left(self, turn: Turn, usage: Usage | None) -> None:
         """A request is over: the window may have room."""
-        place = turn.place
-        place.gate.leave(turn.request, asyncio.get_running_loop().time(), usage)
-        if place.gate.clients or self._crowded:
-            self._admit(place)
+        place, request = turn.place, turn.request
+        was_sent = request in place.gate.sent
+        place.gate.leave(request, asyncio.get_running_loop().time(), usage)
+        if turn.give_back is not None:
+            self._charge_borrowed(place.gate, request, usage)
+            turn.give_back()
+        elif place.gate.clients or self._waiting or self.foreign:
+            self._admit(place, lends=was_sent)
+
+    def give_back(self, place: Place, request: GatedRequest) -> None:
+        """Another router gives back a place that was lent."""
+        place.gate.leave(request, asyncio.get_running_loop().time(), NOTHING)
+        self._admit(place, lends=True)
+
+    def borrow(self, client: str, replica: str) -> Turn | None:
+        """Another router lends a place for a client. Its turn there; None if no request can use it."""
+        member, now_s = self._replicas.fleet.member(replica), asyncio.get_running_loop().time()
+        if member is None or member.slot is None or not member.routable:
+            return None
+        if not self._service_ledger.accounting.orders_queue(replica):
+            return None
+        place = self._place(member, member.slot)
+        found = self._calls.guest(place, client, now_s)
+        if found is None:
+            return None
+        request, caller = found
+        place.gate.send_outside(request)
+        called = place.turns[request] = Turn(self, place, request)
+        caller.call(called)
+        self.moved += 1
+        return called
 
     def withdrawn(self, member: Member) -> None:
         """A replica takes no new requests: those that wait for it select another one."""
@@ -197,6 +193,7 @@ class Gates:
         """Use a changed configuration: a gate with other rules starts from zero, and its requests select again."""
         if config.scheduling != before.scheduling:
             places, self._places = self._places, {}
+            self._ring.clear()
             for place in places.values():
                 _send_away(place)
 
@@ -259,13 +256,15 @@ class Gates:
             return
         ledger = self._service_ledger.ledger
         waiting: set[str] = set(place.gate.clients)
-        accounts = {}
+        accounts, running = {}, 0.0
         now_s = asyncio.get_running_loop().time()
         for router, incarnation in self._service_ledger.gates_of(replica, now_s):
             account = ledger.replica_accounts.get(incarnation)
             if account is not None:
                 accounts[router] = account
                 waiting.update(account.waiting)
+                if router != ledger.router:
+                    running += sum(account.running.values())
         at = {
             router: {
                 client: ClientAtGate(account.served(client), account.clients.cell(client, WAITING))
@@ -273,19 +272,23 @@ class Gates:
             }
             for router, account in accounts.items()
         }
-        place.gate.share(at, self._service_ledger.weights)
+        place.gate.share(at, self._service_ledger.weights, running_elsewhere=running)
         self._admit(place)
 
     def rebalance(self) -> None:
-        """Fill replicas where nothing waits with requests that wait elsewhere."""
-        self._crowded = any(len(place.gate) for place in self._places.values())
-        if self._crowded:
+        """Fill replicas that have room with requests that wait elsewhere.
+
+        A router with one gate has all: it must know how full the engines are before it sends a request there.
+        """
+        if self._places:
             orders_queue = self._service_ledger.accounting.orders_queue
             for member in self._replicas.fleet:
                 if member.routable and member.slot is not None and orders_queue(member.name):
-                    self._invite(self._place(member, member.slot))
+                    place = self._place(member, member.slot)
+                    if self._waiting:
+                        self._admit(place)
 
-    def _place(self, member: Member, slot: int) -> _Place:
+    def _place(self, member: Member, slot: int) -> Place:
         """The gate of the process in a slot; a new one for a new process."""
         name = member.name
         place = self._places.get(name)
@@ -299,55 +302,77 @@ class Gates:
             policy = policy_of(self._settings.config.scheduling)
             if incarnation and policy.name == SEEDED_POLICY:
                 self._service_ledger.accounting.gated(incarnation)
-            place = self._places[name] = _Place(self._gate_of(policy), slot, incarnation)
+            place = self._places[name] = Place(self._gate_of(policy, name), name, slot, incarnation)
             # A gate with other rules goes on where the last one of this incarnation stopped.
             place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
+            self._ring = deque(self._places.values())
         return place
 
-    def _gate_of(self, policy: ReplicaPolicy) -> Gate:
+    def _gate_of(self, policy: ReplicaPolicy, replica: str) -> Gate:
         ledger = self._service_ledger
-        has_accounts = not isinstance(policy, UnchargedPolicy)
-        return Gate(
-            policy, Sharing(ledger.ledger.router, ledger.weights, has_accounts=has_accounts)
+        sharing = Sharing(
+            ledger.ledger.router,
+            ledger.weights,
+            has_accounts=not isinstance(policy, UnchargedPolicy),
+            offset=crc32(replica.encode()) / 2**32,
         )
+        return Gate(policy, sharing, self._spare)
 
-    def _charge_output(self, place: _Place) -> None:
+    def _charge_output(self, place: Place) -> None:
         for request in place.gate.sent:
             turn = place.turns.get(request)
             if turn is not None and turn.produced is not None:
                 place.gate.progress(request, turn.produced.output_tokens)
 
-    def _admit(self, place: _Place) -> None:
-        gate = place.gate
-        if gate.clients:
-            if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
-                self._charge_output(place)
-            for request in gate.admit(asyncio.get_running_loop().time()):
-                place.turns[request].decide(admitted=True)
-        if self._crowded:
-            self._invite(place)
+    def _charge_borrowed(self, gate: Gate, request: GatedRequest, usage: Usage | None) -> None:
+        """Charge the client here, too. The other router's own charge ends with the loan; it learns of this service as of all others."""
+        cost = self._service_ledger.accounting.cost
+        extend, output = request.extend_tokens, request.output_tokens
+        if usage is not None:
+            extend, output = usage.input_tokens - usage.cached_tokens, usage.output_tokens
+        service = cost.input_cost(extend) + cost.output_cost(extend, 0, output)
+        gate.policy.served_elsewhere(request.client, request.tenant, service)
 
-    def _invite(self, place: _Place) -> None:
-        """Call one request that has waited longer than its cache is worth, if it can go to the replica here at once."""
-        if len(place.gate) or not self._replicas.fleet.routable >> place.slot & 1:
+    def _admit(self, place: Place, *, lends: bool = False) -> None:
+        """Send the requests that may go to a replica now: of those that wait there, and of those that it calls.
+
+        `lends`: a place that this router used is free, and requests of other routers may have it.
+        """
+        gate, now_s = place.gate, asyncio.get_running_loop().time()
+        if lends and gate.room.owes_place and (owed := self._calls.next_foreign(place, now_s)):
+            request, foreign = owed
+            gate.send_outside(request)
+            foreign.lend(place, request, now_s)
             return
-        now_s = asyncio.get_running_loop().time()
-        for other in self._places.values():
-            if other is place or not len(other.gate):
-                continue
-            for request, turn in other.turns.items():
-                if not turn.waits:
-                    continue
-                if now_s - request.arrival_s <= other.gate.worth_s(request):
-                    continue
-                if place.gate.would_send(request):
-                    turn.invited = ReplicaSet(1 << place.slot)
-                    turn.decide(admitted=False)
-                    self.moved += 1
-                    return
+        guests = self._calls.guests(place, now_s, lends=lends)
+        if not gate.clients:
+            return
+        if len(gate.clients) > 1 and gate.has_work:  # a single client needs no order
+            self._charge_output(place)
+        for request in gate.admit(now_s):
+            caller = guests.pop(request, None)
+            if caller is None:
+                place.turns[request].decide(admitted=True)
+            elif isinstance(caller, Turn):
+                called = place.turns[request] = Turn(self, place, request)
+                caller.call(called)
+                self.moved += 1
+            else:
+                caller.lend(place, request, now_s)
+        for guest in guests:
+            gate.leave(guest, now_s, NOTHING)
+
+    def _offer(self) -> None:
+        """A request waits from now on: look for gates that would call it."""
+        for _ in range(min(OFFERS, len(self._ring))):
+            place = self._ring[0]
+            self._ring.rotate(-1)
+            if place.gate.calls:
+                self._admit(place)
+                return
 
 
-def _send_away(place: _Place) -> None:
+def _send_away(place: Place) -> None:
     for request in place.gate.waiting():
         place.turns[request].decide(admitted=False)
 

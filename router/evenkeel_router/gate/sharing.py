@@ -4,7 +4,8 @@ Every gate publishes, by client, the service so far and the requests that wait (
 replica, each router computes the same:
 
 - **Its part.** Each client that waits somewhere is owed its share (R9). A router's part is the sum of these shares, each times the
-  router's part of the client's waiting requests. The windows shrink to this part.
+  router's part of the client's waiting requests. The windows shrink to this part. Where it is less than one place of a small batch,
+  the places are dealt out (`portion`): the portions of all routers are whole, and make up the batch.
 - **Service elsewhere.** What other routers gave a client is charged to the client here, too. So a client that comes through two routers
   gets no more than one that comes through one.
 - **Who is ahead.** Over the time in which clients wait at the same time, each is owed its share of what they got together. If all clients
@@ -29,6 +30,8 @@ from evenkeel_fairshare.ledger import Weights
 from evenkeel_fairshare.tenancy import shares
 
 STALL: Final = 5
+TINY: Final = 1e-9
+"""Sums of parts differ by less."""
 
 
 class ClientAtGate(NamedTuple):
@@ -48,11 +51,15 @@ class Sharing:
     """One router's view of one process of a replica."""
 
     __slots__ = (
-        "_at", "_has_accounts", "_lags", "_own", "_pace", "_stalled", "_waited", "_waiting_elsewhere", "_weights", "ahead", "part",
+        "_at", "_before", "_has_accounts", "_lags", "_offset", "_own", "_pace", "_stalled", "_waited", "_waiting_elsewhere", "_weights",
+        "ahead", "part",
     )  # fmt: skip
 
-    def __init__(self, own: str, weights: Weights, *, has_accounts: bool = True) -> None:
-        """`own`: this router. `has_accounts`: whether the policy keeps accounts of clients."""
+    def __init__(
+        self, own: str, weights: Weights, *, has_accounts: bool = True, offset: float = 0.0
+    ) -> None:
+        """`own`: this router. `has_accounts`: whether the policy keeps accounts of clients. `offset`: see `portion`; from 0 to below 1,
+        the same at all routers, and another one for each replica."""
         self._own = own
         self._has_accounts = has_accounts
         self._weights = weights
@@ -66,6 +73,9 @@ class Sharing:
         self._stalled = 0
         self.part = 1.0
         """This router's part of the replica, from 0 to 1."""
+        self._before = 0.0
+        """The parts of the routers before this one, by name."""
+        self._offset = offset
         self.ahead: frozenset[str] = frozenset()
         """Clients that must wait until a client of another router has caught up."""
 
@@ -114,17 +124,38 @@ class Sharing:
         """Compute `part` for the clients that wait here, with their numbers of requests."""
         others = self._waiting_elsewhere
         if not others:
-            self.part = 1.0
+            self.part, self._before = 1.0, 0.0
             return
-        if not self._has_accounts:
-            here = sum(waiting.values())
-            self.part = here / (here + sum(others.values()))
-            return
-        owed = shares({*waiting, *others}, self._weights.client, self._weights.tenant)
-        self.part = sum(
-            owed[client] * count / (count + others.get(client, 0.0))
-            for client, count in waiting.items()
+        if self._has_accounts:
+            owed = shares({*waiting, *others}, self._weights.client, self._weights.tenant)
+            each = {
+                client: share / (waiting.get(client, 0.0) + others.get(client, 0.0))
+                for client, share in owed.items()
+            }
+        else:
+            one = 1.0 / (sum(waiting.values()) + sum(others.values()))
+            each = dict.fromkeys((*waiting, *others), one)
+        self.part = sum(each[client] * count for client, count in waiting.items())
+        self._before = sum(
+            each[client] * one.waiting
+            for router, clients in self._at.items()
+            if router < self._own
+            for client, one in clients.items()
+            if one.waiting > 0
         )
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether requests wait for the replica at other routers."""
+        return bool(self._waiting_elsewhere)
+
+    def portion(self, places: int) -> int:
+        """How many of so many places are this router's: its part, rounded up or down so that those of all routers make up all places.
+
+        `offset` decides who gets a place that several have a part of. Over many replicas each router gets its part.
+        """
+        first = places * self._before + self._offset + TINY
+        return int(first + places * self.part) - int(first)
 
     def holds(self, waiting: Iterable[str]) -> bool:
         """Whether all clients that wait here must wait for others."""

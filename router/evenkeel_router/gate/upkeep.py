@@ -2,7 +2,8 @@
 
 - read each engine's queue from its `/metrics`;
 - publish what clients have at each gate in the ledger, and take what other routers published, as often as routers exchange it;
-- send requests that have waited too long to idle replicas;
+- call requests that have waited too long to replicas that have room;
+- free places of routers that do not ask any more;
 - hand a replica back whose engine reports that it orders its queue itself.
 """
 
@@ -17,6 +18,7 @@ from evenkeel_router.fleet.probe import ask
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.gate.engine_load import EngineLoad, read_load
 from evenkeel_router.gate.gates import Gates
+from evenkeel_router.gate.lending import Lending
 from evenkeel_router.settings import Settings
 
 
@@ -29,10 +31,13 @@ class GateUpkeep:
         replicas: Replicas,
         gates: Gates,
         session: aiohttp.ClientSession,
+        *,
+        lending: Lending,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._gates = gates
+        self._lending = lending
         self._session = session
         self._reading: dict[str, asyncio.Task[None]] = {}
 
@@ -53,6 +58,7 @@ class GateUpkeep:
                         await asyncio.sleep(0)
                 if has_news:
                     shared_s = now()
+                self._lending.expire()
                 self._gates.rebalance()
         finally:
             reading = list(self._reading.values())

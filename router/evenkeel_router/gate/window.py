@@ -89,6 +89,10 @@ class GatedRequest(Request):
     """Whether its answer comes as events, so that its beginning is seen."""
     sequences: int = 1
     """Sequences that the engine computes for it."""
+    lent: bool = False
+    """Whether it stands for a request of another router, which has its place."""
+    is_outside: bool = False
+    """Whether it has no account at this gate: another router ordered and charged it, or does not have to be asked for the place."""
 
 
 @dataclass(slots=True, eq=False)

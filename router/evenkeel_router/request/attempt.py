@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.fleet.selection import Fleet, Ticket
-from evenkeel_router.gate.gates import Turn
+from evenkeel_router.gate.turns import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request.charges import Computed, charge_of

@@ -40,6 +40,7 @@ from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import ALL, Ticket
 from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.gate.gates import Gates
+from evenkeel_router.gate.turns import Turn
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
 from evenkeel_router.request.attempt import Attempt
@@ -81,6 +82,8 @@ class _History(Struct, eq=False):
     """Slots of the replicas that failed the request."""
     invited: ReplicaSet = EMPTY
     """An idle replica, for a request that waited at a gate: the next attempt goes there, if it can."""
+    called: Turn | None = None
+    """The turn that it has there already."""
     excused: int = 0
     """Failed attempts that do not count: probes, and those that had not begun when their replica was lost."""
     begin_by_s: float | None = None
@@ -164,13 +167,11 @@ class Forwarder:
                 if answer is not None:
                     return answer
         finally:
-            if history.failed:
-                self._doubt_no_more(history)
-
-    def _doubt_no_more(self, history: _History) -> None:
-        """The failures of new processes are explained, or never will be."""
-        for ticket, _ in history.failed:
-            self._replicas.fleet.avoid_no_more(ALL, ticket)
+            if history.called is not None:
+                history.called.leave(NOTHING)
+            # The failures of new processes are explained, or never will be.
+            for ticket, _ in history.failed:
+                fleet.avoid_no_more(ALL, ticket)
 
     def _failed(  # noqa: PLR0917 - the state of one request, called once
         self,
@@ -357,7 +358,9 @@ class Forwarder:
             max_output_tokens=inference.max_output_tokens or 0,
             paid=history.paid,
             sequences=inference.sequences,
+            called=history.called,
         )
+        history.called = None
         if request_state.trace is not None:
             request_state.trace.step(Step.QUEUE)
         if turn.admitted is None:
@@ -365,7 +368,7 @@ class Forwarder:
         request_state.gate_since_s = now_s = self._now()
         try:
             is_admitted = await turn.admission(history.wait_until_s - now_s)
-            history.invited = turn.invited
+            history.invited, history.called = turn.invited, turn.take_call()
             return is_admitted
         except TimeoutError as error:
             raise own_answers.not_admitted(self._settings.config.limits.queue_timeout_s) from error

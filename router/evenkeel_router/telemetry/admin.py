@@ -18,7 +18,7 @@ from typing import IO, Final
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from evenkeel_contract import limitswire
+from evenkeel_contract import limitswire, placeswire
 from evenkeel_contract.adminstate import (
     ACTIVATION_PATH,
     ACTIVATION_POLL_S,
@@ -86,8 +86,8 @@ def probe_app(served: AllServed, metrics: Callable[[], Lines]) -> web.Applicatio
 
 
 def admin_app(served: AllServed, revocations: RevocationExchange) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/revocations`, `/v1/recording` and the
-    console, behind the admin token.
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits`, `/v1/places`, `/v1/revocations`,
+    `/v1/recording` and the console, behind the admin token.
 
     The files of the console's page contain no data and need no token.
     """
@@ -113,6 +113,7 @@ def admin_app(served: AllServed, revocations: RevocationExchange) -> web.Applica
         app.router.add_get(path, _page)
     app.router.add_post(LEDGER_PATH, _ledger)
     app.router.add_post(limitswire.LIMITS_PATH, _limits)
+    app.router.add_post(placeswire.PLACES_PATH, _places)
     return app
 
 
@@ -228,6 +229,7 @@ async def _answer_all(app: web.Application) -> None:
     """Long polls must not delay the shutdown."""
     for rooms in app[SERVED].all_rooms():
         rooms.replicas.activation.end()
+        rooms.lending.end()
 
 
 async def _body(request: web.Request) -> bytes:
@@ -269,6 +271,16 @@ async def _limits(request: web.Request) -> web.Response:
     parts = request.app[SERVED].shared.intake.limit_parts
     answer = parts.answer(ask, asyncio.get_running_loop().time())
     return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
+
+
+async def _places(request: web.Request) -> web.Response:
+    """Lends another router places at engines. The answer waits until there is one."""
+    try:
+        ask = placeswire.decode_ask(await _body(request))
+    except placeswire.PlacesMessageError as error:
+        return _refused(invalid(f"The body is invalid: {error}.", code="invalid_places"))
+    answer = await _asked(request).rooms.lending.answer(ask)
+    return web.Response(body=placeswire.encode(answer), content_type="application/octet-stream")
 
 
 async def _recording(request: web.Request) -> web.Response:

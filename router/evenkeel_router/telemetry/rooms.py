@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.api.tenant_change import TenantChange, changes
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.gate.gates import Gates
+from evenkeel_router.gate.lending import Lending
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import RequestTotals, ttft_histogram
@@ -34,6 +35,7 @@ class Rooms:
     service_ledger: ServiceLedger
     replicas: Replicas
     gates: Gates
+    lending: Lending
     prefixes: Prefixes
     totals: RequestTotals
     intake: Intake
@@ -68,6 +70,7 @@ class Rooms:
             service_ledger,
             replicas,
             gates,
+            Lending(gates, service_ledger.ledger.router),
             Prefixes(),
             totals,
             intake,

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from evenkeel_router.gate.engine_load import FIRST, EngineLimit, EngineLoad, read_load
+from evenkeel_router.gate.engine_load import (
+    FIRST,
+    LONGEST_PAUSE,
+    EngineLimit,
+    EngineLoad,
+    queue_of,
+    read_load,
+)
 
 SGLANG = b"""# HELP sglang:num_running_reqs The number of running requests.
 # TYPE sglang:num_running_reqs gauge
@@ -94,3 +103,45 @@ def test_more_streams_may_be_on_their_way_until_they_wait_in_the_engine() -> Non
     assert seen == [4, 8, 6, 6, 7, 5.25, 3.9375, 2.953125, 3.953125]
     reading(limit, 8, 0, held_up=0)
     assert limit.unanswered == 3.953125
+
+
+def test_few_requests_may_wait_in_an_engine_with_a_small_batch() -> None:
+    assert [queue_of(running) for running in (0, 2, 3, 4, 7, 8, 64)] == [0, 0, 0, 1, 1, 2, 2]
+    limit = EngineLimit()
+    reading(limit, 0, 0)
+    assert [reading(limit, 2, 2) for _ in range(4)] == [FIRST, 3, 2.25, 2]
+
+
+def test_one_reading_alone_does_not_show_that_a_small_batch_is_full() -> None:
+    limit = EngineLimit()
+    reading(limit, 0, 0)
+    assert [reading(limit, 1, waiting, held_up=0) for waiting in (2, 0, 2, 0)] == [FIRST] * 4
+
+
+def test_a_small_batch_is_tried_for_more_less_and_less_often() -> None:
+    """An engine with two places: the readings at which a third request waits in it."""
+    limit, waited = EngineLimit(), []
+    for number in range(1000):
+        queue = max(0, int(limit.limit) - 2)
+        reading(limit, 2, queue)
+        if queue:
+            waited.append(number)
+    assert len(waited) / 1000 < 0.1
+    assert max(b - a for a, b in pairwise(waited)) <= LONGEST_PAUSE + 8
+
+
+def test_a_batch_that_has_become_larger_is_used() -> None:
+    limit = EngineLimit()
+    for _ in range(300):
+        reading(limit, 2, max(0, int(limit.limit) - 2))
+    for _ in range(LONGEST_PAUSE + 30):
+        reading(limit, int(limit.limit), 0)
+    assert limit.limit > 32
+
+
+def test_a_long_queue_never_raises_a_small_limit() -> None:
+    limit = EngineLimit()
+    for _ in range(6):
+        reading(limit, 2, 2)
+    assert reading(limit, 2, 0, held_up=0) == 2
+    assert reading(limit, 2, 9) == 2

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 import pytest
 from evenkeel_fairshare.ledger import EqualWeights
 from evenkeel_router.gate.sharing import STALL, ClientAtGate, Sharing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 A, B, C = "ns/a/c", "ns/b/c", "ns/c/c"
 WEIGHTS = EqualWeights()
@@ -100,3 +104,41 @@ def test_the_debt_of_an_idle_client_fades_and_its_credit_is_lost() -> None:
         update(sharing, {"one": {A: (540.0, 0.0)}, "two": at}, quantum=10.0)
     update(sharing, {"one": {A: (540.0, 1.0)}, "two": {B: (640.0, 1.0)}}, quantum=10.0)
     assert not sharing.holds([A])
+
+
+@examples(100)
+@given(
+    waiting=st.lists(
+        st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 50), max_size=3),
+        min_size=1,
+        max_size=5,
+    ),
+    places=st.integers(1, 9),
+    offset=st.floats(0, 1, exclude_max=True),
+)
+def test_the_portions_of_all_routers_are_whole_and_make_up_the_places(
+    waiting: list[dict[str, int]], places: int, offset: float
+) -> None:
+    at = {
+        f"r{n}": {client: (0.0, float(count)) for client, count in one.items()}
+        for n, one in enumerate(waiting)
+    }
+    portions = []
+    for router in at:
+        sharing = Sharing(router, WEIGHTS, offset=offset)
+        update(sharing, at)
+        portions.append(sharing.portion(places))
+        if sharing.others_wait:
+            assert abs(portions[-1] - places * sharing.part) < 1 + 1e-6
+    if sum(map(bool, waiting)) > 1:
+        assert sum(portions) == places
+
+
+def test_over_many_replicas_a_small_part_is_a_place_at_some() -> None:
+    at = {"one": {A: (0.0, 1.0)}, "two": {A: (0.0, 7.0)}}
+    places = []
+    for number in range(64):
+        sharing = Sharing("one", WEIGHTS, offset=number / 64)
+        update(sharing, at)
+        places.append(sharing.portion(2))
+    assert sum(places) == 64 * 2 / 8

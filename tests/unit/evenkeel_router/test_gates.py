@@ -162,7 +162,9 @@ async def test_what_an_engine_said_of_itself_is_not_taken_for_its_successor(repl
     selected(rooms, A)
     async with engine(page) as (replica, asked, answers), aiohttp.ClientSession() as session:
         rooms.replicas.configured["r0"] = replica
-        upkeep = GateUpkeep(rooms.settings, rooms.replicas, rooms.gates, session)
+        upkeep = GateUpkeep(
+            rooms.settings, rooms.replicas, rooms.gates, session, lending=rooms.lending
+        )
         running = asyncio.create_task(upkeep.run())
         await asked.wait()
         if replaced:
