@@ -131,7 +131,8 @@ class Engine:
             env=environment_of(environment, sglang=sglang),
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that its own children can be ended with it
+            # So that its own children can be ended with it. In a session of its own it would not have the priority of the tests.
+            process_group=0,
         )
         if wait:
             try:
