@@ -20,6 +20,7 @@ from tests.support import (
     decisions_operator,
     decisions_requests,
     decisions_router,
+    decisions_shares,
     decisions_simulator,
 )
 
@@ -32,7 +33,7 @@ ROOMS = (
     decisions_fleet,
     decisions_requests,
     decisions_router,
-    decisions_simulator,
+    decisions_shares,
     decisions_simulator,
 )
 TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}
