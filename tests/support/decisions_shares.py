@@ -17,6 +17,7 @@ from evenkeel_contract.render import CredentialSecrets
 from evenkeel_contract.revocations import Revocation, RevocationList, RevocationMessage
 from evenkeel_contract.routerconfig import LimitsConfig, ListenConfig, TenantConfig, TenantLimits
 from evenkeel_contract.signedkeys import SignedKey
+from evenkeel_contract.tenantshards import MAX_SHARD_BYTES, SHARD_BYTES, shard_count
 from evenkeel_contract.validate import parse_service
 from evenkeel_fairshare.across_services import ServiceRates, weights_in_services
 from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, level_of, local_weights
@@ -270,6 +271,16 @@ def estimates() -> Iterator[str]:
         yield f"{seed} {' '.join(lines)}"
 
 
+def shards() -> Iterator[str]:
+    """The number of shards for tenants of some sizes, evenly spread or not."""
+    sizes = (10, SHARD_BYTES // 3, SHARD_BYTES - 1, SHARD_BYTES + 1, MAX_SHARD_BYTES)
+    for given in draws(
+        3, 60, each=sizes, tenants=(1, 2, 3, 9, 70), step=(1, 2, 8), before=(1, 4, 64)
+    ):
+        tenants = [(n * given["step"], given["each"]) for n in range(given["tenants"])]
+        yield row(given, shard_count(tenants, given["before"]))
+
+
 def revocations() -> Iterator[str]:
     """Revocations that come, are merged and end, and which credentials they refuse."""
     for seed in range(20):
@@ -304,5 +315,6 @@ TABLES = {
     "router-slow-requests": slow_requests,
     "router-limits-now": limits_now,
     "router-estimates": estimates,
+    "contract-shards": shards,
     "contract-revocations": revocations,
 }
