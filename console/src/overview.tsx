@@ -6,7 +6,7 @@ import { Clients } from "./clients";
 import { MISSING, count, duration, percent, seconds } from "./format";
 import { coloursOf } from "./colours";
 import { Limits } from "./limits";
-import { Cards, Causes, Definitions, Pill, Scroll } from "./parts";
+import { AlertName, Cards, Causes, Definitions, Pill, Scroll } from "./parts";
 import type { Reading } from "./read";
 import { hrefOf } from "./route";
 import {
@@ -217,11 +217,11 @@ function Conditions({ conditions }: { conditions: Condition[] }) {
 function List({ conditions }: { conditions: Condition[] }) {
   return (
     <ul class="conditions">
-      {conditions.map(({ alert, problem, message }) => (
+      {conditions.map(({ alert, problem, message, runbook }) => (
         <li key={alert + message}>
           <Pill kind={problem ? "bad" : "good"}>{problem ? "problem" : "fine"}</Pill>
           <span>
-            {message} {alert && <code>{alert}</code>}
+            {message} <AlertName alert={alert} runbook={runbook} />
           </span>
         </li>
       ))}

@@ -147,3 +147,16 @@ export function Definitions({ state }: { state: ConsoleState }) {
     </details>
   );
 }
+
+/** The name of an alert, which leads to its runbook where the router knows it. */
+export function AlertName({ alert, runbook }: { alert: string; runbook: string }) {
+  if (!alert) return null;
+  const name = <code>{alert}</code>;
+  return runbook ? (
+    <a href={runbook} target="_blank" rel="noreferrer">
+      {name}
+    </a>
+  ) : (
+    name
+  );
+}

@@ -61,6 +61,7 @@ export interface Condition {
   problem: boolean;
   message: string;
   about: string;
+  runbook: string;
 }
 
 export type Level = "Out" | "HeldUp" | "Unfair" | "Fair" | "Nothing";

@@ -1,6 +1,7 @@
 // The head of the page: whether anybody is served, is held up, and gets a fair share; and which alerts are to be seen to.
 
 import { count, duration, exactClock, percent } from "./format";
+import { AlertName } from "./parts";
 import { hrefOfPart } from "./route";
 import type { Reading } from "./read";
 import type { ConsoleState, Level } from "./state";
@@ -64,9 +65,9 @@ export function Firing({ state }: { state: ConsoleState }) {
   return (
     <nav class="firing" aria-label="Problems">
       <ul>
-        {firing.map(({ alert, message, about }) => (
+        {firing.map(({ alert, message, about, runbook }) => (
           <li key={alert + message}>
-            <a href={hrefOfPart(about || "conditions")}>{message}</a> {alert && <code>{alert}</code>}
+            <a href={hrefOfPart(about || "conditions")}>{message}</a> <AlertName alert={alert} runbook={runbook} />
           </li>
         ))}
       </ul>

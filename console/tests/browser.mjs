@@ -309,7 +309,7 @@ const SCENARIOS = {
         Object.assign(state, { fair: false, level: "Unfair", verdict: "Unfair: one was given 43% of what it was owed while it waited." });
         Object.assign(last, { fair: false, tenant: "zz", client: "last", words: "Gets too little.", share: 0.1, owed: 0.4 });
         Object.assign(state.replicas[0], { routable: false, unschedulable_reason: "draining" });
-        state.conditions.unshift({ alert: "EvenkeelShareSkewed", problem: true, message: "The share error is 57%." });
+        state.conditions.unshift({ alert: "EvenkeelShareSkewed", problem: true, message: "The share error is 57%.", runbook: "https://wiki.example/share-skewed.md" });
         await route.fulfill({ response, json: state });
       });
       await page.goto(`${at.admin}/console/`);
@@ -319,6 +319,8 @@ const SCENARIOS = {
       assert.match(await first.textContent(), /zz\/last.*Gets too little\./);
       assert.match(await page.getByRole("row", { name: /r0/ }).textContent(), /draining/);
       await page.getByRole("link", { name: "The share error is 57%." }).waitFor();
+      const runbook = page.getByRole("navigation", { name: "Problems" }).getByRole("link", { name: "EvenkeelShareSkewed" });
+      assert.equal(await runbook.getAttribute("href"), "https://wiki.example/share-skewed.md");
       await accessible(page, `problems, ${colorScheme}`);
       await page.route("**/v1/console", (route) => route.abort());
       await page.getByRole("alert").waitFor();

@@ -98,6 +98,8 @@ class AlertCondition(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     about: str = ""
     """The part of the page that shows more: `replicas`, `clients` or `ledger`; empty: none."""
+    runbook: str = ""
+    """Address of the alert's runbook; empty: there is none, or the router does not know it."""
 
 
 class LimitNow(msgspec.Struct, frozen=True, kw_only=True):

@@ -438,9 +438,11 @@ class RouterConfig:
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
     """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""
     max_lead_s: Annotated[float, Range(above=0)] | None = None
-    """`spec.slo.fairness.maxLead`: the console shows whether the lead is above it. None: the console does not compare."""
+    """`spec.slo.fairness.maxLead`: the console compares the lead with it. None: it does not."""
     max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
-    """`spec.slo.fairness.maxShareErrorPercent`: the console shows whether the share error is above it. None: it does not compare."""
+    """`spec.slo.fairness.maxShareErrorPercent`: likewise for the share error."""
+    runbooks: Annotated[str, Url(), Length(1, 2048)] | None = None
+    """Address of the folder with the runbooks, for the console."""
     pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
     """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields
     that a pool has too are not used. Empty: one service, which the fields above describe."""

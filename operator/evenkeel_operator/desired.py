@@ -253,6 +253,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
             notes=given.credential_secrets[1],
         ),
         drain_timeout_s=drain_s(given.service.spec),
+        runbooks=given.defaults.monitoring.runbooks_url,
     )
 
 

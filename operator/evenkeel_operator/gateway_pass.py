@@ -219,6 +219,7 @@ class GatewayPass:
             ),
             pools=_with_invalid(config.pools, seen.live, roster),
             drain_timeout_s=max(drain_s, DEFAULT_DRAIN_S),
+            runbooks=self._deps.defaults.monitoring.runbooks_url,
         )
 
     async def _credentials(self, found: ObservedGateway) -> Credentials:

@@ -24,7 +24,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_contract.spec.parts import External, PodTemplate, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 from evenkeel_contract.validate import parse_service
-from evenkeel_contract.values import Fault, show
+from evenkeel_contract.values import Fault, Url, show
 
 from evenkeel_operator.core.objects import Object, annotations_of, entries_of, without_status
 
@@ -39,6 +39,11 @@ class Monitoring:
     """Create a ConfigMap with the rules of each service, for a Prometheus without its operator."""
     runbooks: str = "docs/runbooks"
     """Base URL of runbooks; the page's name is appended."""
+
+    @property
+    def runbooks_url(self) -> str | None:
+        """The same as an address that a browser can open; None if it is none."""
+        return None if any(Url().faults(self.runbooks, "")) else self.runbooks
 
 
 ROUTER_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {

@@ -6,6 +6,7 @@ An alert fires after its condition was true for some minutes; Prometheus knows t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -38,7 +39,17 @@ def conditions(
         _router(rooms, window),
         *(_is("", True, f"The newest configuration is invalid: {fault}") for fault in rooms.settings.faults),
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda condition: not condition.problem))
+    folder = rooms.settings.config.runbooks
+    linked = (replace(one, runbook=runbook(folder, one.alert)) for one in found)
+    return tuple(sorted(linked, key=lambda condition: not condition.problem))
+
+
+def runbook(folder: str | None, alert: str) -> str:
+    """The address of an alert's page: EvenkeelReplicaSuspect has `replica-suspect.md`. Empty without a folder or an alert."""
+    if not folder or not alert:
+        return ""
+    page = re.sub("(?<=[a-z])(?=[A-Z])", "-", alert.removeprefix("Evenkeel")).lower()
+    return f"{folder.rstrip('/')}/{page}.md"
 
 
 def _is(alert: str, problem: object, message: str, otherwise: str = "") -> AlertCondition:

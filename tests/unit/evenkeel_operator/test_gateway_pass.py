@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,17 @@ from evenkeel_contract.routerconfig import RouterConfig, ShareAcross
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_operator.cluster.store import GATEWAY, SERVICE, Key
 from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.records import Defaults, Monitoring
 
 from tests.support.build_contexts import document
 from tests.support.fake_routers import FakeRouters
-from tests.support.operator_lives import Operator, become_ready, cluster_with_the_sample
+from tests.support.operator_lives import (
+    DEFAULTS,
+    Operator,
+    become_ready,
+    cluster_with_the_sample,
+    told,
+)
 
 NAMESPACE = "team-ml"
 MODELS = Key(GATEWAY, NAMESPACE, "models")
@@ -50,11 +58,11 @@ def small_service() -> dict[str, Any]:
 class World:
     """A cluster, an operator, and passes over everything until nothing is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, defaults: Defaults = DEFAULTS) -> None:
         self.cluster = cluster_with_the_sample()
         self.cluster.put(small_service())
         self.routers = FakeRouters()
-        self.operator = Operator(self.cluster, routers=self.routers)
+        self.operator = Operator(self.cluster, defaults, routers=self.routers)
 
     def see_all(self) -> set[Key]:
         """Events of all objects; the resources that need a pass."""
@@ -364,3 +372,22 @@ async def test_events_lead_to_the_passes_that_they_concern(world: World) -> None
     assert seen("Secret", "simulated-router", data={}) == {BIG, MODELS}
     status = {**world.status(), "models": []}
     assert seen(GATEWAY, "models", status=status) == {MODELS, BIG, SMALL}
+
+
+@pytest.mark.parametrize(
+    ("runbooks", "want"),
+    [
+        ("https://wiki.example/evenkeel", "https://wiki.example/evenkeel"),
+        (Monitoring().runbooks, None),
+        ("wiki.example/evenkeel", None),
+    ],
+)
+async def test_routers_know_runbooks_that_a_browser_can_open(
+    runbooks: str, want: str | None
+) -> None:
+    world = World(replace(DEFAULTS, monitoring=Monitoring(runbooks=runbooks)))
+    await world.settle()
+    alone = told(world.cluster)
+    world.cluster.put(gateway())
+    await world.settle()
+    assert (alone.runbooks, world.config().runbooks) == (want, want)

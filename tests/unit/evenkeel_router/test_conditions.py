@@ -16,7 +16,7 @@ from evenkeel_contract.federationconfig import CellConfig
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.ledger.contacts import CellContact
-from evenkeel_router.telemetry.conditions import conditions
+from evenkeel_router.telemetry.conditions import conditions, runbook
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent
 from evenkeel_router.telemetry.rooms import Rooms
@@ -173,3 +173,23 @@ def test_a_router_without_thresholds_does_not_compare() -> None:
     rooms = Rooms.make(config_for())
     alerts = {one.alert for one in found_in(rooms)}
     assert not alerts & {"EvenkeelShareSkewed", "EvenkeelLeadTooLong"}
+
+
+def test_an_alert_leads_to_the_runbook_that_the_rules_name() -> None:
+    alerts = [
+        rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+    ]
+    pages = {
+        rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts if "alert" in rule
+    }
+    rooms = Rooms.make(config_for(runbooks="https://wiki.example/evenkeel/"))
+    found = {one.alert: one.runbook for one in found_in(rooms)}
+    assert found.pop("") == ""
+    assert found
+    for alert, address in found.items():
+        assert address == pages[alert].replace("@{runbooks}", "https://wiki.example/evenkeel")
+    assert {alert: runbook("@{runbooks}", alert) for alert in pages} == pages
+
+
+def test_a_router_that_does_not_know_the_runbooks_links_to_none() -> None:
+    assert {one.runbook for one in found_in(healthy())} == {""}
