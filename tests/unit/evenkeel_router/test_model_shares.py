@@ -87,7 +87,7 @@ async def test_who_has_the_big_model_weighs_little_in_the_small_one(
     assert weights[SMALL]["ns/a"] + weights[SMALL]["ns/b"] == pytest.approx(2.0)
 
 
-async def test_a_weight_within_the_tolerance_goes_when_the_configured_ones_are_right(
+async def test_a_weight_within_the_tolerance_goes_with_the_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch)

@@ -133,7 +133,7 @@ def test_without_activation_a_request_waits_as_long_as_for_any_replica(
     run_virtually(scene())
 
 
-def test_a_short_limit_for_a_first_replica_takes_nothing_from_the_queue_timeout() -> None:
+def test_a_short_activation_timeout_leaves_the_queue_timeout() -> None:
     async def scene() -> None:
         limits = replace(LIMITS, activation_timeout_s=QUEUE_S / 3)
         rooms = rooms_of(limits=limits, at_zero=AtZero.ACTIVATE)
