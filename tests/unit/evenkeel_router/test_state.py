@@ -81,6 +81,15 @@ async def test_every_served_client_is_shown_declared_or_not() -> None:
     assert (second.name, second.clients[0].identity) == ("anonymous", "ns/anonymous/anonymous")
 
 
+async def test_replicas_that_make_no_reports_are_not_waited_for() -> None:
+    rooms = rooms_of("r0", "r1")
+    silent, reporting = replicas(2)
+    rooms.replicas.configured = {"r0": silent, "r1": replace(reporting, reports="tcp://r1:1")}
+    assert not rooms.replicas.all_reported()
+    rooms.replicas.configured = {"r0": silent}
+    assert rooms.replicas.all_reported()
+
+
 async def test_a_client_at_a_replica_is_shown_as_reported_with_its_credit() -> None:
     of, scheduling = a_client(), SchedulingConfig(worker_quantum=20_000)
     rooms = rooms_of("r0", "r1", scheduling=scheduling)
