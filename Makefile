@@ -197,8 +197,9 @@ test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-
 	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only "$(ONLY)") $(if $(TARGET),--target $(TARGET))
 
 .PHONY: test-slow
+# In CI they give way to the stages beside them: what takes a minute alone may take several.
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm" --timeout 900 $(ARGS)
 
 # Engines have environments of their own, because Evenkeel does not depend on their packages. Checkouts share the large part (6 GB), in
 # EVENKEEL_ENGINES or ~/.cache/evenkeel/engines.
