@@ -267,7 +267,6 @@ def test_a_conversation_has_one_prefix_wherever_it_stands() -> None:
 
 
 NAMED = {"type": "image_url", "image_url": {"url": "http://a/b"}, "uuid": "logo"}
-UNNAMED = {"type": "text", "text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -275,11 +274,6 @@ UNNAMED = {"type": "text", "text": "x"}
     [
         (Endpoint.EMBEDDINGS, "messages", [{"role": "user", "content": [NAMED]}]),
         (Endpoint.EMBEDDINGS, "messages", [[{"role": "user", "content": [NAMED]}]]),
-        (
-            Endpoint.EMBEDDINGS,
-            "messages",
-            [{"role": "user", "content": [one]} for one in (NAMED, UNNAMED)],
-        ),
         (Endpoint.EMBEDDINGS, "input", [{"role": "user", "content": [NAMED]}]),
         (Endpoint.POOLING, "messages", [{"role": "user", "content": [NAMED]}]),
         (Endpoint.BARE_CLASSIFY, "messages", [{"role": "user", "content": [NAMED]}]),
