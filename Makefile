@@ -196,9 +196,18 @@ test-clients: env $(CLIENTS)/.installed $(if $(TARGET),,test-programs)  ## Run s
 test-programs: env tools $(UV)  ## Part of test-clients: Claude Code, Codex, lm-eval, Cohere's client, nginx, LiteLLM's proxy and an issuer of tokens (ONLY=codex: one of them)
 	$(BIN)/python -m tests.clients.programs.run $(if $(ONLY),--only "$(ONLY)") $(if $(TARGET),--target $(TARGET))
 
-.PHONY: test-slow
+SLOW := $(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm"
+PROPERTIES := tests/property tests/unit
+.PHONY: test-slow test-slow-properties test-slow-processes
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang and not vllm" $(ARGS)
+	$(SLOW) $(ARGS)
+
+# Both parts of it, for CI. The first gives way to the stages beside it: what takes a minute alone may take several.
+test-slow-properties: env
+	$(SLOW) --timeout 900 $(PROPERTIES) $(ARGS)
+
+test-slow-processes: env
+	$(SLOW) $(addprefix --ignore=,$(PROPERTIES)) tests $(ARGS)
 
 # Engines have environments of their own, because Evenkeel does not depend on their packages. Checkouts share the large part (6 GB), in
 # EVENKEEL_ENGINES or ~/.cache/evenkeel/engines.

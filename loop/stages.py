@@ -27,6 +27,8 @@ class Stage:
     """`always`, `changed` or `nightly`."""
     nightly: str
     """The target of the night, which may be a longer one."""
+    beside: bool = False
+    """Whether it computes and depends on no speed: it runs beside the others, at a lower priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,12 @@ def read_table(path: Path = TABLE) -> Table:
     """The table of a file. A stage that is not there, or a word that is not known, is an error."""
     document = tomllib.loads(path.read_text())
     stages = [
-        Stage(one["name"], one["when"], one.get("nightly", one["name"]))
+        Stage(
+            one["name"],
+            one["when"],
+            one.get("nightly", one["name"]),
+            beside=one.get("beside", False),
+        )
         for one in document["stage"]
     ]
     rows = [Row(one["files"], frozenset(one["stages"])) for one in document["row"]]

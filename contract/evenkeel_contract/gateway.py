@@ -23,8 +23,7 @@ from evenkeel_contract.validate import (
     salvage_by,
     values_do_not_fit,
 )
-from evenkeel_contract.validateexposure import EXPOSURE_RULES
-from evenkeel_contract.validatetenancy import TENANCY_RULES
+from evenkeel_contract.validateshared import EXPOSURE_RULES, TENANCY_RULES
 from evenkeel_contract.values import Fault, show
 
 

@@ -18,15 +18,14 @@ from evenkeel_contract.engineflags import (
     canonical,
     one_of,
 )
+from evenkeel_contract.federationconfig import LEAST_INTERVAL_S, MAX_INTERVAL_S, own_name_faults
 from evenkeel_contract.names import ROUTER_FIELDS
 from evenkeel_contract.routerconfig import StateStore
 from evenkeel_contract.spec.gateway import FairInferenceGateway
 from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant, LabelSelector
-from evenkeel_contract.validateexposure import EXPOSURE_RULES
-from evenkeel_contract.validatefederation import FEDERATION_RULES
 from evenkeel_contract.validatemodel import MODEL_RULES
-from evenkeel_contract.validatetenancy import TENANCY_RULES
+from evenkeel_contract.validateshared import EXPOSURE_RULES, TENANCY_RULES
 from evenkeel_contract.values import Fault, Quantity, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
@@ -340,6 +339,22 @@ def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]
             yield Fault(path, "is set by Evenkeel; choose another name")
 
 
+def cells_name_this_cell(service: FairInferenceService) -> Iterator[Fault]:
+    federation = service.spec.federation
+    if federation is not None:
+        names = [cell.name for cell in federation.cells]
+        yield from own_name_faults(federation.cell, names, "spec.federation")
+
+
+def exchange_is_too_fast_or_too_slow(service: FairInferenceService) -> Iterator[Fault]:
+    federation = service.spec.federation
+    if federation is None:
+        return
+    interval = federation.interval
+    if not LEAST_INTERVAL_S <= interval.seconds <= MAX_INTERVAL_S:
+        yield Fault("spec.federation.interval", f"must be from 100ms to 10m, not {interval.text}")
+
+
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
     # In the order of the document's fields, so that faults appear from top to bottom.
     name_begins_with_a_digit,
@@ -365,7 +380,8 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
     *TENANCY_RULES,
-    *FEDERATION_RULES,
+    cells_name_this_cell,
+    exchange_is_too_fast_or_too_slow,
 )
 
 

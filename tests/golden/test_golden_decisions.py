@@ -17,9 +17,11 @@ from tests.support import (
     decisions_contract,
     decisions_fairshare,
     decisions_fleet,
+    decisions_ledger,
     decisions_operator,
     decisions_requests,
     decisions_router,
+    decisions_shares,
     decisions_simulator,
 )
 
@@ -30,9 +32,10 @@ ROOMS = (
     decisions_operator,
     decisions_fairshare,
     decisions_fleet,
+    decisions_ledger,
     decisions_requests,
     decisions_router,
-    decisions_simulator,
+    decisions_shares,
     decisions_simulator,
 )
 TABLES = {name: table for room in ROOMS for name, table in room.TABLES.items()}

@@ -146,6 +146,9 @@ async def test_the_admin_port_shows_the_replicas_alone_with_the_token() -> None:
         refused = await client.get(f"{url}/v1/replicas", headers={"Authorization": "Bearer no"})
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        for scheme, status in (("bearer", 200), ("Basic", 401)):
+            headers = {"Authorization": f"{scheme} token"}
+            assert (await client.get(f"{url}/v1/replicas", headers=headers)).status_code == status
 
 
 async def test_metrics_count_requests_tokens_and_errors() -> None:

@@ -17,6 +17,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_fairshare.fleet.contract import Dispatch
+from evenkeel_router.api.identity import Client
 from evenkeel_router.app import Router
 from evenkeel_router.prefix.tokenised import WRONG_IN_A_ROW
 from evenkeel_simulator.server.app import RunningServer, running_server
@@ -194,5 +195,23 @@ async def test_limits_and_credit_count_the_tokens_that_there_are() -> None:
             dispatched(request, slot)
 
         router.rooms.replicas.fleet.policy.dispatched = watch  # type: ignore[method-assign]
+        admission, changes = router.rooms.intake.admission, list[int]()
+        enter, correct, leave = admission.enter, admission.correct, admission.leave
+
+        def entered(of: Client, estimate: int, *rest: Any) -> None:
+            changes.append(estimate)
+            enter(of, estimate, *rest)
+
+        def corrected(of: Client, beyond: int, now_s: float) -> None:
+            changes.append(beyond)
+            assert sum(changes) == tokens
+            correct(of, beyond, now_s)
+
+        def left(of: Client, unpaid: int, *rest: Any) -> None:
+            changes.append(unpaid)
+            leave(of, unpaid, *rest)
+
+        admission.enter, admission.correct, admission.leave = entered, corrected, left  # type: ignore[method-assign]
         reported = await usage(client, "/v1/completions", prompt=prompt)
     assert seen == [tokens] == [reported["prompt_tokens"]]
+    assert (len(changes), sum(changes)) == (3, reported["total_tokens"])

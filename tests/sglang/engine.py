@@ -50,7 +50,10 @@ TICK_S = 0.02
 PROBE = ROOT / "tests/sglang/probe"
 
 ENVIRONMENT = {**CPU_ENVIRONMENT, **OFFLINE_ENVIRONMENT}
-FLAGS = (*CPU_FLAGS, *COMMON_FLAGS, "--host=127.0.0.1", "--random-seed=0")
+FLAGS = (
+    *CPU_FLAGS, *COMMON_FLAGS, "--host=127.0.0.1", "--random-seed=0", "--max-total-tokens=16384",
+)  # fmt: skip
+"""Without the last one an engine takes and clears two thirds of the free memory, 12 GB of 18. Where a flag is given twice, the second counts."""
 
 
 def probed(trace: Path, *, with_plug_in: bool) -> dict[str, str]:
@@ -131,7 +134,8 @@ class Engine:
             env=environment_of(environment, sglang=sglang),
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that its own children can be ended with it
+            # So that its own children can be ended with it. In a session of its own it would not have the priority of the tests.
+            process_group=0,
         )
         if wait:
             try:

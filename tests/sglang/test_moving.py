@@ -21,6 +21,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_router.app import running
+from evenkeel_router.ledger.held_work import HeldWork
 from evenkeel_router.settings import Timing
 
 from tests.sglang.engine import Since, tokens
@@ -109,15 +110,14 @@ async def test_requests_that_wait_at_a_real_engine_relocate_and_are_paid_once(
             asyncio.create_task(ask(http, [number + 2, *tokens(rng, INPUT - 1)], stream=stream))
             for number in range(ASKED)  # no two begin alike, so no input is found in a cache
         ]
-        # The second engine is told of only now: until then everything waits at the first.
+        # The second engine is told of only once the first has all: what is sent later would go there without relocation.
         incarnation = rooms.service_ledger.accounting.incarnation("leaves")
-        await until(
-            lambda: rooms.service_ledger.accounting.held(incarnation, client).waiting >= ASKED // 2,
-            "a queue",
-        )
-        # A request that is sent later would go to the second engine without relocation.
-        sent = rooms.replicas.fleet.outstanding
-        await until(lambda: sum(sent) + sum(map(asyncio.Task.done, asked)) >= ASKED, "all requests")
+
+        def at_first() -> HeldWork:
+            return rooms.service_ledger.accounting.held(incarnation, client)
+
+        await until(lambda: at_first().waiting >= ASKED // 2, "a queue")
+        await until(lambda: at_first().admitted + at_first().waiting >= ASKED, "all requests")
         router.services.only.discovery.update(replace(config, replicas=(leaves, stays)))
         await until(lambda: rooms.replicas.fleet.routable.bit_count() == 2, "the second engine")
         router.services.only.discovery.update(replace(config, replicas=(stays,)))

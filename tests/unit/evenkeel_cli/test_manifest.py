@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evenkeel_cli.faults import ManifestFaults
+from evenkeel_cli.ignored_fields import OF_ENGINES, OF_SIMULATOR, ignored_fields
 from evenkeel_cli.manifest import Manifest, load_manifest, parse_manifest
 
 from tests.support.sample_documents import SERVICE, TENANT
@@ -352,6 +354,24 @@ def test_a_service_that_may_scale_to_zero_gets_one_replica_and_a_warning() -> No
         "spec.router.limits.activationTimeout has no effect here: a local fleet does not scale to or from zero",
         "spec.autoscaling has no effect here: a local fleet does not scale; it runs minReplicas, at least 1",
     )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "some"), [("Simulator", OF_SIMULATOR), ("SGLang", OF_ENGINES), ("vLLM", OF_ENGINES)]
+)
+def test_which_fields_have_no_effect_depends_on_the_runtime(
+    runtime: str, some: Mapping[str, str]
+) -> None:
+    paths = {*OF_SIMULATOR, *OF_ENGINES}
+    spec: dict[str, Any] = {"engine": {"runtime": runtime}}
+    for path in paths:
+        *folders, name = path.split(".")[1:]
+        node = spec
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node.setdefault(name, {})
+    want = {f"{path} has no effect here: {reason}" for path, reason in some.items()}
+    assert {one for one in ignored_fields({"spec": spec}) if one.split()[0] in paths} == want
 
 
 def test_fields_without_effect_are_reported() -> None:

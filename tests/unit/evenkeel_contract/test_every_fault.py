@@ -16,8 +16,10 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import decode, queueorder, validate, validatetenancy, values
+from evenkeel_contract import decode, queueorder, values
 from evenkeel_contract.crd import definitions
+from evenkeel_contract.gateway import GATEWAY_RULES
+from evenkeel_contract.validate import SERVICE_RULES, TENANT_RULES
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
 from evenkeel_operator.core.records import choose_spec
@@ -36,7 +38,11 @@ from tests.support.crd_documents import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, validatetenancy, values, decode, records)
+RULED: Final = {
+    rule.__module__: sys.modules[rule.__module__]
+    for rule in (*SERVICE_RULES, *TENANT_RULES, *GATEWAY_RULES)
+}
+MODULES: Final = (*RULED.values(), values, decode, records)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -198,7 +198,11 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
             federation={
                 "cell": "oslo",
                 "token": "a token of all cells",
-                "ca": "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----",
+                # The first one could be read.
+                "ca": "".join(
+                    f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"
+                    for text in ("AAAA", "!")
+                ),
                 "cells": [{"name": "oslo", "url": "https://oslo"}],
             }
         ),

@@ -105,6 +105,21 @@ def test_parts_of_two_versions_of_a_file_are_never_joined(
     assert files(tmp_path / "one") == {"config.json": b"{}", "deep/w.safetensors": new}
 
 
+def test_a_part_that_is_too_long_is_an_error_and_begins_anew(
+    bucket: tuple[Objects, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, address = bucket
+    monkeypatch.setattr(sources, "RETRIES", 0)
+    objects.cut_after = 3 * CHUNK
+    assert run(tmp_path / "one", address) == 1
+    objects.cut_after = None
+    (part,) = (tmp_path / "one").rglob(f"w.*{sources.PARTIAL}")
+    part.write_bytes(WEIGHTS + b"1")
+    assert run(tmp_path / "one", address) == 1
+    assert run(tmp_path / "one", address) == 0
+    assert files(tmp_path / "one")["deep/w.safetensors"] == WEIGHTS
+
+
 def test_two_pods_that_write_the_same_folder_spoil_nothing(
     bucket: tuple[Objects, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -398,6 +398,20 @@ async def test_of_two_gateways_the_older_has_the_service(world: World) -> None:
     assert [pool.service for pool in world.config().pools] == [BIG.name, SMALL.name]
 
 
+async def test_routers_of_a_gateway_drain_as_long_as_the_slowest_service(world: World) -> None:
+    slow = small_service()
+    slow["spec"]["engine"].pop("replicas", None)
+    slow["spec"]["autoscaling"] = {
+        "maxReplicas": 2,
+        "drainTimeout": "900s",
+        "prometheus": {"url": "http://prometheus:9090"},
+    }
+    world.cluster.put(slow)
+    world.cluster.put(gateway())
+    await world.settle()
+    assert world.config().drain_timeout_s == 900
+
+
 async def test_an_invalid_spec_leaves_the_routers_as_they_are(world: World) -> None:
     world.cluster.put(gateway())
     await world.settle()

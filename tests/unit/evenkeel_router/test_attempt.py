@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import SchedulingConfig
-from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 from evenkeel_router.api.errors import rejected_by_replica
 from evenkeel_router.api.identity import Paid
 from evenkeel_router.ledger.held_work import HeldWork, TakenBack
@@ -80,6 +81,26 @@ async def test_every_ending_gives_back_all_once(end: Callable[[Attempt], Awaitab
         assert is_empty(rooms)
         assert way.closed == 1
         end = over(None)
+
+
+@pytest.mark.parametrize(
+    ("begun_s", "probe", "tried", "proof"),
+    [(0.0, False, 0, 2), (5.0, False, 0, 0), (5.0, True, 0, 8), (0.0, False, 1, 0), (5.0, True, 1, 0)],
+)  # fmt: skip
+async def test_who_proves_itself_and_with_how_many_tokens(
+    begun_s: float, probe: bool, tried: int, proof: int
+) -> None:
+    """R20: a process that has answered nothing, or a suspect, while another replica could take the request."""
+    rooms = rooms_of("r0", "r1")
+    attempt = selected(rooms, A, gated=False)
+    ticket = msgspec.structs.replace(attempt.ticket, probe=probe)
+    ticket.member.standing.begun_s = begun_s
+    tried = (1 << (1 - ticket.slot)) if tried else 0
+    proving = Attempt(
+        rooms.replicas.fleet, rooms.service_ledger.accounting, ticket, ReplicaSet(tried)
+    )
+    assert (proving.proof_tokens if proving.is_unproved else 0) == proof
+    attempt.refused()
 
 
 @pytest.mark.parametrize("end", [Attempt.refused, lambda attempt: attempt.finished(None)])

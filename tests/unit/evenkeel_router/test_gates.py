@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
+from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig, StateConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import EqualWeights, ReplicaRow
@@ -181,8 +181,11 @@ async def test_what_an_engine_said_of_itself_is_not_taken_for_its_successor(repl
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_router_that_does_not_answer_frees_its_part_of_a_replica() -> None:
-    rooms = rooms_of("r0")
+@pytest.mark.parametrize(("interval_s", "silent_s"), [(1.0, 3.0), (0.2, 3.0), (5.0, 15.0)])
+async def test_a_router_that_does_not_answer_frees_its_part_of_a_replica(
+    interval_s: float, silent_s: float
+) -> None:
+    rooms = rooms_of("r0", state=StateConfig(exchange_interval_s=interval_s))
     ledger, contact = rooms.service_ledger.ledger, PeerContact(since_s=0.0, router="other")
     rooms.service_ledger.peer_contacts[Peer("p", "http://p")] = contact
     ledger.members = frozenset({"router", "other"})
@@ -193,11 +196,11 @@ async def test_a_router_that_does_not_answer_frees_its_part_of_a_replica() -> No
     def gates(now_s: float) -> list[tuple[str, str]]:
         return list(rooms.service_ledger.gates_of("r0", now_s))
 
-    assert gates(3.0) == both, "it may answer yet"
-    assert gates(3.1) == [own]
+    assert gates(silent_s) == both, "it may answer yet"
+    assert gates(silent_s + 0.1) == [own]
     contact.answered_s = 9.0
-    assert gates(12.0) == both
-    assert gates(12.1) == [own]
+    assert gates(9.0 + silent_s) == both
+    assert gates(9.1 + silent_s) == [own]
     contact.answered_s, contact.error = 12.1, "it answered 500"
     assert gates(12.1) == [own]
 

@@ -88,6 +88,16 @@ async def test_who_has_the_big_model_weighs_little_in_the_small_one(
     assert weights[SMALL]["ns/a"] + weights[SMALL]["ns/b"] == pytest.approx(2.0)
 
 
+async def test_a_weight_within_the_tolerance_goes_with_the_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    await world.interval(big={"a": 1000.0})
+    world.shares.weights = {BIG: {"ns/a": 1.01}}
+    await world.interval(big={"a": 1000.0})
+    assert world.calls == [(BIG, {})]
+
+
 async def test_seconds_are_those_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens at the same speeds: without its four GPUs the big model leaves a its part of the small one."""
     world = World(monkeypatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from evenkeel_contract.routerconfig import AtZero, LimitsConfig, ReplicaConfig
@@ -129,6 +129,18 @@ def test_without_activation_a_request_waits_as_long_as_for_any_replica(
         assert await forwarded(rooms, FakeUpstream(fine)) == 503
         assert now() - began_s == pytest.approx(waits_s, abs=0.01)
         assert not len(rooms.replicas.wait_queue)
+
+    run_virtually(scene())
+
+
+def test_a_short_activation_timeout_leaves_the_queue_timeout() -> None:
+    async def scene() -> None:
+        limits = replace(LIMITS, activation_timeout_s=QUEUE_S / 3)
+        rooms = rooms_of(limits=limits, at_zero=AtZero.ACTIVATE)
+        asking = asyncio.create_task(forwarded(rooms, FakeUpstream(fine)))
+        await asyncio.sleep(QUEUE_S - 1.0)
+        joins(rooms, "r0")
+        assert await asking == 200
 
     run_virtually(scene())
 

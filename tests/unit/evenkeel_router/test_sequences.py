@@ -37,6 +37,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
         (Endpoint.EMBEDDINGS, {"model": "m", "input": ["a"] * 9}, 9),
         (Endpoint.GENERATE, {"text": ["a", "b"], "sampling_params": {"n": 4}}, 8),
         (Endpoint.GENERATE, {"text": ["a", "b"], "sampling_params": [{"n": 4}, {}]}, 5),
+        (Endpoint.GENERATE, {"text": ["a", "b"], "sampling_params": [{}]}, 2),
         (Endpoint.GENERATE, {"text": ["a", "b"]}, 2),
         (Endpoint.RERANK, {"query": "q", "documents": ["a", "b", "c"]}, 3),
         (Endpoint.RESPONSES, {"model": "m", "input": "Hi"}, 1),

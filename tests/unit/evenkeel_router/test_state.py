@@ -20,9 +20,12 @@ from evenkeel_router.api.identity import client_of
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import router_state
+from evenkeel_router.telemetry.snapshot import at_replicas, router_state
+from msgspec.structs import replace as replace_fields
 
 from tests.support.fakes import replicas
+from tests.support.router_rooms import client as a_client
+from tests.support.router_rooms import held, reports, rooms_of, selected
 from tests.support.routers import applied, config_for, tenancy
 from tests.support.steps import result_of
 
@@ -76,6 +79,32 @@ async def test_every_served_client_is_shown_declared_or_not() -> None:
     assert weights == {"chat": 3, "batch": 1, "undeclared": 1, "elsewhere": 1}
     assert {client.name: client.requests for client in first.clients}["batch"] == 0
     assert (second.name, second.clients[0].identity) == ("anonymous", "ns/anonymous/anonymous")
+
+
+async def test_replicas_that_make_no_reports_are_not_waited_for() -> None:
+    rooms = rooms_of("r0", "r1")
+    silent, reporting = replicas(2)
+    rooms.replicas.configured = {"r0": silent, "r1": replace(reporting, reports="tcp://r1:1")}
+    assert not rooms.replicas.all_reported()
+    rooms.replicas.configured = {"r0": silent}
+    assert rooms.replicas.all_reported()
+
+
+async def test_a_client_at_a_replica_is_shown_as_reported_with_its_credit() -> None:
+    of, scheduling = a_client(), SchedulingConfig(worker_quantum=20_000)
+    rooms = rooms_of("r0", "r1", scheduling=scheduling)
+    attempt = selected(rooms, of, gated=False)
+    member = attempt.ticket.member
+    report = replace_fields(
+        held(of, running=2, waiting=3), service=50, deficit=-7, tenant_deficit=-9
+    )
+    reports(rooms, member.name, "process-1", report)
+    at = next(one for one in at_replicas(rooms, of.identity) if one.replica == member.name)
+    credit = rooms.replicas.fleet.policy.credit(of.identity)[attempt.ticket.slot]
+    assert credit not in (0.0, 20_000.0)
+    assert (at.credit, at.deficit, at.tenant_deficit) == (credit, -7, -9)
+    assert (at.service, at.waiting, at.running) == (50, 3, 2)
+    attempt.refused()
 
 
 async def test_clients_beyond_the_cap_are_shown_as_one_of_their_tenant() -> None:

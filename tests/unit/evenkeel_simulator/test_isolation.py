@@ -99,16 +99,17 @@ def test_a_client_that_overstates_its_output_keeps_no_others_out() -> None:
     assert service(by_history) >= 0.95 * service(honest)
 
 
-def test_a_retracted_request_counts_with_its_output_within_a_pass() -> None:
+@pytest.mark.parametrize(("output", "in_all"), [(60, 100), (100, 1000)])
+def test_a_retracted_request_counts_with_its_output_within_a_pass(output: int, in_all: int) -> None:
     """As SGLang's `_commit_prefill_admission`: it reserves the limit, which the plug-in lowers to what is expected in all."""
     rule = HistoryAdmission()
     ended, retracted = (make_request(name, tail=10, output=100, max_output=1000) for name in "er")
-    ended.output_tokens, retracted.output_tokens = 100, 60
+    ended.output_tokens, retracted.output_tokens = 100, output
     rule.finished(ended)
     rule.begin((), 0)
     rule.admit(retracted)
     newcomer = make_request("n", tail=10, output=100)
-    need = (100 + rule.MARGIN_TOKENS) + (10 + 100 + rule.MARGIN_TOKENS)
+    need = (in_all + rule.MARGIN_TOKENS) + (10 + 100 + rule.MARGIN_TOKENS)
     assert not rule.missing(newcomer, 10, need + 1)
     assert rule.missing(newcomer, 10, need)
 

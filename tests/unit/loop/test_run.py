@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from loop.passed import VALID_S, Passed
-from loop.run import Run
+from loop.run import Line, Run
 from loop.stages import Row, Stage, Table
 
 MAKEFILE = """\
@@ -23,9 +24,8 @@ fast heavy:
 SUITE = """\
 # The tests that a file names fail; those named in another pass the second time.
 report=${2#--junitxml=}
-mkdir -p "$(dirname "$report")"
 broken=$(cat "$1.broken" 2>/dev/null)
-[ "$4" = --last-failed ] || broken="$broken $(cat "$1.unsteady" 2>/dev/null)"
+case "$*" in *--last-failed*) ;; *) broken="$broken $(cat "$1.unsteady" 2>/dev/null)" ;; esac
 {
   echo '<testsuites><testsuite>'
   for name in $broken; do echo "<testcase classname=\\"c\\" name=\\"$name\\"><failure/></testcase>"; done
@@ -42,6 +42,15 @@ TABLE = Table(
     ],
     [Row(["*.md"], frozenset())],
 )
+BESIDE = Table(
+    [TABLE.stages[0], Stage("heavy", "changed", "heavy", beside=True), TABLE.stages[1]], []
+)
+MEET = """\
+echo "$1 begins at $(nice)"
+touch ../$1.begun
+until [ -e ../fast.begun ] && [ -e ../heavy.begun ]; do sleep 0.01; done
+echo "$1 met the other, with $5"
+"""
 
 
 @pytest.fixture
@@ -69,10 +78,10 @@ def _commit(folder: Path) -> None:
     _git(folder, "commit", "--quiet", "--message", "x")
 
 
-def _run(clone: Path, *, new: bool = True) -> tuple[int, Run]:
+def _run(clone: Path, *, new: bool = True, table: Table = TABLE) -> tuple[int, Run]:
     if new:
         _git(clone, "clean", "-fdxq")
-    run = Run(clone, TABLE, Passed(clone.parent / "passed"))
+    run = Run(clone, table, Passed(clone.parent / "passed"))
     return run.all(), run
 
 
@@ -147,6 +156,35 @@ def test_a_broken_test_fails_the_run_and_ends_it(clone: Path) -> None:
     assert status == 1
     assert list(_outcomes(run)) == ["fast"]
     assert "failed: 1 tests; the second time: failed: 1 tests" in run.summary()
+
+
+def test_a_stage_that_computes_runs_beside_and_gives_way(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "suite.sh").write_text(MEET + SUITE)
+    _commit(clone)
+    status, run = _run(clone, table=BESIDE)
+    assert status == 0
+    assert _outcomes(run).keys() == {"fast", "heavy", "none"}
+    nices = {}
+    output = capsys.readouterr().out
+    for name in ("fast", "heavy"):
+        # Its output is apart from the other's, and so is what pytest notes of the last failures.
+        words = (
+            rf"^{name} begins at (\d+)\n{name} met the other, with cache_dir=out/ci/{name}.cache$"
+        )
+        block = re.search(words, output, re.MULTILINE)
+        assert block is not None, output
+        nices[name] = int(block[1])
+    assert nices["heavy"] > nices["fast"]
+    assert re.search(r" 0\.0 +0\.0  heavy +passed: 1 tests$", run.summary(), re.MULTILINE)
+
+
+def test_after_a_failure_in_one_row_the_other_starts_no_stage(clone: Path) -> None:
+    run = Run(clone, TABLE, Passed(clone.parent / "passed"))
+    run.lines.append(Line("heavy", 0.0, 0.0, "failed", failed=True))
+    run.lane(TABLE.stages, {}, is_new=True)
+    assert list(run.lines) == [run.lines[0]]
 
 
 def test_a_run_of_the_same_commit_draws_the_same_examples(clone: Path) -> None:

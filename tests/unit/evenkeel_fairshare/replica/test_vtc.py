@@ -44,6 +44,15 @@ def test_input_is_charged_in_full_when_admitted_and_output_as_it_comes():
     assert counters(policy) == {"a": 108}
 
 
+def test_an_adapter_that_is_loaded_for_a_request_is_charged_too():
+    policy = Vtc()
+    one = request("one", extend=40, matched=60)
+    one.load_tokens = 256
+    arrive(policy, one)
+    admit(policy)
+    assert counters(policy) == {"a": 100 + 256}
+
+
 def test_a_misfit_ends_the_pass_without_trying_another_client():
     policy = Vtc()
     arrive(policy, request("big", "a"), request("small", "b"))

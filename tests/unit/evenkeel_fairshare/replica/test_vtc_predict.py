@@ -32,6 +32,14 @@ def admitted(policy: PredictedVtc, **fields) -> Request:
     return one
 
 
+def test_output_that_was_paid_elsewhere_is_not_prepaid():
+    policy = PredictedVtc()
+    serve(policy, 30)
+    before = counter(policy)
+    admitted(policy, paid_output_tokens=20)
+    assert counter(policy) - before == 100 + (30 - 20) * 2
+
+
 def test_nothing_is_predicted_before_the_first_is_over():
     policy = PredictedVtc()
     one = admitted(policy)
