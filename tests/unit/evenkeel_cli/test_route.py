@@ -220,12 +220,14 @@ def test_options_give_the_same_configuration_as_a_file() -> None:
         anonymous=Anonymous.SHARE,
         model="llama",
         queue=QueueOwner.ROUTER,
+        tracing="http://collector:4318/v1/traces",
     )
     text = """
 replicas: [{url: http://10.0.0.1:8000}, {url: http://10.0.0.2:8000}]
 tenants:
 - {name: ads, weight: 4, clients: [{name: chat, weight: 3, keys: [sk-a=b]}, {name: batch, keys: [sk-2]}]}
 - {name: search, keys: [sk-3]}
+tracing: {endpoint: 'http://collector:4318/v1/traces', samplingRatePerMillion: 1000000}
 anonymous: Share
 model: llama
 scheduling: {queue: Router}
