@@ -1,10 +1,10 @@
 """Memory of clients that came once: at replicas and routers, before and after two idle periods, in virtual time.
 
     python -m bench.came_once                                bytes per client, by tracemalloc
-    python -m bench.came_once --hours 24 --clients 10000000 --out bench/results   the size of the process, hour by hour
+    python -m bench.came_once --hours 24 --clients 1000000 --out bench/results   the size of the process, hour by hour
 
 Each client sends one request to one of eight replicas. Reports and exchanges with the figures and closed totals of a real router are
-every minute of virtual time, and replicas look at their clients every five seconds, so a day of ten million takes half an hour of CPU. `--debts`: of so many clients in a hundred a debt stays.
+every minute of virtual time, and replicas look at their clients every five seconds, so a day of a million takes 90 s of CPU. `--debts`: of so many clients in a hundred a debt stays.
 """
 
 from __future__ import annotations
