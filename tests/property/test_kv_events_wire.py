@@ -76,14 +76,15 @@ plain = st.recursive(
 
 
 @given(batches, st.dictionaries(st.text(max_size=9), plain), st.lists(plain, max_size=2))
-@example(EventBatch(0.0, []), {"block_hashes": [b"a"], "type": "x"}, [])
+@example(EventBatch(0.0, []), {"shape": [b"a"], "type": "x"}, [])
+@example(EventBatch(0.0, [BlockRemoved([])]), {"group_idx": []}, [])
 def test_what_a_newer_engine_adds_is_passed_over(
     batch: EventBatch, more: dict[str, Any], at_the_end: list[Any]
 ) -> None:
-    known = {"type", "block_hashes", "parent_block_hash", "block_size", "medium"}
+    new = {key: more[key] for key in more.keys() - set(Change.__struct_fields__)}
     ts, sent, rank = msgspec.msgpack.decode(encode_batch(batch))
-    grown = [{key: more[key] for key in more if key not in known} | event for event in sent]
-    unknown = {**more, "type": "BlockMoved"}
+    grown = [new | event for event in sent]
+    unknown = {**new, "block_hashes": [b"a"], "type": "BlockMoved"}
     newer = msgspec.msgpack.encode([ts, [unknown, *grown], rank, *at_the_end])
     kept = [change for change in decode_batch(newer).changes if change.type != "BlockMoved"]
     assert kept == [read_as(event) for event in batch.events]

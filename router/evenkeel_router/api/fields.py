@@ -25,6 +25,11 @@ _SAMPLING: Final = _names(
     "guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern",
 )
 """How tokens are chosen."""
+FREQUENT: Final = _names(
+    "temperature top_p top_k stop seed user frequency_penalty presence_penalty response_format tool_choice parallel_tool_calls",
+    "ignore_eos min_tokens encoding_format dimensions system metadata",
+)
+"""What many bodies have of the fields that the router only lists."""
 _GENERATING: Final = _SAMPLING | _names(
     "model stream stream_options n max_tokens user echo logprobs prompt_logprobs logprob_token_ids",
     "truncate_prompt_tokens truncation_side add_special_tokens thinking_token_budget stream_interval lora_path",

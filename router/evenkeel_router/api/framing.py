@@ -32,7 +32,8 @@ CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(MAX_CHUNK_
 
 def cut(data: bytes) -> tuple[list[bytes], bytes]:
     """Whole events, each with its end, and what is left."""
-    if b"\r" not in data:  # the usual case; a split is several times faster than the pattern
+    # The usual case: a split is several times faster than the pattern, and `find` than `in`, which tries an integer first.
+    if data.find(b"\r") < 0:
         *events, tail = data.split(b"\n\n")
         return [event + b"\n\n" for event in events], tail
     ends = [0, *(end.end() for end in _END.finditer(data))]

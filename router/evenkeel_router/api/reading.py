@@ -1,7 +1,7 @@
 """How a body is read: what the router needs of it, without the fields that may not reach an engine (`fields`).
 
-The usual body has listed fields only, of the types that the APIs name. It is read in one pass, and sent on as it came. Any
-other is read again: fields that are not listed are removed member by member, so that neither a duplicate nor an escaped spelling
+The usual body has listed fields only, of the types that the APIs name. It is read in one pass, and sent on as it came; in two, if it
+has rare ones: each field that a body may have costs time, whether or not it has it. Any other is read again: fields that are not listed are removed member by member, so that neither a duplicate nor an escaped spelling
 (`"r\\u0069d"`) gets through. Numbers and booleans that are written as engines take them, too (`"5"`, `5.0`, `"true"`), are read, and
 sent on as they came.
 """
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import invalid
-from evenkeel_router.api.fields import NESTED
+from evenkeel_router.api.fields import FREQUENT, NESTED
 
 Fields = TypeVar("Fields")
 MAX_MEMBERS: Final = 4096  # of an object that is encoded again
@@ -48,7 +48,8 @@ class Reader(Generic[Fields]):
         own = set(model.__struct_fields__)  # type: ignore[attr-defined]
         if not own <= listed:
             raise ValueError(f"{model.__name__} reads fields that are not listed: {own - listed}")
-        self._usual = msgspec.json.Decoder(closed(model, listed, narrowed))
+        self._usual = msgspec.json.Decoder(closed(model, listed & FREQUENT | own, narrowed))
+        self._closed = msgspec.json.Decoder(closed(model, listed, narrowed))
         self._any = msgspec.json.Decoder(model, strict=False)
         self._mend = mend
 
@@ -56,6 +57,12 @@ class Reader(Generic[Fields]):
         """Raises `msgspec.DecodeError`, `Refusal`. `allowed`: fields that the configuration opens."""
         try:
             return Read(self._usual.decode(body), body, ())
+        except msgspec.ValidationError:
+            return self._read_again(body, allowed)
+
+    def _read_again(self, body: bytes, allowed: frozenset[str]) -> Read[Fields]:
+        try:
+            return Read(self._closed.decode(body), body, ())
         except msgspec.ValidationError:
             body, removed = self._cleaned(body, allowed)
             return Read(self._any.decode(self._mend(body)), body, removed)
