@@ -66,4 +66,4 @@ BARE_URL: Final = Rule(
     rule="!isURL(self) || self.matches('^[^/?#@]*//[^/?#@]*/?[?]?$')",
     message="must end after host and port, such as https://host:port",
 )
-"""Of a `Url` that is bare, besides the rule of every one."""
+"""The rule of a bare `Url`, besides that of every `Url`."""

@@ -28,9 +28,7 @@ ROUTER_NOT_READY: Final = "RouterNotReady"  # no router is ready; RouterReady ha
 # Why pods are not ready
 UNSCHEDULABLE: Final = "Unschedulable"  # no node has enough room or GPUs
 IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"  # the message has the error of the kubelet
-CANNOT_START: Final = (
-    "CannotStart"  # a Secret, volume or ResourceClaimTemplate that a pod needs is missing
-)
+CANNOT_START: Final = "CannotStart"  # a Secret, volume or ResourceClaimTemplate of a pod is missing
 CRASHING: Final = "Crashing"  # a container exited, and is not ready again yet
 NOT_READY: Final = "NotReady"  # a pod was ready, and no longer is
 NOT_IN_ROTATION: Final = "NotInRotation"  # a pod's containers are ready, and no router uses it yet
