@@ -236,6 +236,20 @@ async def test_a_peer_that_does_not_answer_delays_no_request() -> None:
         assert borrower.waits(LIGHT) == 0
 
 
+async def test_a_router_that_finds_itself_among_its_peers_asks_itself_rarely() -> None:
+    borrower, asked = Borrower(), []
+
+    async def send(peer: Peer, question: PlacesAsk) -> PlacesAnswer:
+        asked.append(question)
+        return await borrower.rooms.lending.answer(question)
+
+    async with borrowing(borrower, send):
+        borrower.ask(LIGHT)
+        await until(lambda: bool(asked), "the question")
+        await asyncio.sleep(0.1)
+    assert len(asked) == 1
+
+
 def test_a_message_with_too_much_or_of_another_version_is_refused() -> None:
     question = ask(1, LIGHT.identity, seen=1, held=[1])
     assert decode_ask(encode(question)) == question
