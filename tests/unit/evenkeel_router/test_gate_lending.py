@@ -109,6 +109,20 @@ async def test_few_places_for_one_client_are_on_their_way() -> None:
     assert lender.lending.lent == AT_ONCE
 
 
+async def test_a_place_that_its_router_cannot_use_goes_to_a_request_here() -> None:
+    lender = Lender()
+    (grant,) = (await lender.asked(ask(1, LIGHT.identity))).grants
+    gate = lender.rooms.gates.gate(grant.replica)
+    assert gate is not None
+    waits = gate.clients.total()
+    question = asyncio.ensure_future(lender.lending.answer(ask(2, LIGHT.identity, seen=1)))
+    await asyncio.sleep(0)
+    assert (lender.lending.lent, gate.at_engine) == (0, PLACES)
+    assert gate.clients.total() == waits - 1
+    lender.lending.end()
+    await question
+
+
 async def test_an_older_question_changes_nothing() -> None:
     lender = Lender()
     await lender.asked(ask(5, LIGHT.identity))
