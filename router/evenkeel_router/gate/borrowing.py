@@ -148,12 +148,14 @@ class Borrowing:
         return PlaceWant(client, oldest.input_tokens, oldest.max_output_tokens)
 
     async def _exchange(self, peer: Peer, lender: _Lender, ask: PlacesAsk) -> bool:
-        """One question and its answer. Returns whether there was one."""
+        """One question and its answer. Returns whether another router answered."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await self._send(peer, ask)
         except (OSError, TimeoutError, ValueError):
             return False
+        if answer.router == self._router:
+            return False  # an address of this router itself
         if answer.router != lender.router:
             lender.forget(answer.router)
         for grant in answer.grants:

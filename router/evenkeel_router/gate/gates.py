@@ -160,10 +160,10 @@ class Gates:
         elif place.gate.clients or self._waiting or self.foreign:
             self._admit(place, lends=was_sent)
 
-    def give_back(self, place: Place, request: GatedRequest) -> None:
-        """Another router gives back a place that was lent."""
+    def give_back(self, place: Place, request: GatedRequest, *, lends: bool) -> None:
+        """Another router gives back a place that was lent. `lends`: it may be lent again at once; not if that router could not use it."""
         place.gate.leave(request, asyncio.get_running_loop().time(), NOTHING)
-        self._admit(place, lends=True)
+        self._admit(place, lends=lends)
 
     def borrow(self, client: str, replica: str) -> Turn | None:
         """Another router lends a place for a client. Its turn there; None if no request can use it."""

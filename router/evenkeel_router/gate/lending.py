@@ -56,11 +56,13 @@ class Want:
         self._borrower.lend(self, _Loan(place, request, now_s))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Loan:
     place: Place
     request: GatedRequest
     since_s: float
+    is_used: bool = False
+    """Whether the other router held it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +88,7 @@ class _Borrower:
         for number in [one for one in self._unseen if one <= seen]:
             del self._unseen[number]
         for number, loan in list(self._loans.items()):
+            loan.is_used |= number in held
             is_old = now_s - loan.since_s > LONGEST_LOAN_S
             if is_old or (number <= seen and number not in held):
                 self._end(number)
@@ -124,7 +127,7 @@ class _Borrower:
 
     def _end(self, number: int) -> None:
         loan = self._loans.pop(number)
-        self._gates.give_back(loan.place, loan.request)
+        self._gates.give_back(loan.place, loan.request, lends=loan.is_used)
 
     def _want_nothing(self) -> None:
         for want in self._wants:

@@ -109,6 +109,20 @@ async def test_few_places_for_one_client_are_on_their_way() -> None:
     assert lender.lending.lent == AT_ONCE
 
 
+async def test_a_place_that_its_router_cannot_use_goes_to_a_request_here() -> None:
+    lender = Lender()
+    (grant,) = (await lender.asked(ask(1, LIGHT.identity))).grants
+    gate = lender.rooms.gates.gate(grant.replica)
+    assert gate is not None
+    waits = gate.clients.total()
+    question = asyncio.ensure_future(lender.lending.answer(ask(2, LIGHT.identity, seen=1)))
+    await asyncio.sleep(0)
+    assert (lender.lending.lent, gate.at_engine) == (0, PLACES)
+    assert gate.clients.total() == waits - 1
+    lender.lending.end()
+    await question
+
+
 async def test_an_older_question_changes_nothing() -> None:
     lender = Lender()
     await lender.asked(ask(5, LIGHT.identity))
@@ -234,6 +248,20 @@ async def test_a_peer_that_does_not_answer_delays_no_request() -> None:
             gate.read(EngineLoad(0, 0, 0.5))
         borrower.rooms.gates.rebalance()
         assert borrower.waits(LIGHT) == 0
+
+
+async def test_a_router_that_finds_itself_among_its_peers_asks_itself_rarely() -> None:
+    borrower, asked = Borrower(), []
+
+    async def send(peer: Peer, question: PlacesAsk) -> PlacesAnswer:
+        asked.append(question)
+        return await borrower.rooms.lending.answer(question)
+
+    async with borrowing(borrower, send):
+        borrower.ask(LIGHT)
+        await until(lambda: bool(asked), "the question")
+        await asyncio.sleep(0.1)
+    assert len(asked) == 1
 
 
 def test_a_message_with_too_much_or_of_another_version_is_refused() -> None:
