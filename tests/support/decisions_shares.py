@@ -20,7 +20,14 @@ from evenkeel_contract.signedkeys import SignedKey
 from evenkeel_contract.tenantshards import MAX_SHARD_BYTES, SHARD_BYTES, shard_count
 from evenkeel_contract.validate import parse_service
 from evenkeel_fairshare.across_services import ServiceRates, weights_in_services
-from evenkeel_fairshare.cells import CellSums, TenantInCell, demand_of, level_of, local_weights
+from evenkeel_fairshare.cells import (
+    CellSums,
+    TenantInCell,
+    at_once,
+    demand_of,
+    level_of,
+    local_weights,
+)
 from evenkeel_operator.core.fill import KEEPS_ANNOTATION, cached, digest_of, fill_of, held_spec
 from evenkeel_operator.core.gateways import behind_of
 from evenkeel_router.api.contents import Media
@@ -77,7 +84,8 @@ def seen_cells() -> Iterator[str]:
         rng = Random(seed)
         own, others = _cell(rng, "own"), [_cell(rng, name) for name in "xy"]
         full = [one.cell for one in others if one.is_full]
-        yield f"{seed} {text(full)} {text(seen_from(own, others, {'ns/a': 2.0}))}"
+        seen = at_once(seen_from(own, others, lambda name: 2.0 if name == "ns/a" else 1.0))
+        yield f"{seed} {text(full)} {text(seen)}"
 
 
 def services() -> Iterator[str]:
