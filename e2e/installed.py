@@ -299,7 +299,7 @@ class Stream(threading.Thread):
         """Wait for the first event."""
         self.start()
         wait_until(lambda: self.events or self.fault, "the first event")
-        assert self.fault is None
+        assert self.fault is None, self.fault
         return self
 
     def finish(self) -> None:

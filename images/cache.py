@@ -16,7 +16,7 @@ from typing import Final
 
 _USER: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 CACHE: Final = Path(os.environ.get("EVENKEEL_CACHE") or _USER / "evenkeel") / "e2e"
-_KEPT_S: Final = 7 * 24 * 3600.0
+_KEPT_S: Final = 24 * 3600.0
 """Since its last use, so that clones with other sources do not take each other's results away."""
 
 
@@ -30,7 +30,7 @@ def one_at_a_time(name: str) -> Iterator[None]:
 
 
 def use(target: Path, *, others: str) -> Path:
-    """Note the use of a result, and delete results like it that no clone has used for a week."""
+    """Note the use of a result, and delete results like it that no clone has used for a day."""
     os.utime(target)
     for old in target.parent.glob(others):
         if old.stat().st_mtime < time.time() - _KEPT_S:

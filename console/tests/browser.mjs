@@ -280,7 +280,7 @@ const SCENARIOS = {
     await page.goBack();
     await page.getByRole("heading", { name: "Who gets what" }).waitFor();
     await page.getByRole("button", { name: "Waiting" }).press("Enter");
-    assert.equal(await page.getByRole("columnheader", { name: "Waiting" }).first().getAttribute("aria-sort"), "descending");
+    await page.locator('th[aria-sort="descending"]', { hasText: "Waiting" }).first().waitFor();
     await page.getByLabel("Find").fill("no such client");
     await page.getByText("No client has such a name.").waitFor();
     assert.deepEqual(page.errors, []);

@@ -105,6 +105,7 @@ def archive(
         partial.unlink(missing_ok=True)
         run("buildah", "push", name, f"docker-archive:{partial}:{name}")
         partial.rename(target)
+        run("buildah", "rmi", "--prune", "--force")  # the image that had this name before
         print(f"built image {name} in {time.monotonic() - began_s:.0f} s", flush=True)
     return use(target, others=f"{stem}-*.tar")
 
