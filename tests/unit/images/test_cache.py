@@ -32,9 +32,9 @@ def test_of_two_that_make_the_same_one_works_at_a_time(
     assert working == ["first", "second"]
 
 
-def test_a_result_goes_a_week_after_its_last_use(tmp_path: Path) -> None:
+def test_a_result_goes_a_day_after_its_last_use(tmp_path: Path) -> None:
     used, recent, old = (tmp_path / f"router-{name}.tar" for name in ("a", "b", "c"))
-    for path, age_s in ((used, 30 * DAY_S), (recent, 6 * DAY_S), (old, 8 * DAY_S)):
+    for path, age_s in ((used, 30 * DAY_S), (recent, 0.9 * DAY_S), (old, 1.1 * DAY_S)):
         path.touch()
         then_s = path.stat().st_mtime - age_s
         os.utime(path, (then_s, then_s))
