@@ -60,19 +60,19 @@ TURNS: Final = "turns"
 LIMITS: Final = "limits"
 CONTENDERS: Final = {
     "fcfs": Contender(
-        title="vLLM's order",
-        about="Engines serve first come, first served, as stock vLLM does. Requests go to an engine by llm-d's weighted sum of cached "
+        title="order of arrival",
+        about="Engines serve first come, first served, the default of vLLM and SGLang. Requests go to an engine by llm-d's weighted sum of cached "
         "prefix, queue and free memory.",
     ),
     "lpm": Contender(
-        title="SGLang's order",
-        about="Engines serve the longest cached prefix first, as stock SGLang with `lpm` does. Routing as above.",
+        title="longest prefix first",
+        about="Engines serve the longest cached prefix first, SGLang's option `lpm`. Routing as above.",
         engine_policy="LPM",
     ),
     LIMITS: Contender(
         title="limits per key",
         about="Each team may use its share of the capacity in tokens per minute, counted when an answer ends, and gets 429 above. "
-        "Engines and routing as for vLLM's order.",
+        "Engines and routing as for the order of arrival.",
     ),
     LITELLM: Contender(
         title="LiteLLM",
@@ -82,7 +82,7 @@ CONTENDERS: Final = {
     TURNS: Contender(
         title="turns by request",
         about=f"A queue for each team in front of the engines, served in turns, a request each, while the engines hold fewer than {CONCURRENCY} "
-        "requests each: the rules of llm-d's flow control, written for this comparison. Engines and routing as for vLLM's order.",
+        "requests each: the rules of llm-d's flow control, written for this comparison. Engines and routing as for the order of arrival.",
         places=CONCURRENCY,
     ),
     "turns-8": Contender(
@@ -92,7 +92,7 @@ CONTENDERS: Final = {
     ),
     GATE: Contender(
         title="Evenkeel, gate",
-        about="Evenkeel's router with its gate (`queue: Auto`), a process of its own, before the engines of vLLM's order.",
+        about="Evenkeel's router with its gate (`queue: Auto`), a process of its own, before engines with the order of arrival.",
     ),
     EVENKEEL: Contender(
         title="Evenkeel",

@@ -51,6 +51,7 @@ class Figures:
     """Time between two tokens of a request, its mean; infinite without an answer of two tokens."""
     gap_p95_s: float
     big_ttft_p50_s: float
+    big_ttft_p95_s: float
     tokens_per_s: float
     """Input and output tokens of both teams' requests that ended."""
     cached: float
@@ -90,6 +91,7 @@ def figures(case: Case, seen: Sequence[Seen], samples: Sequence[Sample], seconds
         gap_p50_s=_percentile(gaps, 50),
         gap_p95_s=_percentile(gaps, 95),
         big_ttft_p50_s=_percentile([_ttft_s(one, seconds) for one in big], 50),
+        big_ttft_p95_s=_percentile([_ttft_s(one, seconds) for one in big], 95),
         tokens_per_s=sum(one.input_tokens + one.output_tokens for one in ended)
         / (seconds - edge_s),
         cached=sum(one.cached_tokens for one in ended)
@@ -208,6 +210,7 @@ MEASURES: Final = (
     Measure("gap_p50_s", "small team, between tokens p50", least=0.002),
     Measure("gap_p95_s", "small team, between tokens p95", least=0.002),
     Measure("big_ttft_p50_s", "big team, TTFT p50", least=LEAST_TTFT_S),
+    Measure("big_ttft_p95_s", "big team, TTFT p95", least=LEAST_TTFT_S),
     Measure("tokens_per_s", "tokens/s, both teams", part=0.03, higher=True),
     Measure("idle", "idle capacity", least=0.01, part=0.0),
 )

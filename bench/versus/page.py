@@ -19,7 +19,7 @@ LATE_S: Final = LEAST_TTFT_S
 """Lateness of the senders' timers (p99) up to which the machine counts as fast enough: smaller differences do not count."""
 _COLUMNS: Final = (
     *("", "share", "given / owed", "answered", "TTFT p50", "p95", "between tokens p50", "p95"),
-    *("tokens/s", "idle", "cached", "refused"),
+    *("big team: TTFT p50", "p95", "tokens/s", "idle", "cached", "refused"),
 )
 
 _PAGE: Final = """\
@@ -45,12 +45,12 @@ Each contender has two engines of its own: simulated replicas in real time (prof
 contenders run at the same time and get the same requests, so that other work on the machine meets all of them. Each workload is a new
 run of {seconds:.0f} s with new processes. The first columns of the tables are those of the small team:
 
-- share: its part of the service, computed input + 2 · output;
+- share: its part of the service, computed input + 2 · output; input from the cache is not computed, so more of that makes it less;
 - given / owed: in its worst minute, its service over its share while it waited; – where it did not wait for half of a minute;
 - between tokens: the mean of a request.
 
 The last four are those of both teams. Tokens/s are input and output of requests that ended. Idle is the part of the engines' time in
-which one was empty although a request had waited for half a second. Refused are answers with status 429.
+which one was empty although a request had waited for half a second. Refused are answers with status 429, which the verdict does not judge.
 
 {contenders}
 
@@ -163,6 +163,8 @@ def _row(name: str, one: Figures) -> str:
         duration(one.ttft_p95_s),
         duration(one.gap_p50_s),
         duration(one.gap_p95_s),
+        duration(one.big_ttft_p50_s),
+        duration(one.big_ttft_p95_s),
         f"{one.tokens_per_s:,.0f}",
         f"{one.idle:.0%}",
         f"{one.cached:.0%}",

@@ -31,6 +31,7 @@ FIGURES = Figures(
     gap_p50_s=0.05,
     gap_p95_s=0.08,
     big_ttft_p50_s=4.0,
+    big_ttft_p95_s=9.0,
     tokens_per_s=4000.0,
     cached=0.5,
     idle=0.0,
@@ -268,7 +269,8 @@ def test_the_page_names_whoever_is_better_than_evenkeel() -> None:
     text = pages.page(FACTS, {"flood": own})
     assert "| a flood | small team, TTFT p95 | turns by request | turns by request |" in text
     others = (
-        "vLLM's order, SGLang's order, limits per key, LiteLLM, turns by request, turns (8 places)"
+        "order of arrival, longest prefix first, limits per key, LiteLLM, turns by request, "
+        "turns (8 places)"
     )
     assert f"| a flood | tokens/s, both teams | {others} | – |" in text
 
