@@ -65,7 +65,7 @@ class Run:
     retried: list[str] = field(default_factory=list)
     started_s: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of what is printed and of both lists."""
+    """The lock of what is printed and of both lists."""
 
     def all(self) -> int:
         """Run the stages; returns the exit status. After a failure CI starts no further stage; the night goes on.

@@ -57,6 +57,13 @@ def test_several_events_in_one_piece_pass_together() -> None:
     assert scan().feed(CHUNK * 3) == CHUNK * 3
 
 
+def test_a_further_line_behind_the_data_is_no_part_of_them() -> None:
+    stream = CHUNK + CHUNK[:-1] + b"id: 7\n\n" + CHUNK
+    scanner = scan()
+    assert scanner.feed(stream) == stream
+    assert (scanner.events, scanner.broken) == (3, None)
+
+
 def test_usage_beside_content_stays_where_it_is() -> None:
     event = b'data: {"choices":[{"text":"a"}], "usage": {"prompt_tokens":3}}\n\n'
     scanner = scan()

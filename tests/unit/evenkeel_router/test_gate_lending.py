@@ -109,6 +109,17 @@ async def test_few_places_for_one_client_are_on_their_way() -> None:
     assert lender.lending.lent == AT_ONCE
 
 
+async def test_a_further_question_gets_no_more_places_than_are_on_their_way() -> None:
+    lender = Lender()
+    await lender.asked(ask(1, LIGHT.identity))
+    for number in range(20):
+        lender.end(number)
+    await lender.lending.answer(ask(2, LIGHT.identity))
+    for number in range(20):
+        lender.end(number)
+    assert lender.lending.lent == AT_ONCE
+
+
 async def test_a_place_that_its_router_cannot_use_goes_to_a_request_here() -> None:
     lender = Lender()
     (grant,) = (await lender.asked(ask(1, LIGHT.identity))).grants
@@ -231,6 +242,71 @@ async def test_a_place_that_no_request_needs_is_given_back() -> None:
             lender.end(0)
         await until(lambda: lender.lending.lent == 0, "the place to be given back")
     assert is_empty(borrower.rooms)
+
+
+class Scripted:
+    """A peer that gives these answers, then none."""
+
+    def __init__(self, *answers: PlacesAnswer) -> None:
+        self._answers = answers
+        self.asked: list[PlacesAsk] = []
+
+    async def __call__(self, peer: Peer, question: PlacesAsk) -> PlacesAnswer:
+        self.asked.append(question)
+        if len(self.asked) > len(self._answers):
+            await asyncio.Event().wait()
+        return self._answers[len(self.asked) - 1]
+
+    async def all_said(self) -> PlacesAsk:
+        """The question after all answers."""
+        await until(lambda: len(self.asked) > len(self._answers), "the next question")
+        return self.asked[-1]
+
+
+GRANT = PlaceGrant(1, LIGHT.identity, "r0")
+
+
+async def test_a_place_that_comes_twice_is_taken_once() -> None:
+    borrower, peer = Borrower(), Scripted(*[PlacesAnswer("a", (GRANT,))] * 2)
+    async with borrowing(borrower, peer):
+        borrower.ask(LIGHT, 2)
+        question = await peer.all_said()
+        assert (question.seen, question.held) == (1, (1,))
+        assert borrower.rooms.gates.moved == 1
+
+
+async def test_nothing_is_held_of_a_process_that_is_gone() -> None:
+    borrower = Borrower()
+    peer = Scripted(PlacesAnswer("a", (GRANT,)), PlacesAnswer("a again", ()))
+    async with borrowing(borrower, peer):
+        borrower.ask(LIGHT, 2)
+        await until(lambda: len(peer.asked) == 2, "the second question")
+        borrower.ask(LIGHT)
+        question = await peer.all_said()
+    assert (question.asked, question.seen, question.held) == ("a again", 0, ())
+
+
+async def test_the_end_of_an_older_loan_leaves_one_of_its_number() -> None:
+    borrower = Borrower()
+    peer = Scripted(PlacesAnswer("a", (GRANT,)), PlacesAnswer("a again", (GRANT,)))
+    async with borrowing(borrower, peer):
+        borrower.ask(LIGHT, 3)
+        assert (await peer.all_said()).held == (1,)
+        borrower.follow()
+        borrower.end(0)
+        count = len(peer.asked)
+        borrower.ask(FLOOD)
+        await until(lambda: len(peer.asked) > count, "a further question")
+        assert peer.asked[-1].held == (1,)
+
+
+async def test_a_router_that_holds_the_most_wants_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenkeel_router.gate.borrowing.MOST_HELD", 1)
+    borrower, peer = Borrower(), Scripted(PlacesAnswer("a", (GRANT,)))
+    async with borrowing(borrower, peer):
+        borrower.ask(LIGHT, 2)
+        question = await peer.all_said()
+    assert (question.held, question.wants) == ((1,), ())
 
 
 async def test_a_peer_that_does_not_answer_delays_no_request() -> None:
