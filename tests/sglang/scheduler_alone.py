@@ -2,9 +2,10 @@
 
     python scheduler_alone.py SEED EVENTS FLAG ...
 
-The scheduler, its loop, its cache and its pools are SGLang's. One function is replaced: the worker's forward pass, which gives each
-request a token at once. Before each turn of the loop comes an event in place of what the tokenizer sends. After each event the books of the
-plug-in are compared with what the engine holds. The last line is JSON: how often each event came, and each way in which a request went.
+The scheduler, its loop, its cache and its pools are SGLang's. Two functions are replaced: the worker's forward pass, which gives each
+request a token at once, and the sleep of an idle loop. Before each turn of the loop comes an event in place of what the tokenizer sends.
+After each event the books of the plug-in are compared with what the engine holds. The plug-in's clocks are virtual, so a stall is found
+after as many turns on any machine. The last line is JSON: how often each event came, and each way in which a request went.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 import zmq
 from evenkeel_sglang import hooks
 from evenkeel_sglang.engine import StepClock
+from sglang.srt.environ import envs
 from sglang.srt.managers.io_struct import (
     AbortReq,
     ContinueGenerationReqInput,
@@ -32,6 +34,7 @@ from sglang.srt.managers.io_struct import (
     sock_recv,
 )
 from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import SpawnRanks, publish
@@ -43,7 +46,8 @@ EVENTS_OF_A_LIFE = 400
 """Events between two times at which all requests must end."""
 TURNS = 20_000
 """Turns of the loop in which they must: far more than their tokens need."""
-
+TURN_S = 0.001
+"""A turn without a forward pass."""
 
 REFUSALS = {
     "The request queue is full.": "refused",
@@ -53,21 +57,29 @@ REFUSALS = {
 
 
 class Device:
-    """A model that gives each request a token, and no end of sequence: each output has its full length. It takes a time of its own."""
+    """A model that gives each request a token, and no end of sequence: each output has its full length. Only turns of the loop and forward
+    passes take time, which is virtual."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
+    def clock(self) -> float:
+        return self.now_s
+
+    def turn(self) -> None:
+        """The loop begins a turn. `Stalls` would end in `TURNS` of them."""
+        self.now_s += TURN_S
+
     def forward(self, batch: Any, **_: object) -> GenerationBatchResult:
         tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
-        self.now_s += 0.001 + tokens / 20_000
+        self.now_s += 0.01 + tokens / 20_000
         return GenerationBatchResult(next_token_ids=torch.full((len(batch.reqs),), 7))
 
 
 class Life:
     """The events, the requests that were sent, and the comparisons."""
 
-    def __init__(self, scheduler: Any, messages: Any, *, rng: Random, model: str) -> None:
+    def __init__(self, scheduler: Any, messages: Messages, *, rng: Random, model: str) -> None:
         self.scheduler, self.messages, self.rng, self.model = scheduler, messages, rng, model
         self.books: Any = hooks._scheduling
         self.books.stalled = lambda: self.counts.update(["stalls"])
@@ -106,14 +118,17 @@ class Life:
         yield AbortReq(rid="", abort_all=True)
 
     def timeout(self) -> Iterator[object]:
-        """SGLang aborts what waits or runs for longer than its limits (`test_random_events`)."""
+        """SGLang aborts what waits or runs for longer than its limits. One request did, by its own record."""
         held = [one for one in (*self.scheduler.waiting_queue, *self.scheduler.running_batch.reqs) if one.rid in self.open]  # fmt: skip
-        if held:
-            request = self.rng.choice(held)
-            self.aborted.add(request.rid)
-            times = request.time_stats
-            times.wait_queue_entry_time = times.forward_entry_time = 1e-9
-        yield from self.scheduler._poll_timeout_aborts()
+        if not held:
+            return
+        request = self.rng.choice(held)
+        self.aborted.add(request.rid)
+        times = request.time_stats
+        times.wait_queue_entry_time = times.forward_entry_time = 1e-9
+        limit_s = time.perf_counter() - 1  # since the first second of this clock, which is the machine's
+        with envs.SGLANG_REQ_WAITING_TIMEOUT.override(limit_s), envs.SGLANG_REQ_RUNNING_TIMEOUT.override(limit_s):  # fmt: skip
+            yield from self.scheduler._poll_timeout_aborts()
 
     def pause(self) -> Iterator[object]:
         yield PauseGenerationReqInput(mode="retract")
@@ -216,8 +231,8 @@ class Life:
 
     def read(self) -> None:
         """The messages that the tokenizer's process would get."""
-        while self.messages.poll(0):
-            self.answered(sock_recv(self.messages))
+        for message in self.messages:
+            self.answered(message)
 
     def answered(self, message: Any) -> None:
         """A message to the tokenizer's process."""
@@ -245,34 +260,53 @@ class Life:
         """Nothing is left in the books, and each request has its answer."""
         assert not self.books.busy
         assert {row.running for row in self.books.snapshot()[0].values()} <= {0}
-        for _ in range(1000):
-            self.read()
-            if not self.open:
-                break
-            time.sleep(0.01)  # the messages are on their way
+        self.read()
         assert not self.open, "no answer"
         self.aborted.clear()
 
 
-def made(flags: list[str]) -> tuple[Any, zmq.Socket[bytes]]:
-    """A scheduler as in its own process, and where its messages to the tokenizer's process arrive."""
+class Messages:
+    """Where the messages to the tokenizer's process arrive. All that were sent are read, so that a seed gives one sequence of events."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = zmq.Context.instance().socket(zmq.PULL)
+        self._socket.set_hwm(0)
+        self._socket.bind(address)
+        self._unread = 0
+        send = SenderWrapper.send_output
+
+        def counted(*arguments: Any) -> None:
+            send(*arguments)
+            self._unread += 1
+
+        SenderWrapper.send_output = counted
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._unread:
+            assert self._socket.poll(60_000), f"{self._unread} messages are missing"
+            self._unread -= 1
+            yield sock_recv(self._socket)
+
+
+def made(flags: list[str]) -> tuple[Any, Messages]:
+    """A scheduler as in its own process, and its messages."""
     load_plugins()
     arguments = prepare_server_args(flags)
     ports = PortArgs.init_new(arguments)
-    messages = zmq.Context.instance().socket(zmq.PULL)
-    messages.set_hwm(0)
-    messages.bind(ports.tokenizer_ipc_name)
+    messages = Messages(ports.tokenizer_ipc_name)
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     return Scheduler(arguments, ports), messages
 
 
 def main(seed: str, events: str, *flags: str) -> None:
     model = next(flag.partition("=")[2] for flag in flags if flag.startswith("--model-path="))
+    device = Device()
+    hooks.monotonic = device.clock  # type: ignore[assignment]
+    hooks._step_clock = StepClock(device.clock)
     scheduler, messages = made([*flags, "--skip-tokenizer-init"])
     life = Life(scheduler, messages, rng=Random(int(seed)), model=model)
-    device = Device()
     scheduler.tp_worker.forward_batch_generation = device.forward
-    hooks._step_clock = StepClock(lambda: device.now_s)
+    scheduler.idle_sleeper = None  # it would wait a second for a message, in each idle turn
     turns = life.turns(int(events))
     queue = scheduler._add_request_to_queue
 
@@ -283,6 +317,7 @@ def main(seed: str, events: str, *flags: str) -> None:
     scheduler._add_request_to_queue = retracted
 
     def ingest(stop_at_pause: bool = False) -> list[object]:
+        device.turn()
         read = next(turns, None)
         if read is None:
             scheduler.gracefully_exit = True

@@ -18,13 +18,8 @@ SMALL = (
     *("--max-queued-requests=60", "--schedule-conservativeness=0.1"),
 )
 """Requests are cut into chunks, retracted and refused."""
-SETTINGS = {
-    "SGLANG_TEST_RETRACT": "1",
-    "SGLANG_TEST_RETRACT_INTERVAL": "29",
-    "SGLANG_REQ_WAITING_TIMEOUT": "30",
-    "SGLANG_REQ_RUNNING_TIMEOUT": "30",
-}
-"""Each 29th decode step retracts a request, whatever memory is free. Limits in seconds, which only an event `timeout` reaches."""
+SETTINGS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "29"}
+"""Each 29th decode step retracts a request, whatever memory is free."""
 
 
 def lived(seed: int, events: int, *flags: str) -> Mapping[str, int]:
