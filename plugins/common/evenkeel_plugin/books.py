@@ -201,6 +201,7 @@ class Books:
         if scheduled is not None:  # retracted: what it computes again is charged again (R11)
             self._accounts.left(scheduled)
             self._shares.stopped(scheduled)
+            self._giving.pop(request, None)  # by a pause
             if scheduled.bypassed:
                 scheduled.bypassed = False
                 self.policy.arrive(scheduled, now_s)

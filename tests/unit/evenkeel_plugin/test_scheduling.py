@@ -94,8 +94,11 @@ class Loop:
     def send(self, *requests: Req) -> None:
         self.waiting_queue.extend(requests)
 
-    def step(self, *, skip: Iterable[str] = (), postponed: Iterable[str] = ()) -> list[str]:
-        """One prefill pass; returns whom it admitted, in order. `postponed` do not fit beside a prompt in chunks."""
+    def step(
+        self, *, skip: Iterable[str] = (), postponed: Iterable[str] = (), lacking: int = 0
+    ) -> list[str]:
+        """One prefill pass; returns whom it admitted, in order. `postponed` do not fit beside a prompt in chunks, `lacking` are the tokens
+        of memory that the first lacks that does not fit."""
         self.waiting_queue = self.scheduling.begin_pass(
             self.waiting_queue, self.running, self.scheduling.chunk_waits
         )
@@ -113,6 +116,7 @@ class Loop:
                 admitted.append(request)
             self.scheduling.tried(request, admitted=fits)
             if not fits:
+                self.scheduling.lacks(request, lacking)
                 break
         self.scheduling.end_pass()
         self.waiting_queue = [request for request in self.waiting_queue if request not in admitted]
@@ -160,6 +164,25 @@ def test_hrrn_admits_the_highest_response_ratio_first() -> None:
     loop.forward(is_prefill=True, finish=["first"])
     loop.send(req("new", tokens=5))
     assert loop.step() == ["long"]  # 60 tokens were computed since it came
+
+
+def test_a_pause_retracts_a_request_that_was_to_give_memory_back() -> None:
+    loop = Loop(slots=1, memory=MemoryShares(100))
+    big, small = req("big", "a", tokens=80), req("small", "b", tokens=5, base=500)
+    loop.send(big)
+    loop.step()
+    loop.forward(is_prefill=True)
+    loop.send(small)
+    for now_s in (1.0, 1.25, 1.5, 1.75):  # no room for so long that b has a claim
+        loop.now_s = now_s
+        loop.scheduling.wants_pass()
+        assert loop.step(lacking=50) == []
+    assert list(loop.scheduling.giving()) == [big]
+    loop.running.clear()
+    loop.waiting_queue.append(big)
+    loop.scheduling.look(loop.waiting_queue, loop.running)
+    assert not loop.scheduling.giving()
+    loop.scheduling.gave([])
 
 
 def test_all_other_code_sees_a_list() -> None:
