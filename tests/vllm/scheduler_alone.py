@@ -4,7 +4,8 @@
 
 The scheduler, its queues and its block manager are vLLM's. A forward pass gives each request of the batch a token. Its output is processed
 LAG steps later: 0, as on a CPU, or 1, as with asynchronous scheduling. After each event the books of the plug-in are compared with what
-the engine holds. The last line is JSON: how often each event came, and each way in which a request went.
+the engine holds. Their clock is virtual: only steps take time. The last line is JSON: how often each event came, and each way in which a
+request went.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ EVENTS_OF_A_LIFE = 400
 """Events between two times at which all requests must end."""
 STEPS = 20_000
 """Steps in which they must: far more than their tokens need."""
+STEP_S = 0.01
 
 
 def made(model: str) -> tuple[FairScheduler, Callable[[Any], Any]]:
@@ -75,7 +77,9 @@ class Life:
         """Requests without their whole answer → tokens that are missing."""
         self.aborted: set[str] = set()
         self.counts: Counter[str] = Counter()
+        self.now_s = 0.0
         books: Any = self.scheduler.scheduling
+        books._clock = lambda: self.now_s
         books.stalled = lambda: self.counts.update(["stalls"])
         books.bypassed = lambda: self.counts.update(["bypassed"])
 
@@ -113,8 +117,16 @@ class Life:
         self._abort([*self.open])
 
     def preempt_all(self) -> None:
-        """As before an update of the weights."""
         self.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+    def flush(self) -> None:
+        self.scheduler.reset_prefix_cache()
+
+    def update_weights(self) -> None:
+        """As trainers do."""
+        self.pause_all()
+        self.preempt_all()
+        self.resume()
 
     def pause_new(self) -> None:
         self.scheduler.set_pause_state(PauseState.PAUSED_NEW)
@@ -137,6 +149,7 @@ class Life:
     # The engine's loop
 
     def step(self) -> None:
+        self.now_s += STEP_S
         output = self.scheduler.schedule()
         if output.total_num_scheduled_tokens:
             rids = list(output.num_scheduled_tokens)
@@ -203,8 +216,8 @@ class Life:
 
     def live(self, events: int) -> None:
         kinds = (
-            (30, self.arrivals), (45, self.nothing), (12, self.abort), (1, self.abort_all), (2, self.preempt_all),
-            (1, self.pause_new), (1, self.pause_all), (6, self.resume),
+            (30, self.arrivals), (45, self.nothing), (12, self.abort), (1, self.abort_all), (2, self.preempt_all), (2, self.flush),
+            (1, self.update_weights), (1, self.pause_new), (1, self.pause_all), (6, self.resume),
         )  # fmt: skip
         weights = [weight for weight, _ in kinds]
         for number in range(events):

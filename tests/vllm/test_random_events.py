@@ -41,7 +41,7 @@ def lived(environment: Path, seed: int, events: int, *, lag: int) -> Mapping[str
     assert counts["comparisons"] >= events
     assert "stalls" not in counts, "the books had to be rebuilt"
     assert "bypassed" not in counts
-    happened = ("answered", "abort", "abort_all", "preempted", "preempt_all", "pause_new", "pause_all")  # fmt: skip
+    happened = ("answered", "abort", "abort_all", "preempted", "preempt_all", "flush", "update_weights", "pause_new", "pause_all")  # fmt: skip
     assert all(counts.get(name, 0) > 0 for name in happened), counts
     return counts
 
