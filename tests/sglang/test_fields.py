@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from evenkeel_router.api import fields
 
 from tests.sglang.engine import ENVIRONMENT, installed
-from tests.support.listed_fields import unclassified
+from tests.support.listed_fields import Names, names_of, unclassified
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 
@@ -53,27 +51,23 @@ CLIENTS = {
 }
 
 
-@pytest.fixture
-def python() -> Path:
-    return installed() / "bin/python"
+@pytest.fixture(scope="module")
+def engines_names() -> Names:
+    return names_of(installed() / "bin/python", MODELS, ENVIRONMENT)
 
 
-def test_every_field_of_sglangs_requests_is_classified(python: Path) -> None:
-    assert unclassified(python, MODELS, ENVIRONMENT) == {}
+def test_every_field_of_sglangs_requests_is_classified(engines_names: Names) -> None:
+    assert unclassified(engines_names) == {}
 
 
-def test_every_field_that_stock_clients_send_is_classified(python: Path) -> None:
-    assert unclassified(python, CLIENTS, ENVIRONMENT) == {}
+def test_every_field_that_stock_clients_send_is_classified() -> None:
+    assert unclassified(names_of(installed() / "bin/python", CLIENTS, ENVIRONMENT)) == {}
 
 
 def test_a_field_that_leaves_the_list_is_missed(
-    python: Path, monkeypatch: pytest.MonkeyPatch
+    engines_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(fields.CLOSED, "bootstrap_room")  # type: ignore[arg-type]
     monkeypatch.setitem(fields.OPEN, "/tokenize", fields.OPEN["/tokenize"] - {"prompt"})  # type: ignore[index]
-    missed = unclassified(
-        python,
-        {"/v1/messages": MODELS["/v1/messages"], "/tokenize": MODELS["/tokenize"]},
-        ENVIRONMENT,
-    )
+    missed = unclassified({path: engines_names[path] for path in ("/v1/messages", "/tokenize")})
     assert missed == {"/v1/messages": ["bootstrap_room"], "/tokenize": ["prompt"]}

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from evenkeel_router.api.fields import CLOSED, NESTED, OPEN
 
@@ -14,10 +15,14 @@ NOT_IN_A_BODY = frozenset({"raw_request", "request"})
 """Parameters of functions that are no field."""
 
 
-def unclassified(
+Names: TypeAlias = Mapping[str, Sequence[str]]
+"""Path, or member with fields of its own → names of its fields."""
+
+
+def names_of(
     python: Path, models: Mapping[str, Sequence[str]], environment: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Path, or member with fields of its own → the names that `models` have there, and the router does not."""
+) -> Names:
+    """Read the models, in a process that imports an engine."""
     done = subprocess.run(
         # -P: this folder has modules with the names of others.
         [str(python), "-P", str(Path(__file__).with_name("model_fields.py")), json.dumps(models)],
@@ -27,8 +32,13 @@ def unclassified(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    found: Names = json.loads(done.stdout.splitlines()[-1])
     assert all(len(names) > 1 for names in found.values()), "every model was read"
+    return found
+
+
+def unclassified(found: Names) -> Names:
+    """The names that the router has not classified."""
     listed = {**OPEN, **NESTED}
     missing = {
         place: sorted(set(names) - listed[place] - set(CLOSED) - NOT_IN_A_BODY)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from evenkeel_router.api import fields
 
-from tests.support.listed_fields import unclassified
+from tests.support.listed_fields import Names, names_of, unclassified
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -39,15 +39,19 @@ MODELS = {
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
 
 
-def test_every_field_of_vllms_requests_is_classified(environment: Path) -> None:
-    assert unclassified(environment / "bin/python", MODELS, ENVIRONMENT) == {}
+@pytest.fixture(scope="module")
+def names(environment: Path) -> Names:
+    return names_of(environment / "bin/python", MODELS, ENVIRONMENT)
+
+
+def test_every_field_of_vllms_requests_is_classified(names: Names) -> None:
+    assert unclassified(names) == {}
 
 
 def test_a_field_that_leaves_the_list_is_missed(
-    environment: Path, monkeypatch: pytest.MonkeyPatch
+    names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(fields.CLOSED, "kv_transfer_params")  # type: ignore[arg-type]
     monkeypatch.setitem(fields.OPEN, "/rerank", fields.OPEN["/rerank"] - {"top_n"})  # type: ignore[index]
-    some = {path: MODELS[path] for path in ("/v1/messages", "/rerank")}
-    missed = unclassified(environment / "bin/python", some, ENVIRONMENT)
+    missed = unclassified({path: names[path] for path in ("/v1/messages", "/rerank")})
     assert missed == {"/v1/messages": ["kv_transfer_params"], "/rerank": ["top_n"]}
