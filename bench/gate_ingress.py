@@ -3,8 +3,8 @@
     python -m bench.gate_ingress [--sglang .venv-sglang | --vllm .venv-vllm] [--seconds 30] [--rows NAME …]
 
 Each router is a process. Without an option the engine is a simulated replica that serves first come, first served; with one it is
-the real engine without the plug-in. Rows with several routers run twice: the second time the routers do not know one another. The
-rows "apart" have the traffic of a table that a peer published for two routers without shared state: ai-dynamo/dynamo issue 15187.
+the real engine without the plug-in. Rows with several routers run twice: the second time the routers do not know one another. TTFT is
+that of a tenant with one request at a time at each router. The rows "apart" have the traffic of a table that a peer published for two routers without shared state: ai-dynamo/dynamo issue 15187.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ ROWS: Final[Mapping[str, Traffic]] = {
     "apart: the same, swapped": _peers_traffic((2, 38), (38, 2)),
 }
 HEAD: Final = """\
-| requests enter | owed | light's part | engine's queue | without sharing | engine's queue |
-|---|---:|---:|---:|---:|---:|"""
+| requests enter | owed | light's part | queue | TTFT p50, p99 ms | without sharing | queue | TTFT p50, p99 ms |
+|---|---:|---:|---:|---:|---:|---:|---:|"""
 
 
 def _simulated(
@@ -111,8 +111,11 @@ def measure(
 
 
 def _row(name: str, traffic: Traffic, *found: Figures) -> str:
-    cells = [f"{one.light:.3f} | {one.queue:g}" for one in found]
-    return f"| {name} | {traffic.owed:g} | {' | '.join([*cells, '– | –'][:2])} |"
+    cells = [
+        f"{one.light:.3f} | {one.queue:g} | {one.ttft_p50_s * 1e3:.0f}, {one.ttft_p99_s * 1e3:.0f}"
+        for one in found
+    ]
+    return f"| {name} | {traffic.owed:g} | {' | '.join([*cells, '– | – | –'][:2])} |"
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """The load for the router's gate in front of one engine, and the figures that it gives (R12). `gate` has the engines.
 
-Two tenants with weights 4 and 1 keep far more streams open than the batch takes. A third one sends a request at a time.
+Two tenants with weights 4 and 1 keep far more streams open than the batch takes. A third one sends a request at a time to each router.
 """
 
 from __future__ import annotations
@@ -283,9 +283,9 @@ async def flood(
         await stream(http, tenant, text, seen, output_tokens=traffic.output_tokens)
 
 
-async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
+async def single(http: aiohttp.ClientSession, name: str, seen: Seen) -> None:
     """A request now and then."""
-    rng = Random("single")
+    rng = Random(name)
     while True:
         await asyncio.sleep(SINGLE_PAUSE_S)
         text = prompt("single", rng, 10, 8)
@@ -323,7 +323,10 @@ async def load(
             for place, (http, count) in enumerate(zip(sessions, counts, strict=True))
             for number in range(count)
         ]
-        tasks.append(group.create_task(single(sessions[0], seen)))
+        tasks += [
+            group.create_task(single(http, f"single {place}", seen))
+            for place, http in enumerate(sessions)
+        ]
         tasks.append(group.create_task(look(engine, seen, queue)))
         yield
         for task in tasks:

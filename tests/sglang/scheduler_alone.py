@@ -126,7 +126,7 @@ class Life:
         self.aborted.add(request.rid)
         times = request.time_stats
         times.wait_queue_entry_time = times.forward_entry_time = 1e-9
-        limit_s = time.perf_counter() - 1  # since the first second of this clock, which is the machine's
+        limit_s = time.perf_counter() - 1  # others began after its first second
         with envs.SGLANG_REQ_WAITING_TIMEOUT.override(limit_s), envs.SGLANG_REQ_RUNNING_TIMEOUT.override(limit_s):  # fmt: skip
             yield from self.scheduler._poll_timeout_aborts()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sglang.engine import FLAGS, environment_of, installed
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 SMALL = (
     *("--max-total-tokens=700", "--max-running-requests=16", "--chunked-prefill-size=96"),
@@ -49,6 +49,7 @@ def test_books_equal_those_of_sglangs_scheduler_after_each_event() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("flags", [(), ("--disable-overlap-schedule",)])
 def test_over_100_000_events_each_request_of_sglang_is_answered(flags: tuple[str, ...]) -> None:
     lived(36, 50_000, *flags)
