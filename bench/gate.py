@@ -31,7 +31,7 @@ from evenkeel_contract.enginesettings import (
 )
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.vllm import SCHEDULER_FLAG
-from evenkeel_router.gate.engine_load import read_load
+from evenkeel_router.gate.engine_load import EngineLoad, read_load
 
 from bench.gate_load import (
     HEAD,
@@ -39,8 +39,8 @@ from bench.gate_load import (
     PROMISES_HEAD,
     RUNNING,
     Addresses,
+    AskLoad,
     Figures,
-    Queue,
     Setup,
     observe,
     promises,
@@ -85,20 +85,21 @@ def _vllm(
     )
 
 
-async def sglang_queue(http: aiohttp.ClientSession, engine: str) -> float:
-    """The length of the engine's own queue. Its metrics show it some decode steps late."""
+async def sglang_load(http: aiohttp.ClientSession, engine: str) -> EngineLoad:
+    """Not from its metrics, which are some decode steps old."""
     async with http.get(engine + "/v1/loads") as response:
         loads = (await response.json())["loads"]
-    return float(sum(load["num_waiting_reqs"] for load in loads))
+    running = sum(load["num_running_reqs"] for load in loads)
+    return EngineLoad(running, sum(load["num_waiting_reqs"] for load in loads), usage=0.0)
 
 
-async def vllm_queue(http: aiohttp.ClientSession, engine: str) -> float:
-    """The length of the engine's own queue, by its metrics."""
+async def vllm_load(http: aiohttp.ClientSession, engine: str) -> EngineLoad:
+    """By its metrics."""
     async with http.get(engine + "/metrics") as response:
         load = read_load(await response.read())
     if load is None:
         raise RuntimeError("the engine's metrics do not show its queue")
-    return load.waiting
+    return load
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,13 @@ class Kind:
 
     start: Callable[[Setup, Path, Path, Mapping[str, str]], AbstractContextManager[str]]
     """(setup, environment, log, settings of the plug-in) → its address."""
-    queue: Queue
+    ask: AskLoad
     setups: Mapping[str, Setup]
 
 
 SGLANG: Final = Kind(
     _sglang,
-    sglang_queue,
+    sglang_load,
     {
         PLUG_IN: Setup("dlpm", QueueOwner.ENGINE, has_plug_in=True),
         GATE: Setup("fcfs", QueueOwner.AUTO),
@@ -123,7 +124,7 @@ SGLANG: Final = Kind(
 )
 VLLM: Final = Kind(
     _vllm,
-    vllm_queue,
+    vllm_load,
     {
         PLUG_IN: Setup("DLPM", QueueOwner.ENGINE, has_plug_in=True),
         GATE: Setup("FCFS", QueueOwner.AUTO),
@@ -192,7 +193,7 @@ def measure(
                 warmup_s=warmup_s,
                 seconds=seconds,
                 requests=requests,
-                queue=kind.queue,
+                ask=kind.ask,
             )
         )
 

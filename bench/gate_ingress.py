@@ -21,7 +21,7 @@ from typing import Final
 
 from evenkeel_cli.up import ports
 
-from bench.gate import GATE, SGLANG, VLLM, Kind, noted_logs, sglang_queue
+from bench.gate import GATE, SGLANG, VLLM, Kind, noted_logs, sglang_load
 from bench.gate_load import (
     MODEL,
     ONE_ROUTER,
@@ -73,7 +73,7 @@ def _simulated(
     return running_process(command, os.environ, f"http://{HOST}:{port}", "/ready", log=log)
 
 
-SIMULATED: Final = Kind(_simulated, sglang_queue, SGLANG.setups)
+SIMULATED: Final = Kind(_simulated, sglang_load, SGLANG.setups)
 
 
 def measure(
@@ -104,7 +104,7 @@ def measure(
                 warmup_s=warmup_s,
                 seconds=seconds,
                 requests=requests,
-                queue=kind.queue,
+                ask=kind.ask,
                 traffic=traffic,
             )
         )

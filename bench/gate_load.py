@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any, Final, Self, TypeAlias
 
 import aiohttp
@@ -24,6 +24,7 @@ from evenkeel_cli.up import ports
 from evenkeel_contract import routerconfig as rc
 from evenkeel_contract.decode import to_plain
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_router.gate.engine_load import EngineLoad
 
 from bench.gpu.engine import HOST, running_process
 
@@ -37,8 +38,8 @@ LOOK_S: Final = 0.1
 LIMIT_S: Final = 600.0
 PATIENCE_S: Final = 3600.0
 """No request of a flood ends for its wait, also on a busy machine."""
-Queue: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[float]]
-"""Asks an engine for the length of its own queue."""
+AskLoad: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[EngineLoad]]
+"""Asks an engine how many requests run and wait in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,13 @@ class Seen:
     """Of the tenant `single`."""
     queue: list[float] = field(default_factory=list)
     """Requests in the engine's own queue."""
+    batch: list[float] = field(default_factory=list)
+    """Requests that run in the engine."""
 
 
 HEAD: Final = """\
-| | light's part | single tenant's TTFT p50, p99 ms | output tokens/s | hit rate | queue |
-|---|---:|---:|---:|---:|---:|"""
+| | light's part | single tenant's TTFT p50, p99 ms | output tokens/s | hit rate | queue | batch |
+|---|---:|---:|---:|---:|---:|---:|"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +116,14 @@ class Figures:
     hit_rate: float
     queue: float
     """Median."""
+    batch: float
+    """Mean. It shows places that stay free, also where the machine has other work."""
 
     def row(self, name: str) -> str:
         """Of the table under `HEAD`."""
         return (
             f"| {name} | {self.light:.3f} | {self.ttft_p50_s * 1e3:.0f}, {self.ttft_p99_s * 1e3:.0f} "
-            f"| {self.output_per_s:.0f} | {self.hit_rate:.3f} | {self.queue:g} |"
+            f"| {self.output_per_s:.0f} | {self.hit_rate:.3f} | {self.queue:g} | {self.batch:.2f} |"
         )
 
     @classmethod
@@ -153,6 +158,8 @@ def promises(gate: Figures, plug_in: Figures) -> Iterator[Promise]:
     yield Promise("single tenant's TTFT p99 / plug-in's", f"{ttft:.2f}", "≤ 1.5", ttft <= 1.5)
     output = gate.output_per_s / plug_in.output_per_s
     yield Promise("output tokens/s / plug-in's", f"{output:.3f}", "≥ 0.97", output >= 0.97)
+    batch = gate.batch / plug_in.batch
+    yield Promise("batch / plug-in's", f"{batch:.3f}", "≥ 0.97", batch >= 0.97)
     points = 100 * (gate.hit_rate - plug_in.hit_rate)
     yield Promise("hit rate − plug-in's, points", f"{points:+.1f}", "± 3", abs(points) <= 3)
     yield Promise("engine's queue, median", f"{gate.queue:g}", "≤ 2", gate.queue <= 2)
@@ -293,17 +300,19 @@ async def single(http: aiohttp.ClientSession, name: str, seen: Seen) -> None:
         seen.ttft_s.append(ttft_s)
 
 
-async def look(engine: str, seen: Seen, queue: Queue) -> None:
-    """The length of the engine's own queue, again and again."""
+async def look(engine: str, seen: Seen, ask: AskLoad) -> None:
+    """The lengths of the engine's own queue and of its batch, again and again."""
     async with aiohttp.ClientSession() as http:
         while True:
-            seen.queue.append(await queue(http, engine))
+            found = await ask(http, engine)
+            seen.queue.append(found.waiting)
+            seen.batch.append(found.running)
             await asyncio.sleep(LOOK_S)
 
 
 @asynccontextmanager
 async def load(
-    urls: Sequence[str], engine: str, *, seen: Seen, queue: Queue, traffic: Traffic
+    urls: Sequence[str], engine: str, *, seen: Seen, ask: AskLoad, traffic: Traffic
 ) -> AsyncIterator[None]:
     """All of these while the context is open. The first failure ends it, with an `ExceptionGroup`."""
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
@@ -327,7 +336,7 @@ async def load(
             group.create_task(single(http, f"single {place}", seen))
             for place, http in enumerate(sessions)
         ]
-        tasks.append(group.create_task(look(engine, seen, queue)))
+        tasks.append(group.create_task(look(engine, seen, ask)))
         yield
         for task in tasks:
             task.cancel()
@@ -340,7 +349,7 @@ async def observe(
     warmup_s: float,
     seconds: float,
     requests: int = 0,
-    queue: Queue,
+    ask: AskLoad,
     traffic: Traffic = ONE_ROUTER,
 ) -> Figures:
     """The figures after the warm-up, of at least `seconds` and so many requests of the flooding tenants. `urls`: the routers'.
@@ -348,15 +357,15 @@ async def observe(
     A busy machine gets more time, for the warm-up too; `RuntimeError` if it needs more than `LIMIT_S`.
     """
     seen = Seen()
-    async with load(urls, engine, seen=seen, queue=queue, traffic=traffic):
+    async with load(urls, engine, seen=seen, ask=ask, traffic=traffic):
         await asyncio.sleep(warmup_s)
         await _answers(seen, traffic, requests=sum(map(sum, traffic.streams.values())))
-        seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []
+        seen.tenants, seen.ttft_s, seen.queue, seen.batch = Seen().tenants, [], [], []
         started_s = time.monotonic()
         await asyncio.sleep(seconds)
         await _answers(seen, traffic, requests=requests)
         elapsed_s = time.monotonic() - started_s
-        tenants, ttft_s, lengths = seen.tenants, seen.ttft_s, seen.queue
+        tenants, ttft_s, lengths, batch = seen.tenants, seen.ttft_s, seen.queue, seen.batch
     light, heavy = tenants["light"], tenants["heavy"]
     inputs = light.input_tokens + heavy.input_tokens
     return Figures(
@@ -366,6 +375,7 @@ async def observe(
         output_per_s=sum(one.output_tokens for one in tenants.values()) / elapsed_s,
         hit_rate=(light.cached_tokens + heavy.cached_tokens) / inputs,
         queue=median(lengths),
+        batch=fmean(batch),
     )
 
 

@@ -23,9 +23,10 @@ import aiohttp
 from evenkeel_cli.up import ports
 from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
 from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_router.gate.engine_load import EngineLoad
 
 from bench.gate import PLUG_IN, SGLANG, VLLM, noted_logs
-from bench.gate_load import Queue, Seen, Traffic, load, routers
+from bench.gate_load import AskLoad, Seen, Traffic, load, routers
 from bench.gpu.engine import HOST
 
 TRAFFIC: Final = Traffic({"light": (60,), "heavy": (60,)})
@@ -51,9 +52,9 @@ def fleet(sglang: Path, vllm: Path, folder: Path) -> Iterator[tuple[str, list[st
 
 async def observe(url: str, engines: Sequence[str], *, window_s: float, windows: int) -> None:
     """Print a row for each window."""
-    seen, queue = Seen(), _both(engines)
+    seen, ask = Seen(), _both(engines)
     given, sums = {"light": 0.0, "heavy": 0.0}, {"light": 0.0, "heavy": 0.0}
-    async with load([url], "", seen, queue, TRAFFIC):
+    async with load([url], "", seen=seen, ask=ask, traffic=TRAFFIC):
         for number in range(1, windows + 1):
             await asyncio.sleep(window_s)
             requests = sum(seen.tenants[name].requests for name in given)
@@ -67,13 +68,14 @@ async def observe(url: str, engines: Sequence[str], *, window_s: float, windows:
             seen.tenants, seen.queue = Seen().tenants, []
 
 
-def _both(engines: Sequence[str]) -> Queue:
+def _both(engines: Sequence[str]) -> AskLoad:
     kinds = list(zip((SGLANG, VLLM), engines, strict=True))
 
-    async def queue(http: aiohttp.ClientSession, _: str) -> float:
-        return sum([await kind.queue(http, engine) for kind, engine in kinds])
+    async def ask(http: aiohttp.ClientSession, _: str) -> EngineLoad:
+        loads = [await kind.ask(http, engine) for kind, engine in kinds]
+        return EngineLoad(*map(sum, zip(*loads, strict=True)))
 
-    return queue
+    return ask
 
 
 def _light(service: dict[str, float]) -> str:

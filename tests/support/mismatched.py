@@ -31,7 +31,7 @@ def serve_by_weight(
                 warmup_s=8.0,
                 seconds=20.0,
                 requests=REQUESTS,
-                queue=kind.queue,
+                ask=kind.ask,
             )
         )
         state = decode_state(
