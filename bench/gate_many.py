@@ -1,10 +1,11 @@
 """A light client beside a flood, at many engines with small batches and several routers (R12).
 
-    python -m bench.gate_many [--engines 64] [--places 2] [--service-s 1.536] [--routers 3] [--seconds 20]
+    python -m bench.gate_many [--engines 64] [--places 2] [--service-s 1.536] [--step-s 0] [--routers 3] [--seconds 20]
 
 All run in one process. The routers are real ones with their ports, and exchange their ledgers. Engines stand at the router's seam to
 the network: a batch of so many places, and a queue by arrival. They report both as vLLM does, at `/metrics`. With the defaults a
-place becomes free about every 12 ms.
+place becomes free about every 12 ms. With `--step-s` requests begin and end between the steps of an engine, as in a real one: it fills the
+free places from its queue, and a request that comes later waits for the next step. What it reports is as of the end of a step.
 
 The clock stands still while the program computes, and jumps to the next event when there is nothing to do. So the figures do not depend
 on other work on the machine, and messages between routers take no time.
@@ -82,18 +83,26 @@ class Engine:
     places: int
     service_s: float
     rng: Random
+    step_s: float = 0.0
+    """0: places are filled at any time."""
     running: int = 0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
     finished_s: float = 0.0
     """Time of places that was used, of requests that ended."""
+    reported: tuple[int, int] = (0, 0)
+    """Requests that run and wait, as of the end of the last step."""
+    _steps: bool = False
 
     async def place(self) -> None:
         """Wait for a place in the order of arrival."""
-        if self.running < self.places:
+        if self.running < self.places and not self.step_s:
             self.running += 1
             return
         turn = asyncio.get_running_loop().create_future()
         self.waiting.append(turn)
+        if self.step_s and not self._steps:
+            self._steps = True
+            self._await_step()
         try:
             await turn
         except asyncio.CancelledError:
@@ -103,12 +112,31 @@ class Engine:
 
     def leave(self) -> None:
         """A place is free: the next one gets it."""
-        while self.waiting:
+        self.running -= 1
+        if self.step_s:
+            asyncio.get_running_loop().call_soon(
+                self._fill
+            )  # after the others that end with this step
+        else:
+            self._fill()
+
+    def _fill(self) -> None:
+        self.reported = self.running, self.queue
+        while self.waiting and self.running < self.places:
             turn = self.waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                return
-        self.running -= 1
+                self.running += 1
+
+    def _await_step(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_at((round(loop.time() / self.step_s) + 1) * self.step_s, self._step)
+
+    def _step(self) -> None:
+        self._fill()
+        self._steps = bool(self.running or self.waiting)
+        if self._steps:
+            self._await_step()
 
     @property
     def queue(self) -> int:
@@ -117,13 +145,15 @@ class Engine:
 
     def time_s(self) -> float:
         """How long the next request takes."""
-        return self.service_s * self.rng.uniform(0.5, 1.5)
+        seconds = self.service_s * self.rng.uniform(0.5, 1.5)
+        return max(1, round(seconds / self.step_s)) * self.step_s if self.step_s else seconds
 
     def page(self) -> bytes:
         """`/metrics`."""
+        running, waiting = self.reported if self.step_s else (self.running, self.queue)
         return (
-            f"vllm:num_requests_running {self.running}\n"
-            f"vllm:num_requests_waiting {self.queue}\n"
+            f"vllm:num_requests_running {running}\n"
+            f"vllm:num_requests_waiting {waiting}\n"
             "vllm:kv_cache_usage_perc 0.5\n"
         ).encode()
 
@@ -239,6 +269,7 @@ class Load:
     engines: int = 64
     places: int = 2
     service_s: float = 1.536
+    step_s: float = 0.0
     routers: int = 3
     warmup_s: float = 8.0
     seconds: float = 20.0
@@ -382,7 +413,9 @@ async def _look(engines: Engines, seen: Seen) -> None:
 async def measure(load: Load) -> Figures:
     """One run."""
     names = [f"engine-{number}" for number in range(load.engines)]
-    engines = Engines({one: Engine(load.places, load.service_s, Random(one)) for one in names})
+    engines = Engines(
+        {one: Engine(load.places, load.service_s, Random(one), load.step_s) for one in names}
+    )
     seen = Seen([[] for _ in range(load.routers)])
     async with (
         routers(engines, load.routers) as opened,
@@ -454,6 +487,7 @@ def main() -> int:
     parser.add_argument("--engines", type=int, default=usual.engines)
     parser.add_argument("--places", type=int, default=usual.places, help="of each engine")
     parser.add_argument("--service-s", type=float, default=usual.service_s, help="of a request")
+    parser.add_argument("--step-s", type=float, default=usual.step_s, help="of an engine")
     parser.add_argument("--routers", type=int, default=usual.routers)
     parser.add_argument("--warmup-s", type=float, default=usual.warmup_s)
     parser.add_argument("--seconds", type=float, default=usual.seconds)

@@ -17,6 +17,9 @@ whose streams have not begun: a queue shows there at once, and there are more of
 | more than `QUEUE` wait       | as many as run and their queue, at most a quarter less, at least `FIRST` | the same way     |
 | the same, twice, at a small batch | the same way, and `FIRST` is no bound              |                                   |
 
+The batch is the largest of the last `READINGS`. An engine fills a place at the begin of its next step, and reports between the steps: where
+requests end in every step, most readings have a place less than the batch, and some have several.
+
 The queue of a batch (`queue_of`) is a quarter of it, at most `QUEUE`. In a batch of two, one request that waits would already wait as
 long as half of a request takes, whatever its client is owed. Beside long requests the place that the engine cannot fill by itself
 costs little: it is free until the router sees the end of a request.
@@ -34,13 +37,16 @@ never cuts a limit by more than a quarter.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 QUEUE: Final = 2.0
 """Most requests that may wait in the engine: it fills a place in its batch without asking the router."""
 QUEUE_PART: Final = 0.25
 """Part of the batch that may wait."""
+READINGS: Final = 4
+"""Readings, two seconds, whose largest batch is the engine's."""
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 64
 """Readings from one attempt to use a larger batch to the next one, after one was in vain, and after many were."""
@@ -112,10 +118,10 @@ class EngineLimit:
     _slow_start: bool = True
     _waited: float = 0.0
     """Requests that waited at the last reading."""
-    _took: float = 0.0
-    """Requests that ran at the last reading, and their queue."""
+    _ran: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    """Requests that ran at the last readings."""
     _full: float = 0.0
-    """Requests that ran when a small batch was found to be full; 0: it was not, or more ran since."""
+    """The batch when a small one was found to be full; 0: it was not, or more ran since."""
     _pause: int = 0
     """Readings until the limit of a small batch may grow."""
     _next_pause: int = FIRST_PAUSE
@@ -149,11 +155,11 @@ class EngineLimit:
         `unanswered`. `others_wait`: requests wait at other routers, which know by that how large the batch is.
         """
         self.load = load
-        running = max(load.running, begun)
+        self._ran.append(max(load.running, begun))
+        running = max(self._ran)
         queue = queue_of(running)
         taken = running + queue
         waited, self._waited = self._waited, load.waiting
-        took, self._took = self._took, taken
         if running > self._full:  # the batch is larger than it was
             self._full, self._pause, self._next_pause = 0.0, 0, FIRST_PAUSE
         if not self.limit:
@@ -173,7 +179,7 @@ class EngineLimit:
             if held_up and load.usage < FULL and self._may_grow():
                 self.limit *= 2 if self._slow_start else GROWTH
             elif others_wait and not held_up and queue < QUEUE:
-                kept = max(1.0, LEAST_KEPT * self.limit, taken, took)
+                kept = max(1.0, LEAST_KEPT * self.limit, taken)
                 self.limit = min(self.limit, kept)
             if streams_held_up:
                 self.unanswered += self.unanswered if self._slow_start else 1

@@ -37,6 +37,28 @@ def test_each_router_serves_the_light_client_and_the_engines_work(everywhere: bo
     assert figures.queue < 8
 
 
+async def test_an_engine_of_steps_fills_places_between_them_and_reports_those_that_ended() -> None:
+    engine = Engine(2, 1.0, Random(0), step_s=0.01)
+    tasks = [asyncio.create_task(engine.place()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert (engine.running, engine.queue) == (0, 3)
+    await asyncio.gather(*tasks[:2])
+    assert (engine.running, engine.queue) == (2, 1)
+    engine.leave()
+    await tasks[2]
+    assert (engine.reported, engine.running) == ((1, 1), 2)
+    for _ in range(2):
+        engine.leave()
+
+
+@pytest.mark.parametrize(("engines", "places", "routers"), [(1, 8, 1), (8, 4, 3)])
+def test_short_requests_use_the_places_of_engines_of_steps(
+    engines: int, places: int, routers: int
+) -> None:
+    load = Load(engines, places, service_s=0.8, step_s=0.1, routers=routers, warmup_s=4.0, seconds=10.0)  # fmt: skip
+    assert run(load).used > 0.95
+
+
 def test_the_table_has_a_row_for_each_router() -> None:
     text = Figures(waits_s=[[0.1, 0.3], [0.2]], queue=1.5, used=0.98).table()
     assert text.splitlines()[2:] == [

@@ -8,6 +8,7 @@ import pytest
 from evenkeel_router.gate.engine_load import (
     FIRST,
     LONGEST_PAUSE,
+    READINGS,
     EngineLimit,
     EngineLoad,
     queue_of,
@@ -90,7 +91,15 @@ def test_a_router_that_starts_beside_others_begins_with_their_batch() -> None:
 def test_streams_that_the_router_sees_count_before_the_engine_reports_them() -> None:
     limit = EngineLimit()
     reading(limit, 20, 0)
-    assert reading(limit, 3, 5, begun=18) == 20
+    assert [reading(limit, 3, 5, begun=18) for _ in range(READINGS)][-1] == 20
+
+
+def test_a_place_that_is_free_between_two_steps_makes_no_batch_smaller() -> None:
+    limit = EngineLimit()
+    reading(limit, 8, 2)
+    readings = [(7, 2), (5, 3), (6, 2), (8, 2), (7, 3)]
+    assert [reading(limit, *one) for one in readings] == [10] * len(readings)
+    assert [reading(limit, 4, 3) for _ in range(6)] == [10, 10, 8, 6, 5, 5]
 
 
 def test_more_streams_may_be_on_their_way_until_they_wait_in_the_engine() -> None:
