@@ -37,7 +37,7 @@ def test_each_router_serves_the_light_client_and_the_engines_work(everywhere: bo
     assert figures.queue < 8
 
 
-async def test_an_engine_of_steps_fills_places_between_them_and_reports_those_that_ended() -> None:
+async def test_an_engine_of_steps_fills_places_between_two_of_them() -> None:
     engine = Engine(2, 1.0, Random(0), step_s=0.01)
     tasks = [asyncio.create_task(engine.place()) for _ in range(3)]
     await asyncio.sleep(0)
