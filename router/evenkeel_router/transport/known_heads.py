@@ -28,7 +28,7 @@ class KnownHead(Struct, frozen=True):
     """A head that was parsed and checked."""
 
     behind: bytes
-    """Its bytes behind the digits of the length, to its end."""
+    """The bytes behind the digits of the length, to the end of the head."""
     method: str
     target: str
     headers: CIMultiDict[str]
