@@ -37,7 +37,7 @@ class Prompts:
         self.part = 1.0
         """Part of the engine that this router may use, from 0 to 1."""
         self._open: dict[GatedRequest, _Prompt] = {}
-        """In the order in which they were sent."""
+        """The prompts on their way, in the order in which they were sent."""
         self._tokens = 0
         self._idle_s = 0.0
         """When all of them are computed, as estimated."""

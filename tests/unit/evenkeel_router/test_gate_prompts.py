@@ -203,7 +203,7 @@ class Waves:
                     yield now_s > 10.0
 
 
-def test_whole_answers_that_come_together_do_not_delay_a_stream_by_all_their_prompts() -> None:
+def test_whole_answers_that_end_together_send_no_wave_of_prompts() -> None:
     """Half of the time at most, at 0.97 of the answers."""
     gated, alone = Waves(gated=True), Waves(gated=False)
     for world in (gated, alone):
