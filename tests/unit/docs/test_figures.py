@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from typing import Final
 
@@ -91,6 +92,13 @@ FIGURES: Final = (
 @pytest.mark.parametrize(("folder", "page", "words"), FIGURES)
 def test_a_figure_is_that_of_the_code(folder: str, page: str, words: str) -> None:
     assert words in " ".join((ROOT / f"docs/{folder}/{page}.md").read_text().split())
+
+
+def test_the_console_is_as_small_as_its_page_says() -> None:
+    said = re.search(r"under (\d+) kB with gzip", (ROOT / "docs/how-to/console.md").read_text())
+    assert said is not None
+    folder = ROOT / "router/evenkeel_router/page"
+    assert sum(len(gzip.compress(one.read_bytes())) for one in folder.iterdir()) < 1000 * int(said[1])
 
 
 def test_the_page_on_monitoring_lists_every_alert_once() -> None:
