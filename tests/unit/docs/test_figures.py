@@ -98,7 +98,9 @@ def test_the_console_is_as_small_as_its_page_says() -> None:
     said = re.search(r"under (\d+) kB with gzip", (ROOT / "docs/how-to/console.md").read_text())
     assert said is not None
     folder = ROOT / "router/evenkeel_router/page"
-    assert sum(len(gzip.compress(one.read_bytes())) for one in folder.iterdir()) < 1000 * int(said[1])
+    assert sum(len(gzip.compress(one.read_bytes())) for one in folder.iterdir()) < 1000 * int(
+        said[1]
+    )
 
 
 def test_the_page_on_monitoring_lists_every_alert_once() -> None:
