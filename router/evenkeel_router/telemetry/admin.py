@@ -55,7 +55,7 @@ from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
-from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
+from evenkeel_router.telemetry.recent import seen
 from evenkeel_router.telemetry.served import AllServed, Served
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
@@ -155,12 +155,11 @@ async def _state(request: web.Request) -> web.StreamResponse:
         every, shared = [], _asked(request).rooms
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        verdicts = []
+        found = []
         for rooms in (shared, *every):
-            recent, _ = await in_slices(recent_requests(rooms, now_s))
-            verdicts.append((rooms, judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))))
-        (_, verdict), *services = verdicts
-        body, _ = await in_slices(router_state(shared, now_s, verdict, services=services))
+            found.append((rooms, (await in_slices(seen(rooms, now_s)))[0]))
+        (_, own), *services = found
+        body, _ = await in_slices(router_state(shared, now_s, own, services=services))
     return await send_pieces(request, cut(body), JSON)
 
 

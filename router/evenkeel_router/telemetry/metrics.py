@@ -42,6 +42,8 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 
 _CLIENTS: Final[_Rows] = (
     (counter, "request", "here.requests", "Requests of identified clients."),
+    (counter, "request_given_up", "here.given_up",
+     "Requests without an answer that the client left after two seconds or more, or within an answer that had stopped. Clients that ask for more than their share are left out."),
     (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
     (counter, "request_relocation", "here.relocations", "Requests that waited at a replica and were sent to another one: the first was draining, or the second idle."),
     (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
