@@ -32,6 +32,8 @@ from evenkeel_contract.adminstate import (
 from evenkeel_contract.figures import Figures
 
 PAGE_PATH: Final = "/console/"
+RUNBOOKS_PATH: Final = "/runbooks/"
+"""Where the admin port shows runbooks of a folder on its machine."""
 NOW_PATH: Final = "/v1/console"
 HOUR_PATH: Final = "/v1/console/hour"
 REQUESTS_PATH: Final = "/v1/console/requests"

@@ -96,6 +96,8 @@ class RunRecord:
     """Requests whose answer has not begun, wherever they are."""
     oldest_s: float = 0.0
     """Age of the oldest of them."""
+    slow: int = 0
+    """Requests whose first token came after `HELD_S` or more."""
     held: int = 0
     """Waiting requests that no replica has: the router holds them."""
     held_s: float = 0.0
@@ -273,8 +275,12 @@ def _requests(count: int) -> str:
 
 def _of_shares(record: RunRecord) -> str:
     parts = record.shares.given_over_owed
-    if not parts:
+    if not parts and not record.slow:
         return "Fair: no client had to wait for another."
+    if not parts:
+        half = "the last minute" if record.minute else "a minute"
+        slow = f"{_requests(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
+        return f"Fair: no client waited for half of {half}; {slow} after {HELD_S:.0f} s or more."
     if is_fair(parts):
         part = min(record.shares.least, 1.0)
         return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."

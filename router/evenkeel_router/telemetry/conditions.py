@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import AlertCondition
+from evenkeel_contract.consolestate import RUNBOOKS_PATH, AlertCondition
 from msgspec.structs import replace
 
 from evenkeel_router.api.identity import names_of
@@ -48,9 +48,12 @@ def conditions(
 
 
 def runbook(folder: str | None, alert: str) -> str:
-    """The address of an alert's page: EvenkeelReplicaSuspect has `replica-suspect.md`. Empty without a folder or an alert."""
+    """The address of an alert's page: EvenkeelReplicaSuspect has `replica-suspect.md`. Empty without a folder or an alert. The router shows
+    pages of a folder on this machine itself."""
     if not folder or not alert:
         return ""
+    if folder.startswith("file:"):
+        folder = RUNBOOKS_PATH
     page = re.sub("(?<=[a-z])(?=[A-Z])", "-", alert.removeprefix("Evenkeel")).lower()
     return f"{folder.rstrip('/')}/{page}.md"
 

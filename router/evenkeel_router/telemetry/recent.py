@@ -50,6 +50,8 @@ class Recent(Struct):
     """Requests in flight by their replica (empty: none yet), and whether their answer has begun."""
     replicas: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """Requests by the replica that had them last, and whether the service failed them."""
+    slow: int = 0
+    """Streams of which there is a record, whose first token came after `HELD_S` or more."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
     """Ages of the requests that wait."""
@@ -87,6 +89,7 @@ class Recent(Struct):
             self.replicas[line.replica, line.outcome in _OURS] += 1
         if line.ttft_s:
             self.ttfts_s.append(line.ttft_s)
+            self.slow += line.stream and line.ttft_s >= HELD_S
 
     def here(self) -> Here:
         """The counts that `/v1/state` shows."""
@@ -123,7 +126,7 @@ class Recent(Struct):
 
     def add(self, other: Recent) -> None:
         """Another client's requests, for all together; their latencies are not mixed."""
-        for name in ("running", "waiting", "held"):
+        for name in ("running", "waiting", "held", "slow"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.oldest_s = max(self.oldest_s, other.oldest_s)
         self.held_s = max(self.held_s, other.held_s)
@@ -229,6 +232,7 @@ def judged(
             running=own.running,
             waiting=own.waiting,
             oldest_s=own.oldest_s,
+            slow=own.slow,
             held=own.held,
             held_s=own.held_s,
             # Which replicas there are is not shown to a tenant.

@@ -68,7 +68,7 @@ class Connections:
         self._opening = 0
         self._idle: dict[str, deque[ReplicaConnection]] = {}
         """URL of a replica → its idle connections; the last one used is on the right."""
-        self._timer = SilenceTimer({} if content_s is None else content_s)
+        self._timer = SilenceTimer(content_s)
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:
