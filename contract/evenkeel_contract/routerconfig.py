@@ -442,7 +442,7 @@ class RouterConfig:
     max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
     """`spec.slo.fairness.maxShareErrorPercent`: likewise for the share error."""
     runbooks: Annotated[str, Url(("http", "https", "file")), Length(1, 2048)] | None = None
-    """Address of the folder with the runbooks, for the console. The admin port shows those of `file://localhost/path`."""
+    """Address of the folder with the runbooks, for the console."""
     pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
     """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields
     that a pool has too are not used. Empty: one service, which the fields above describe."""

@@ -58,7 +58,7 @@ class Silence:
 
     seconds: float
     replicas: tuple[str, ...] = ()
-    """The replicas that gave none; empty: no replica took requests, or the reader does not see replicas."""
+    """The replicas that gave none; empty: none of the fleet did, or the reader does not see replicas."""
     waiting: int = 0
     """Requests there whose answer has not begun."""
     stopped: int = 0
@@ -78,7 +78,7 @@ class RunRecord:
     answered: int = 0
     """Requests that ended with an answer, or whose client left within one."""
     answered_beyond: int = 0
-    """Those among them of clients that asked for more than their share, and were given it."""
+    """Answered requests of clients that asked for more than their share, and were given it."""
     failed: int = 0
     """Requests that the service failed."""
     given_up: int = 0
@@ -199,7 +199,7 @@ def _held_up(record: RunRecord) -> Iterator[str]:
         give = "give" if len(silence.replicas) > 1 else "gives"
         yield f"{names} {give} no token for {silence.seconds:.0f} s: {_who_is_there(silence)} there"
     elif was.seconds:
-        where = f"{names} gave no token" if (names := _named(was.replicas)) else "no replica took requests"
+        where = f"{names} gave no token" if (names := _named(was.replicas)) else "no token came"
         yield f"{where} for {was.seconds:.0f} s of the last minute, while requests waited"
     if _is_beyond_budget(record):
         yield _lost(record)
@@ -315,7 +315,7 @@ class ClientRecord:
     """What is judged of one client."""
 
     given_over_owed: float | None = None
-    """Of a client that waited for most of the last minute, else None."""
+    """Part of what it was owed that it was given; None for a client that did not wait for most of the last minute."""
     hurts: bool = False
     """Whether it took what others, given too little, were owed."""
     active: bool = False
@@ -334,9 +334,9 @@ class ClientRecord:
     """Requests that no replica takes."""
     held_s: float = 0.0
     silence: Silence = NO_SILENCE
-    """Its requests at replicas that give no token."""
+    """The client's requests at replicas that give no token."""
     received: float | None = None
-    """Its part of the fleet's service in the window, 0 to 1; None if the fleet served none."""
+    """The client's part of the fleet's service in the window, 0 to 1; None if the fleet served none."""
     share: float = 0.0
     """The part that it would be owed if every active client waited."""
 

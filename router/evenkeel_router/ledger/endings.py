@@ -13,9 +13,9 @@ MINUTE_S: Final = 60.0
 SLOT_S: Final = 2.0
 """Requests are counted together for so long: a minute may have so many seconds more."""
 ANSWERED: Final = "answered"
-"""Also of a request whose client left within an answer that went on."""
+"""The answer was sent, or the client left within an answer that went on."""
 GIVEN_UP: Final = "given_up"
-"""Its client left without an answer after `HELD_S`, or within an answer that had stopped for `SILENT_S`."""
+"""The client left without an answer after `HELD_S`, or within an answer that had stopped for `SILENT_S`."""
 BEYOND: Final = "_beyond"
 """Added for clients that asked for more than their share, and were given it: they wait behind their own requests."""
 

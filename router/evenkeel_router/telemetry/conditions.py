@@ -20,6 +20,7 @@ from evenkeel_router.ledger.endings import GIVEN_UP
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.recent import Recent
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.silences import FLEET
 
 # The limits of the alerts (monitoring/alerts/service.yaml).
 STALE_S: Final = 30.0
@@ -99,6 +100,11 @@ def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondi
     routable = [member for member in fleet if member.routable]
     message = f"{len(routable)} of {len(fleet)} replicas take requests."
     yield _is("EvenkeelReplicasMissing", not routable, message)
+    silent = rooms.silences.now
+    names = sorted(silent.keys() - {FLEET})
+    for_s = now_s - min(silent.values(), default=now_s)
+    message = f"No token for {for_s:.0f} s while requests wait: {', '.join(names)}."
+    yield _is("EvenkeelRequestsGivenUp", names, message, "Replicas give tokens where requests wait.")
     ages = {
         one.name: now_s - reports[one.name].received_s for one in routable if one.name in reports
     }

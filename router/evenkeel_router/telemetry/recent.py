@@ -26,7 +26,7 @@ from evenkeel_router.request.request_log import RequestLogLine
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.silences import NO_REPLICA
+from evenkeel_router.telemetry.silences import FLEET
 from evenkeel_router.telemetry.snapshot import Seen, Steps, shares_of
 
 FAILS: Final = 0.1
@@ -104,7 +104,7 @@ class Recent(Struct):
                 begun=self.at[name, True],
                 lost=self.replicas[name, True],
             )
-            for name in {name for name, _ in (*self.at, *self.replicas)} - {NO_REPLICA}
+            for name in {name for name, _ in (*self.at, *self.replicas)} - {FLEET}
         }
 
     def open(self, one: RequestState, now_s: float) -> None:
@@ -134,12 +134,12 @@ class Recent(Struct):
             getattr(self, counts).update(getattr(other, counts))
 
     def silence(self, since_s: Mapping[str, float], now_s: float, *, named: bool = True) -> Silence:
-        """Its requests at replicas that give no token. `since_s`: silent replica → since when. `named`: with the names of replicas."""
-        at = sorted({name for name, _ in self.at if name in since_s} - {NO_REPLICA})
+        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: with the names of replicas."""
+        at = sorted({name for name, _ in self.at if name in since_s} - {FLEET})
         if not at:
             return NO_SILENCE
         return Silence(
-            seconds=max(now_s - since_s[name] for name in at),
+            seconds=now_s - min(since_s[name] for name in (*at, FLEET) if name in since_s),
             replicas=tuple(at) if named else (),
             waiting=sum(self.at[name, False] for name in at),
             stopped=sum(self.at[name, True] for name in at),
@@ -161,10 +161,10 @@ NO_REQUESTS: Final = Recent()
 
 
 def _replica_of(one: RequestState) -> str:
-    """The replica that has a request in flight, or at whose gate it waits; `NO_REPLICA` if none."""
+    """The replica that has a request in flight, or at whose gate it waits; `FLEET` if none."""
     if one.sent_s:
         return one.replica
-    return one.ticket.member.name if one.gate_since_s and one.ticket is not None else NO_REPLICA
+    return one.ticket.member.name if one.gate_since_s and one.ticket is not None else FLEET
 
 
 def latency_s(of: Iterable[Recent]) -> tuple[float | None, float | None]:

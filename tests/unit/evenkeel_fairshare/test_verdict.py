@@ -306,7 +306,7 @@ def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> 
         (
             {"was_silent": Silence(seconds=25.0)},
             Level.HELD_UP,
-            "Held up: no replica took requests for 25 s of the last minute, while requests waited.",
+            "Held up: no token came for 25 s of the last minute, while requests waited.",
         ),
     ],
 )

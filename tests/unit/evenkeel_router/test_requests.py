@@ -67,7 +67,7 @@ def test_an_answer_that_was_whole_or_never_came_is_told_so(
     assert sentences[2] == at_replica[facts["ttft_s"] > 0]
 
 
-def test_a_client_that_left_within_an_answer_is_not_said_to_have_had_all_of_it() -> None:
+def test_a_client_that_left_within_an_answer_had_not_all_of_it() -> None:
     sentences = list(why(of_line(line(outcome="client_gone"))))
     assert sentences[0] == "The first token came after 9.6 s."
     assert sentences[-1] == "Its client left after 10.0 s, within the answer."

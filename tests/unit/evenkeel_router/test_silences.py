@@ -12,6 +12,7 @@ from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent, judged, recent_requests
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.silences import FLEET
 
 from tests.support.router_rooms import client, ends, held, joins, reports, rooms_of
 from tests.support.steps import result_of
@@ -81,7 +82,7 @@ def test_whole_answers_of_a_replica_without_reports_show_nothing_meanwhile(
     opened(rooms, 100.0, stream=stream)
     assert found(rooms, 99.9 + from_s).silence(rooms.silences.now, 0.0) == NO_SILENCE
     found(rooms, 100.0 + from_s)
-    assert rooms.silences.now == {"r0": 100.0}
+    assert rooms.silences.now == {"r0": 100.0, FLEET: 100.0}
 
 
 def test_content_to_any_client_ends_a_silence() -> None:
@@ -91,12 +92,12 @@ def test_content_to_any_client_ends_a_silence() -> None:
     rooms.silences.look(107.9)
     assert rooms.silences.now == {}
     rooms.silences.look(108.0)
-    assert rooms.silences.now == {"r0": 103.0}
+    assert rooms.silences.now == {"r0": 103.0, FLEET: 103.0}
 
 
-def test_answers_that_have_stopped_count_where_reports_show_that_nothing_goes_on() -> None:
+def test_answers_that_have_stopped_count_where_reports_show_it() -> None:
     """Without reports, a client that does not read looks the same."""
-    for reporting, want in ((True, {"r0": 101.0}), (False, {})):
+    for reporting, want in ((True, {"r0": 101.0, FLEET: 101.0}), (False, {})):
         rooms = fleet("r0", reporting=reporting)
         opened(rooms, 100.0, first_byte_s=101.0)
         rooms.silences.look(106.0)
@@ -117,7 +118,7 @@ def test_a_minute_remembers_its_longest_silence() -> None:
     for now_s in range(100, 126, 2):
         rooms.silences.look(float(now_s))
     rooms.intake.active_requests.discard(one)
-    want = "Held up: replica r0 gave no token for 24 s of the last minute, while requests waited."
+    want = "Held up: no token came for 24 s of the last minute, while requests waited."
     assert said(rooms, 126.0) == (Level.HELD_UP, want)
     # Less and less of it lies within the minute.
     assert "for 14 s" in said(rooms, 170.0)[1]
@@ -135,9 +136,41 @@ def test_a_minute_remembers_that_no_replica_took_requests() -> None:
     joins(rooms, "r0")
     rooms.intake.active_requests.discard(one)
     want = (
-        "Held up: no replica took requests for 20 s of the last minute, while requests waited."
+        "Held up: no token came for 20 s of the last minute, while requests waited."
     )
     assert said(rooms, 122.0) == (Level.HELD_UP, want)
+
+
+def test_a_silence_lasts_although_clients_give_up_and_others_come() -> None:
+    rooms = fleet("r0")
+    for begin_s in (100.0, 108.0, 116.0):
+        one = opened(rooms, begin_s)
+        rooms.silences.look(begin_s + 7.0)
+        opened(rooms, begin_s + 7.0)
+        rooms.silences.look(begin_s + 7.5)
+        rooms.intake.active_requests.discard(one)
+    assert rooms.silences.now == {"r0": 100.0, FLEET: 100.0}
+    assert "no token for 24 s: 3 requests wait" in said(rooms, 124.0)[1]
+
+
+def test_a_long_prompt_may_take_its_time() -> None:
+    """50,000 tokens of a slow replica: 25 s."""
+    rooms = fleet("r0")
+    opened(rooms, 100.0, estimate_tokens=50_000)
+    opened(rooms, 101.0)
+    assert said(rooms, 129.9) == (Level.FAIR, "Fair so far: 2 requests wait, the oldest for 30 s.")
+    assert said(rooms, 130.0)[0] is Level.OUT
+
+
+def test_one_replica_that_gave_no_token_is_named_afterwards() -> None:
+    rooms = fleet("r0", "r1")
+    one = opened(rooms, 100.0)
+    for now_s in range(100, 121):
+        rooms.intake.content_s["http://127.0.0.1:2"] = float(now_s)
+        rooms.silences.look(float(now_s))
+    rooms.intake.active_requests.discard(one)
+    want = "Held up: replica r0 gave no token for 20 s of the last minute, while requests waited."
+    assert said(rooms, 121.0) == (Level.HELD_UP, want)
 
 
 def test_requests_that_just_came_to_an_idle_replica_are_no_silence() -> None:
