@@ -163,9 +163,11 @@ def judge(record: RunRecord) -> Judgement:
 def _out(record: RunRecord) -> str:
     """Why no client is served; empty: at least one is."""
     if record.routable == 0 and not record.starts:
-        if record.replicas is None:
-            return "no replica takes requests"
-        few = {0: "there is no replica", 1: "the only replica takes no requests"}
+        few = {
+            None: "no replica takes requests",
+            0: "there is no replica",
+            1: "the only replica takes no requests",
+        }
         return few.get(record.replicas, f"none of {record.replicas} replicas takes requests")
     silence = record.silence
     if silence.seconds >= STUCK_S and _all_are_silent(record):
@@ -174,11 +176,9 @@ def _out(record: RunRecord) -> str:
     if record.answered or record.running:
         return ""
     given_up = record.given_up + record.given_up_beyond
-    if given_up:
-        all_ = _requests(record.failed + given_up)
-        return f"all {all_} that ended failed or were given up"
-    if record.failed:
-        return f"all {_requests(record.failed)} that ended failed"
+    if record.failed or given_up:
+        also = " or were given up" if given_up else ""
+        return f"all {_requests(record.failed + given_up)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     return "no answer has begun for a minute" if stuck else ""
 
@@ -346,26 +346,33 @@ def judge_client(record: ClientRecord) -> Judgement:
     if trouble := _client_held_up(record):
         return Judgement(Level.HELD_UP, trouble)
     part = record.given_over_owed
-    if part is not None:
-        what = f"it was given {part:.0%} of what it was owed while it waited in the last minute"
-        if part < AS_OWED:
-            return Judgement(Level.UNFAIR, f"Gets too little: {what}.")
-        if record.hurts:
-            return Judgement(Level.UNFAIR, f"Takes what others are owed: {what}.")
-        return Judgement(Level.FAIR, f"Gets its share: {what}.")
+    given = "" if part is None else f": {_given(part)}"
+    if part is not None and part < AS_OWED:
+        return Judgement(Level.UNFAIR, f"Gets too little{given}.")
     if record.hurts:
-        return Judgement(Level.UNFAIR, "Takes what others are owed.")
+        return Judgement(Level.UNFAIR, f"Takes what others are owed{given}.")
+    if part is not None:
+        return Judgement(Level.FAIR, f"Gets its share{given}.")
+    active = record.active or record.waiting
+    return Judgement(Level.FAIR if active else Level.NOTHING, _without_competing(record))
+
+
+def _given(part: float) -> str:
+    return f"it was given {part:.0%} of what it was owed while it waited in the last minute"
+
+
+def _without_competing(record: ClientRecord) -> str:
+    """What a client gets that did not wait for most of the last minute."""
+    if record.waiting and record.oldest_s < HELD_S:
+        return "Requests have begun to wait."
     if record.waiting:
-        if record.oldest_s < HELD_S:
-            return Judgement(Level.FAIR, "Requests have begun to wait.")
         wait = "waits" if record.waiting == 1 else "wait"
-        sentence = f"{_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
-        return Judgement(Level.FAIR, sentence)
+        return f"{_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
     if not record.active:
-        return Judgement(Level.NOTHING, "Sends no requests.")
+        return "Sends no requests."
     idle = record.received is not None and record.received > MORE_THAN_SHARE * record.share
     what = "Uses idle capacity" if idle else "Gets all that it requests"
-    return Judgement(Level.FAIR, f"{what}; no request waits.")
+    return f"{what}; no request waits."
 
 
 def _client_held_up(record: ClientRecord) -> str:

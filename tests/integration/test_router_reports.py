@@ -42,7 +42,9 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             assert seen["r0"].sequence == 6
 
             now_s = asyncio.get_running_loop().time()
-            state = decode_state(result_of(router_state(router.rooms, now_s, Seen(judge(RunRecord())))))
+            state = decode_state(
+                result_of(router_state(router.rooms, now_s, Seen(judge(RunRecord()))))
+            )
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)

@@ -310,7 +310,9 @@ def _verdicts() -> Iterator[str]:
             "given_over_owed": rng.choice((None, 0.79, 1.84)),
             "silence": rng.choice((verdict.NO_SILENCE, silence)),
         }
-        yield row({"client": client}, verdict.judge_client(verdict.ClientRecord(active=True, **client)))
+        yield row(
+            {"client": client}, verdict.judge_client(verdict.ClientRecord(active=True, **client))
+        )
 
 
 def work() -> Iterator[str]:

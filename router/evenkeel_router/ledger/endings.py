@@ -32,17 +32,14 @@ def ending_of(
 
     `ttft_s`: None without content. `silent_s`: time since its replica sent content to any client. `beyond`: see `BEYOND`.
     """
-    if outcome is Outcome.CLIENT_GONE:
-        if ttft_s is None:
-            if duration_s < HELD_S:
-                return Outcome.CLIENT_GONE.value
-            found = GIVEN_UP
-        else:
-            found = GIVEN_UP if min(silent_s, duration_s - ttft_s) >= SILENT_S else ANSWERED
-    elif outcome is None:
-        found = ANSWERED
-    else:
-        return outcome.value
+    found = ANSWERED
+    if outcome is Outcome.CLIENT_GONE and ttft_s is not None:
+        stopped = min(silent_s, duration_s - ttft_s) >= SILENT_S
+        found = GIVEN_UP if stopped else ANSWERED
+    elif outcome is Outcome.CLIENT_GONE and duration_s >= HELD_S:
+        found = GIVEN_UP
+    elif outcome is not None:
+        return str(outcome.value)
     return found + BEYOND if beyond else found
 
 

@@ -347,20 +347,18 @@ class Pipeline(Front):
             beyond = client.identity in self._service_ledger.fairness.now.beyond_share
             ending = self._ending(request_state, now_s, beyond=beyond)
             totals.ended_as(ending, now_s)
-            if not beyond:
-                # The objective of clients within their share: the time of the first token, or that none came through our fault.
-                if ttft_s is not None and served is not None:
-                    self._totals.within_share_ttft_s.observe(ttft_s)
-                elif ttft_s is None and (
-                    request_state.outcome in OURS or self._came_too_late(ending, duration_s)
-                ):
-                    self._totals.within_share_ttft_s.never()
+            # The objective of clients within their share: the time of the first token, or that none came through our fault.
+            if not beyond and ttft_s is not None and served is not None:
+                self._totals.within_share_ttft_s.observe(ttft_s)
+            elif not beyond and ttft_s is None and self._missed(request_state, ending, duration_s):
+                self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
 
-    def _came_too_late(self, ending: str, duration_s: float) -> bool:
-        """Whether a client gave up a request that missed the objective already."""
+    def _missed(self, request_state: RequestState, ending: str, duration_s: float) -> bool:
+        """Whether no token came through our fault: the request failed, or its client gave it up when it had missed the objective already."""
         threshold_s = self._settings.config.ttft_threshold_s
-        return ending == GIVEN_UP and threshold_s is not None and duration_s > threshold_s
+        late = threshold_s is not None and duration_s > threshold_s
+        return request_state.outcome in OURS or (ending == GIVEN_UP and late)

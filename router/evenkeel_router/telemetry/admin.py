@@ -224,7 +224,9 @@ async def _runbook(request: web.Request) -> web.Response:
         text = await asyncio.to_thread(path.read_text, "utf-8")
     except OSError:
         raise web.HTTPNotFound(text="There is no such runbook.\n") from None
-    return web.Response(text=text, headers=[("content-type", "text/plain; charset=utf-8"), *HEADERS])
+    return web.Response(
+        text=text, headers=[("content-type", "text/plain; charset=utf-8"), *HEADERS]
+    )
 
 
 async def _to_page(request: web.Request) -> web.Response:

@@ -104,7 +104,9 @@ def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondi
     names = sorted(silent.keys() - {FLEET})
     for_s = now_s - min(silent.values(), default=now_s)
     message = f"No token for {for_s:.0f} s while requests wait: {', '.join(names)}."
-    yield _is("EvenkeelRequestsGivenUp", names, message, "Replicas give tokens where requests wait.")
+    yield _is(
+        "EvenkeelRequestsGivenUp", names, message, "Replicas give tokens where requests wait."
+    )
     ages = {
         one.name: now_s - reports[one.name].received_s for one in routable if one.name in reports
     }
@@ -131,9 +133,13 @@ def _draining(rooms: Rooms, now_s: float) -> AlertCondition:
     }
     late_s = rooms.settings.config.drain_timeout_s + LATE_S
     stuck = {name: age_s for name, age_s in since_s.items() if age_s > late_s}
-    named = ", ".join(f"{name} for {age_s:.0f} s" for name, age_s in sorted((stuck or since_s).items()))
+    named = ", ".join(
+        f"{name} for {age_s:.0f} s" for name, age_s in sorted((stuck or since_s).items())
+    )
     fine = f"Draining: {named}." if since_s else "No replica drains."
-    return _is("EvenkeelDrainStuck", stuck, f"Draining: {named}; {late_s:.0f} s are usual at most.", fine)
+    return _is(
+        "EvenkeelDrainStuck", stuck, f"Draining: {named}; {late_s:.0f} s are usual at most.", fine
+    )
 
 
 def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertCondition]:

@@ -184,21 +184,13 @@ def latency_s(of: Iterable[Recent]) -> tuple[float | None, float | None]:
 def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
     """Client → its requests; and of each tenant, and of all (`WHOLE_SERVICE`) together."""
     rooms.silences.look(now_s)
-    since_unix_s = time.time() - MINUTE_S
     found: dict[str, Recent] = {}
     for n, totals in enumerate(list(rooms.totals.clients())):
         if endings := totals.endings.counts(now_s):
             found.setdefault(totals.identity, Recent()).endings = endings
         if n % STRIDE == 0:
             yield
-    for distributions in rooms.totals.distributions():
-        lines: Collection[RequestLogLine] = tuple(distributions.recent)
-        for n, line in enumerate(reversed(lines)):  # type: ignore[call-overload]
-            if line.time < since_unix_s:
-                break
-            found.setdefault(line.client, Recent()).ended_with(line)
-            if n % STRIDE == 0:
-                yield
+    yield from _read_records(rooms, found)
     for n, one in enumerate(list(rooms.intake.active_requests)):
         if one.client is not None:
             found.setdefault(one.client.identity, Recent()).open(one, now_s)
@@ -209,6 +201,18 @@ def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
         for level in (tenant_of(name), WHOLE_SERVICE):
             together.setdefault(level, Recent()).add(own)
     return found | together
+
+
+def _read_records(rooms: Rooms, found: dict[str, Recent]) -> Steps[None]:
+    since_unix_s = time.time() - MINUTE_S
+    for distributions in rooms.totals.distributions():
+        lines: Collection[RequestLogLine] = tuple(distributions.recent)
+        for n, line in enumerate(reversed(lines)):  # type: ignore[call-overload]
+            if line.time < since_unix_s:
+                break
+            found.setdefault(line.client, Recent()).ended_with(line)
+            if n % STRIDE == 0:
+                yield
 
 
 def judged(

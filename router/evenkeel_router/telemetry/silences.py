@@ -113,7 +113,9 @@ class Silences:
             if before is not None and before.begin_s >= token_s:
                 begin_s = min(begin_s, before.begin_s)
             limit_s += longest[name] / SLOWEST
-            waits.setdefault(name, _Waiting(max(begin_s, token_s), limit_s))  # the shorter limit first
+            waits.setdefault(
+                name, _Waiting(max(begin_s, token_s), limit_s)
+            )  # the shorter limit first
         return waits
 
     def _place(self, one: RequestState) -> tuple[tuple[str, float], float] | None:

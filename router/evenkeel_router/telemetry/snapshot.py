@@ -204,7 +204,11 @@ def _tenant(
     # Encoded one at a time: with many replicas, to encode (and to free) all of them together takes too long.
     shown = []
     for own in clients:
-        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, own, here.get(own.identity, NOTHING_HERE)))))
+        shown.append(
+            msgspec.Raw(
+                msgspec.json.encode(_client(rooms, own, here.get(own.identity, NOTHING_HERE)))
+            )
+        )
         yield
     figures = rooms.service_ledger.fairness.now.tenants.get(name, NO_FIGURES)
     state = adminstate.TenantState(

@@ -32,7 +32,11 @@ FAIR = "Fair: no client had to wait for another."
             {"a": Taken(0.6, 0.5)},
             "Fair: every client that waited was given at least 80% of what it was owed.",
         ),
-        ({"b": 0.43}, {}, "Unfair: hurt in the worst minute: b (given 43% of what it was owed while it waited)."),
+        (
+            {"b": 0.43},
+            {},
+            "Unfair: hurt in the worst minute: b (given 43% of what it was owed while it waited).",
+        ),
         (
             {"a": 1.2, "b": 0.43, "c": 0.79, "d": 0.8},
             {"a": Taken(0.97, 0.11), "e": Taken(0.12, 0.1), "f": Taken(0.104, 0.1)},

@@ -68,7 +68,9 @@ def test_a_long_prompt_is_no_silence_while_its_replica_reports_progress() -> Non
     opened(rooms, 100.0)
     one = held(client())
     for n in range(1, 12):
-        reports(rooms, "r0", "i-r0", msgspec.structs.replace(one, service=100.0 * n), sequence=1 + n)
+        reports(
+            rooms, "r0", "i-r0", msgspec.structs.replace(one, service=100.0 * n), sequence=1 + n
+        )
         assert said(rooms, 100.0 + n)[0] is Level.FAIR
     assert said(rooms, 115.9)[0] is Level.FAIR
     assert said(rooms, 116.0)[0] is Level.HELD_UP
@@ -135,9 +137,7 @@ def test_a_minute_remembers_that_no_replica_took_requests() -> None:
     assert said(rooms, 120.0)[0] is Level.OUT
     joins(rooms, "r0")
     rooms.intake.active_requests.discard(one)
-    want = (
-        "Held up: no token came for 20 s of the last minute, while requests waited."
-    )
+    want = "Held up: no token came for 20 s of the last minute, while requests waited."
     assert said(rooms, 122.0) == (Level.HELD_UP, want)
 
 
