@@ -260,6 +260,7 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
 
 function stateOf(replica: ReplicaNow): ["good" | "warn" | "bad", string] {
   if (replica.suspicion) return [replica.suspicion.startsWith("suspect") ? "bad" : "warn", replica.suspicion];
+  if (replica.silent_s > 0) return ["bad", `silent: no token for ${duration(replica.silent_s)}`];
   if (replica.routable && replica.failing) return ["bad", `ready, but fails: ${percent(replica.failing)} of its latest requests`];
   if (replica.routable) return ["good", "ready"];
   if (replica.loads) return ["warn", "loading"];

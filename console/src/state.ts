@@ -58,6 +58,7 @@ export interface ReplicaNow {
   routable: boolean;
   unschedulable_reason: string;
   suspicion: string;
+  silent_s: number;
   failing: number;
   in_flight: number;
   here: { unanswered: number; begun: number; lost: number };

@@ -116,6 +116,7 @@ const SCENARIOS = {
       await problems.getByRole("link", { name: /^No token for \d+ s while requests wait: r0\./ }).waitFor();
       const row = tableOf(page, "clients").getByRole("row", { name: /acme\/chat/ });
       assert.match(await row.textContent(), /No token for \d+ s: 8 requests wait\./);
+      assert.match(await tableOf(page, "replicas").textContent(), /silent/);
       await looks(page, `hung-${name}`);
     }
     await ask("leave");

@@ -25,6 +25,7 @@ _STATE_STYLE = {
     "ready": "green",
     "returning": "green",
     "suspect": "red",
+    "silent": "red",
     "not ready": "yellow",
     "loading": "yellow",
     "gone": "red",
@@ -102,7 +103,7 @@ def _warnings(view: View) -> Iterator[str]:
     for row in view.replicas:
         if row.suspicion:
             yield f"replica {row.name} is {row.suspicion}"
-    if not any(row.state in ("ready", "returning") for row in view.replicas):
+    if not any(row.state in ("ready", "returning", "silent") for row in view.replicas):
         yield (
             f"none of {len(view.replicas)} replicas takes requests: new ones wait, and then get 503"
             if view.replicas

@@ -30,7 +30,7 @@ class ReplicaRow(ReplicaCounts, frozen=True, kw_only=True):
     """One replica."""
 
     state: str
-    """State of the replica: `ready`, `loading` (its process answers, and was not ready yet), `not ready`, `gone`, or its suspicion."""
+    """State of the replica: `ready`, `silent` (it gives no token while requests wait there), `loading` (its process answers, and was not ready yet), `not ready`, `gone`, or its suspicion."""
     service_per_s: float
     """Service per second, weighted tokens."""
     hit_rate: float | None
@@ -238,6 +238,8 @@ def _state(replica: ReplicaState) -> str:
         return replica.suspicion.partition(":")[0]
     if replica.loads:
         return "loading"
+    if replica.silent_s:
+        return "silent"
     return "ready" if replica.routable else "not ready" if replica.joined else "gone"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
@@ -29,7 +30,7 @@ from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.ledger.endings import GIVEN_UP, ending_of
+from evenkeel_router.ledger.endings import ANSWERED, BEYOND, GIVEN_UP, ending_of
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.key_sets import KeySetReader
@@ -63,6 +64,7 @@ from evenkeel_router.transport.client_request import (
 from evenkeel_router.transport.downstream import yielding
 
 _log = logging.getLogger(__name__)
+_ANSWERED_BEYOND: Final = ANSWERED + BEYOND
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 
@@ -313,6 +315,8 @@ class Pipeline(Front):
 
     def _ending(self, request_state: RequestState, now_s: float, *, beyond: bool) -> str:
         """How a request ended (`endings`)."""
+        if request_state.outcome is None:
+            return _ANSWERED_BEYOND if beyond else ANSWERED
         started_s, first_s = request_state.started_s, request_state.first_byte_s
         silent_s, replica = 0.0, self._replicas.configured.get(request_state.replica)
         if request_state.outcome is Outcome.CLIENT_GONE and replica is not None:

@@ -123,6 +123,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float, here: Here) -> adminsta
         loads=member.loads,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
+        silent_s=now_s - rooms.silences.now.get(member.name, now_s),
         suspicion=member.standing.suspicion,
         in_flight=rooms.replicas.fleet.load(member),
         here=here,
