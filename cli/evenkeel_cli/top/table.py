@@ -66,7 +66,7 @@ def _header(view: View, verbose: bool) -> str:
 
 def _windows(view: View) -> str:
     """What the figures of the tables are of: the verdict is on the last minute."""
-    return f"share, owed, serv/s, ITL and hit: the last {view.window_s:,.0f} s · lost: the last minute · the rest: now"
+    return f"share, owed, serv/s, ITL and hit: the last {view.window_s:,.0f} s · verdict and lost: the last minute · the rest: now"
 
 
 def _model(view: View) -> str:
