@@ -106,14 +106,14 @@ function AtReplicas({ replicas }: { replicas: ClientAtReplica[] }) {
   return (
     <section aria-labelledby="at-replicas">
       <h2 id="at-replicas">At replicas</h2>
-      <p class="note">Service since the replica's start, and deficit, in weighted tokens</p>
+      <p class="note">By their last reports. Service since the replica's start, and deficit, in weighted tokens</p>
       <Scroll label="Table of the client at replicas">
         <table>
           <thead>
             <tr>
               <th scope="col">Replica</th>
-              <th scope="col">Running</th>
-              <th scope="col">Waiting</th>
+              <th scope="col">In the batch</th>
+              <th scope="col">In the queue</th>
               <th scope="col">Service</th>
               <th scope="col">Deficit</th>
             </tr>
