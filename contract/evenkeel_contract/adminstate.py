@@ -134,7 +134,7 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """Attempts that failed since the router started."""
     silent_s: float = 0.0
-    """For how long it has given no token while requests wait there; 0: it gives some, or none waits."""
+    """Seconds without a token while requests wait there; 0: it gives some, or none waits."""
     suspicion: str = ""
     """Why this router sends the replica few requests or none, although it is ready; empty: it trusts it."""
     policy: str = ""
