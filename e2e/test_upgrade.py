@@ -173,7 +173,12 @@ def test_a_rollback_restarts_no_engine_and_cuts_no_stream(
         routers_run(live, previous.version)
         assert stream.is_alive()
     assert engines(live) == before
-    assert served(kubectl) == of_the_release(kubectl) < api
+    release = of_the_release(kubectl)
+    kinds = {field.partition(".")[0] for field in release}
+    # Helm keeps a definition that the previous chart does not have, with all of its objects.
+    kept = {field for field in api if field.partition(".")[0] not in kinds}
+    assert served(kubectl) == release | kept
+    assert release < api
     live("scale", "fis/one", "--replicas=3")  # the old operator runs
     live.ready("one", replicas=3)
     assert before.items() < engines(live).items()
