@@ -44,7 +44,9 @@ COMPONENTS: Final = (
     Component("etcd", MODULES / "etcd"),
     # Debian 12 has containerd 1.6, which cannot mount image volumes.
     *(
-        Component(name, MODULES / "containerd", package=f"github.com/containerd/containerd/v2/cmd/{name}")
+        Component(
+            name, MODULES / "containerd", package=f"github.com/containerd/containerd/v2/cmd/{name}"
+        )
         for name in ("containerd", "containerd-shim-runc-v2", "ctr")
     ),
     Component("coredns", MODULES / "coredns"),
