@@ -109,6 +109,14 @@ def test_the_driver_prepared_each_claim_before_its_engine_ran(
         assert f"Returning newly prepared devices for claim '{claim['metadata']['uid']}'" in log
 
 
+def test_the_engine_sees_its_devices_and_no_others(served: Namespace) -> None:
+    """The runtime puts their variables (CDI) into the container."""
+    code = "import os; print(*(value for name, value in sorted(os.environ.items()) if name.removeprefix('GPU_DEVICE_').isdecimal()))"
+    for pod, claim in claims(served).items():
+        seen = set(served.python(pod, code).split())
+        assert seen == {device for _, device in devices(claim)}
+
+
 def test_a_claim_goes_with_its_replica(served: Namespace) -> None:
     served("scale", "fis/one", "--replicas=1")
     served.ready("one", replicas=1)

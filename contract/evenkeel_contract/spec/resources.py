@@ -341,6 +341,7 @@ class TenantCondition(Enum):
 
     READY = "Ready"  # the routers of its services accept its API keys
     SPEC_VALID = "SpecValid"
+    STALLED = "Stalled"  # as kstatus has it: routers reject keys, or the newest spec, until somebody changes something
 
 
 class ConditionStatus(Enum):
@@ -450,6 +451,6 @@ class TenantStatus:
     observed_generation: Generation | None = None
     """Generation of the spec that this status describes."""
     conditions: Conditions = ()
-    """Conditions of types Ready and SpecValid."""
+    """Conditions of types Ready, SpecValid and Stalled."""
     services: Annotated[tuple[ServedBy, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """Services that select this tenant."""

@@ -30,8 +30,8 @@ from evenkeel_operator.core.objects import (
 from evenkeel_operator.core.reasons import Note
 
 _IMAGE: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-    | {"RegistryUnavailable", "SignatureValidationFailed"}
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+    + ("ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 )
 """Reasons of the kubelet (1.35) about an image of a container, or of a volume of its pod."""
 _CONFIG: Final = frozenset(
