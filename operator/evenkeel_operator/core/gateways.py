@@ -144,7 +144,7 @@ def gateway_verdicts(found: GatewayFindings) -> tuple[Verdict, ...]:
 
 
 _BY_A_PERSON: Final = frozenset({reasons.MODEL_CLASH, reasons.SERVICE_TAKEN})
-"""Why a model is not served, as long as nobody changes a spec. A service that is missing or starts may come."""
+"""Why a model is not served until a spec changes. A service that is missing or starts may come."""
 
 
 def _kstatus(found: GatewayFindings) -> tuple[Verdict, ...]:
