@@ -71,17 +71,18 @@ class FirstTokenTimes(Struct):
 
     def learn(self, seen: Iterable[tuple[float, int]]) -> None:
         """First tokens came: after how many seconds, of prompts with how many tokens."""
+        mean_s, deviation_s, mean_tokens = self.mean_s, self.deviation_s, self.mean_tokens
+        count = self.count
         for time_s, input_tokens in seen:
-            self._learn(time_s, input_tokens)
-
-    def _learn(self, time_s: float, input_tokens: int) -> None:
-        if self.count:
-            self.deviation_s += (abs(time_s - self.mean_s) - self.deviation_s) * 0.25
-            self.mean_s += (time_s - self.mean_s) * 0.125
-            self.mean_tokens += (input_tokens - self.mean_tokens) * 0.125
-        else:
-            self.mean_s, self.deviation_s, self.mean_tokens = time_s, time_s / 2, input_tokens
-        self.count += 1
+            if count:
+                deviation_s += (abs(time_s - mean_s) - deviation_s) * 0.25
+                mean_s += (time_s - mean_s) * 0.125
+                mean_tokens += (input_tokens - mean_tokens) * 0.125
+            else:
+                mean_s, deviation_s, mean_tokens = time_s, time_s / 2, input_tokens
+            count += 1
+        self.mean_s, self.deviation_s, self.mean_tokens = mean_s, deviation_s, mean_tokens
+        self.count = count
 
     def overdue_s(self, input_tokens: int) -> float:
         """Time after which the first token of such a prompt is overdue, in proportion for one that is longer than usual."""

@@ -22,6 +22,7 @@ from evenkeel_router.transport.connection_shares import (
     Yields,
     party_of,
 )
+from evenkeel_router.transport.known_heads import KnownHeads
 from evenkeel_router.transport.request_head import (
     CrowdedOutError,
     HttpSyntaxError,
@@ -33,6 +34,8 @@ from evenkeel_router.transport.request_parser import MAX_HEADERS, TRAILERS, Requ
 
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
+MAX_MISSES: Final = 4
+"""Unknown heads in a row, after which a connection's heads are not kept: its client puts an identifier into each."""
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 
 
@@ -45,6 +48,7 @@ class Owner(Protocol):
     unread_s: Callable[[], float]
     head_timeout_s: float
     shares: ConnectionShares
+    heads: KnownHeads
 
     def connected(self, connection: ClientConnection) -> None:
         """A client connected."""
@@ -57,8 +61,8 @@ class ClientConnection(RequestParser):
     """Parses requests, runs one handler at a time, and writes answers."""
 
     __slots__ = (
-        "_closing", "_crowded_out", "_current", "_drained", "_fd", "_idle_since_s", "_idle_timer", "_loop", "_owner",
-        "_paused_for_body", "_pipelined", "_slow_head_s", "_unparsed", "_yields_since_s", "holder", "on_full", "opened_s",
+        "_closing", "_crowded_out", "_current", "_drained", "_fd", "_idle_since_s", "_idle_timer", "_loop",
+        "_misses", "_owner", "_paused_for_body", "_pipelined", "_slow_head_s", "_unparsed", "_yields_since_s", "holder", "on_full", "opened_s",
         "peer", "task", "transport", "writing_paused",
     )  # fmt: skip
 
@@ -81,6 +85,8 @@ class ClientConnection(RequestParser):
         self._pipelined: deque[Request] = deque()
         self._unparsed = b""
         """Bytes behind `MAX_PIPELINED` requests."""
+        self._misses = 0
+        """Requests in a row whose heads were not known."""
         self._paused_for_body = False
         self._closing = False
         """Whether the connection closes after the current answer."""
@@ -128,7 +134,10 @@ class ClientConnection(RequestParser):
         if self._unparsed:
             self._unparsed += data
         elif len(data) <= _SLICE_BYTES and len(self._pipelined) < MAX_PIPELINED:  # the usual case
-            self._feed(data)
+            if self._in_head or self._arriving is not None:
+                self._feed(data)
+            else:
+                self._begin(data)
         else:
             self._parse(data)
 
@@ -284,6 +293,25 @@ class ClientConnection(RequestParser):
                 self._update_reading()
                 return
             self._feed(data[start : start + _SLICE_BYTES])
+
+    def _begin(self, data: bytes) -> None:
+        """A request begins, probably with a head that came before."""
+        if self._reading_ended:
+            return
+        heads = self._owner.heads
+        if (found := heads.find(data)) is not None:
+            known, headers, body = found
+            self._misses = 0
+            whole = Body(self, [body], complete=True)
+            self._accept(Request(self, whole, known.method, known.target, headers, keep_alive=True))
+            return
+        self._feed(data)
+        self._misses += 1
+        if self._misses > MAX_MISSES or self._reading_ended:
+            return
+        request = self._pipelined[-1] if self._pipelined else self._current
+        if request is not None and request.chunks_allowed:
+            heads.keep(data, method=request.method, target=request.target, headers=request.headers)
 
     def on_headers_complete(self) -> None:
         if self._resumes_body:

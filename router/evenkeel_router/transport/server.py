@@ -10,6 +10,7 @@ from typing import Final, cast
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.connection_shares import NO_KEY, ConnectionShares
+from evenkeel_router.transport.known_heads import KnownHeads
 
 OTHER_FILES: Final = 100  # ports, logs, probes, reports
 SIDE_CONNECTIONS: Final = 128
@@ -57,6 +58,7 @@ class TrafficServer:
         self.unread_s = unread_s
         self.head_timeout_s = head_timeout_s
         self.shares = shares
+        self.heads = KnownHeads()
         self._holder_of = holder_of
 
     @property
