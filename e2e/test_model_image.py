@@ -51,7 +51,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def with_model(team: Namespace, source: str) -> dict[str, Any]:
-    plain = service("one", host=team.host("one"), tenancy={"anonymous": "Reject"})
+    spec: dict[str, Any] = {"router": {"replicas": 1}, "tenancy": {"anonymous": "Reject"}}
+    plain = service("one", host=team.host("one"), **spec)
     plain["spec"]["model"] = {"source": source, "servedName": "llama-3.1-8b"}
     plain["spec"]["engine"] = stand_in(team, replicas=2)
     return plain
