@@ -288,7 +288,9 @@ class Stream(threading.Thread):
             with self._client.stream(
                 "POST", "/v1/completions", json=request(tokens=self._tokens, stream=True)
             ) as response:
-                response.raise_for_status()
+                if not response.is_success:  # the message has the router's reason
+                    said = f"{response.status_code}: {response.read().decode(errors='replace')}"
+                    raise httpx.HTTPStatusError(said, request=response.request, response=response)
                 for line in response.iter_lines():
                     if line.startswith("data: "):
                         self.events.append(line.removeprefix("data: "))
