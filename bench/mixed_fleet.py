@@ -53,7 +53,7 @@ async def observe(url: str, engines: Sequence[str], *, window_s: float, windows:
     """Print a row for each window."""
     seen, queue = Seen(), _both(engines)
     given, sums = {"light": 0.0, "heavy": 0.0}, {"light": 0.0, "heavy": 0.0}
-    async with load([url], "", seen, queue, TRAFFIC):
+    async with load([url], "", seen=seen, queue=queue, traffic=TRAFFIC):
         for number in range(1, windows + 1):
             await asyncio.sleep(window_s)
             requests = sum(seen.tenants[name].requests for name in given)

@@ -23,6 +23,7 @@ import msgspec
 import yaml
 from evenkeel_contract.recording import RECORDING_FILE_PATH, RECORDING_PATH, decode_recording_state
 from evenkeel_laboratory.commands.planning import (
+    Plan,
     calibrated,
     changed,
     make_plan,
@@ -38,7 +39,7 @@ PROFILE: Final = {
     "decode_kv_token_ms": 0.002, "kv_tokens": 6000,
 }  # fmt: skip
 RATES: Final = {"ads": 4.0, "search": 4.0, "support": 2.0}
-"""Requests per second: about twice what two replicas serve."""
+"""Requests per second: about three times what two replicas serve."""
 WORDS: Final = [
     "the",
     "river",
@@ -182,10 +183,11 @@ async def ready(replicas: int, up: subprocess.Popen[bytes]) -> None:
                 await asyncio.sleep(0.3)
 
 
-def rows(title: str, before: RunFigures, predicted: RunFigures, truth: RunFigures) -> list[str]:
+def rows(title: str, before: RunFigures, plan: Plan, truth: RunFigures) -> list[str]:
     """Markdown rows, one for each client: before, predicted, measured, and whether the prediction was right."""
-    told = {one.client: one.effect for one in verdicts(before, predicted)}
-    seen = {one.client: one.effect for one in verdicts(before, truth)}
+    predicted = plan.changed
+    told = {one.client: one.effect for one in plan.verdicts}
+    seen = {one.client: one.effect for one in verdicts(before, before, truth)}
     found = []
     for name, measured in truth.clients.items():
         was, guess = before.clients[name], predicted.clients[name]
@@ -250,7 +252,7 @@ def compare(folder: Path) -> None:
         path = folder / "change.yaml"
         path.write_text(yaml.safe_dump(change))
         plan = make_plan(base, today, changed(today, read_change(path, base)), fit)
-        lines += rows(title, before, plan.changed, recorded_figures(truth, today.setup))
+        lines += rows(title, before, plan, recorded_figures(truth, today.setup))
     print(
         f"{len(base.requests)} requests in {base.end_s:.1f} s, and {', '.join(f'{one.end_s:.1f} s' for one in truths)}. {fit}\n"
         f"Today replayed: share error {100 * plan.share_error:.1f} points, TTFT {plan.ttft_error:+.0%}; "

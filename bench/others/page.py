@@ -54,11 +54,13 @@ _PAGE: Final = """\
 What AIPerf, GuideLLM and inference-perf measure with their own clocks, alone and while another tenant floods the fleet. Every figure
 below is from the program's own report.
 
-| program | fleet | answered | TTFT p50 | p95 | between tokens p50 | latency p50 | flood answers/s |
+| program | fleet | answered | TTFT p50 | p95 of {requests} | between tokens p50 | latency p50 | flood answers/s |
 |---|---|---:|---:|---:|---:|---:|---:|
 {rows}
 
 {words}
+
+The 95th percentile of {requests} requests is about the second slowest of them, so it varies more between runs than the median.
 
 Each program sends {requests} requests, {concurrency} at a time, of {input} input and {output} output tokens, by its own tokenizer; inference-perf sends
 completions, the others chats. The fleet is one of `evenkeel up`: two simulated replicas (profile `a10g-llama2-7b`) and a router, in real
@@ -100,11 +102,14 @@ def _rows(kept: Mapping[str, tuple[Facts, Mapping[str, Result]]]) -> Iterator[st
 
 
 def _words(kept: Mapping[str, tuple[Facts, Mapping[str, Result]]]) -> Iterator[str]:
-    for name, (_, results) in kept.items():
+    for name, (facts, results) in kept.items():
         alone, stock, fair = (results[key].ttft_p50_ms for key in (ALONE, STOCK, EVENKEEL))
+        flood = facts.flood_answers_per_s
         yield (
             f"- {TOOLS[name].title}: the flood made the median time to first token {stock / alone:,.0f} times as long with round robin + FCFS, "
-            f"and {fair / alone:,.1f} times as long with D2LPM + DLPM."
+            f"and {fair / alone:,.1f} times as long with D2LPM + DLPM. "
+            f"The flood got {flood[STOCK]:.1f} answers per second with the former and {flood[EVENKEEL]:.1f} with the latter "
+            f"({100 * (flood[EVENKEEL] / flood[STOCK] - 1):+.0f} %)."
         )
 
 

@@ -14,10 +14,10 @@ DATA: Final = Path(__file__).with_suffix(".yaml")
 OWN: Final = "Evenkeel"
 MISSING: Final = "not found"
 _BETTER: Final = (
-    "**Classes of service.** For interactive requests before batch jobs, whatever the shares are, use llm-d, Dynamo or SMG. Evenkeel has weights only.",
+    "**Classes of service.** For interactive requests before batch jobs, whatever the shares are, use llm-d, Dynamo or SMG, or the priorities of vLLM and SGLang. Evenkeel has weights only.",
     "**Money.** For budgets and bills, use LiteLLM, agentgateway or Obleth. Evenkeel works [behind LiteLLM](../how-to/behind-litellm.md).",
-    "**Very large models.** For separate prefill and decode or models over several nodes, use Dynamo, llm-d, Kthena, AIBrix or KServe.",
-    "**Many vendors.** To route among models of several providers, use LiteLLM, Kthena or Obleth.",
+    "**Very large models.** For separate prefill and decode or models over several nodes, use Dynamo, llm-d, Kthena, AIBrix or KServe, or the routers of vLLM, SGLang and TensorRT-LLM.",
+    "**Many vendors.** To route among models of several providers, use LiteLLM, agentgateway, Envoy AI Gateway, Kthena, Models-as-a-Service or Obleth.",
     "**GPUs.** Evenkeel was not tested on a GPU ([limits](../how-to/sglang.md#limits)).",
     "**No plug-in.** Schedulers in front of an engine need nothing inside of it. So does Evenkeel's [gate](request.md#the-gate), but its order inside of an engine needs the plug-in.",
 )

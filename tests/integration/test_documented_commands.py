@@ -115,7 +115,9 @@ def test_the_commands_of_a_page_run(page: Path, start: Callable[[str], Fleet]) -
         if "curl --no-buffer" in block.text:
             assert "data: [DONE]" in said
         if "evenkeel top" in block.text:
-            assert re.search(r"^(Fair|Unfair|Nothing to judge): ", said, re.MULTILINE)
+            assert re.search(
+                r"^(Fair|Fair so far|Unfair|Held up|Nothing to judge): ", said, re.MULTILINE
+            )
         if "sed -i" in block.text:
             edits += 1
             fleet.until_printed(" applied", edits)

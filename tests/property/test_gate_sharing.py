@@ -116,7 +116,7 @@ class World:
         if self.reads_load and number % READING == 0:
             load = EngineLoad(len(list(self.engine.running())), len(self.engine.policy), 0.5)
             for name in self.alive:
-                self.routers[name].gate.read(load)
+                self.routers[name].gate.read(load, self.now_s)
         if number % EXCHANGE == 0:
             self.exchange()
 

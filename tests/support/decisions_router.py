@@ -169,7 +169,8 @@ def _gate(rng: Random) -> str:
             one = open_.pop(rng.randrange(len(open_)))
             gate.leave(one, now_s, rng.choice((None, NOTHING, Usage(one.input_tokens, 3, 12))))
         elif action == 8:
-            gate.read(rng.choice((None, EngineLoad(rng.choice((0, 3)), rng.choice((0, 3)), 0.5))))
+            load = EngineLoad(rng.choice((0, 3)), rng.choice((0, 3)), 0.5)
+            gate.read(rng.choice((None, load)), now_s)
         else:
             other = {
                 "ns/a/c": ClientAtGate(rng.choice((0.0, 400.0)) + 9 * n, rng.choice((0.0, 2.0)))

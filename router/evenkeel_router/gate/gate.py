@@ -24,6 +24,7 @@ from evenkeel_fairshare.replica.contract import AdmissionResult, ClientDeficits,
 
 from evenkeel_router.gate.engine_load import QUEUE, EngineLoad
 from evenkeel_router.gate.engine_room import EngineRoom, Spare
+from evenkeel_router.gate.prompts import Prompts
 from evenkeel_router.gate.sharing import AtGates, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
 
@@ -53,6 +54,7 @@ class Gate:
         self.sharing = sharing
         self.streamed = Window(STREAMED)
         self.whole = Window(WHOLE)
+        self.prompts = Prompts()
         self.room = EngineRoom(sharing, spare or Spare())
         self.engine = self.room.engine
         self.clients: Counter[str] = Counter()
@@ -134,13 +136,15 @@ class Gate:
         """Time in which the replica would compute the request's cached prefix, as far as its pace is known."""
         return request.matched_tokens * self.streamed.best_pace if request.matched_tokens else 0.0
 
-    def read(self, load: EngineLoad | None) -> None:
+    def read(self, load: EngineLoad | None, now_s: float) -> None:
         """Take the engine's own figures; None: it does not give any."""
         if load is None:
             self.engine.lost()
             return
         held_up = len(self.policy) > 0 and (self._held_up is not None or not self.engine_has_room)
-        streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
+        streams_held_up = self._waiting_streamed > 0 and not self._window_has_room(streams=True)
+        if not load.waiting:
+            self.prompts.none_waits(now_s)
         if load.waiting > QUEUE:
             self.streamed.queue_is_long()
         self.room.read(
@@ -164,10 +168,11 @@ class Gate:
         self._use_part()
 
     def _use_part(self) -> None:
-        self.streamed.part = self.whole.part = self.sharing.part
+        self.streamed.part = self.whole.part = self.prompts.part = self.sharing.part
 
     def enter(self, request: GatedRequest, now_s: float) -> bool:
         """A request comes. Whether it goes to the replica at once; otherwise it waits here."""
+        self.prompts.expire(now_s)
         if not self.clients:
             self._waits_alone(request)
             if self.would_send(request):
@@ -219,6 +224,7 @@ class Gate:
 
     def begun(self, request: GatedRequest, now_s: float, *, output_tokens: int = 0) -> None:
         """The first of an answer came. `output_tokens`: of a whole answer."""
+        self.prompts.begun(request, now_s)
         self._window(streams=request.streams).begun(
             request, now_s, output_tokens=output_tokens, others_wait=len(self.policy) > 0
         )
@@ -245,6 +251,7 @@ class Gate:
                 return
             if not request.lent:
                 self._window(streams=request.streams).left(request)
+                self.prompts.left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
                 self.policy.corrected(
@@ -329,6 +336,7 @@ class Gate:
             self._passed[one] += request.sequences
         self.admitted[request.client] += request.sequences
         (self.streamed if request.streams else self.whole).sent(request, now_s)
+        self.prompts.sent(request, now_s, min(self.streamed.best_pace, self.whole.best_pace))
 
     def _waits_no_more(self, request: GatedRequest) -> None:
         self._waiting_streamed -= request.streams
@@ -351,6 +359,9 @@ class Gate:
         return has_room and not (request.streams and self.streamed.would_overtake(request))
 
     def _has_room(self, *, streams: bool, sequences: int = 1) -> bool:
+        return self.prompts.has_room and self._window_has_room(streams=streams, sequences=sequences)
+
+    def _window_has_room(self, *, streams: bool, sequences: int = 1) -> bool:
         window = self._window(streams=streams)
         if self.engine.load is None:
             return window.takes(window.limit, sequences)

@@ -212,7 +212,7 @@ class Gates:
         """Take an engine's own figures; None: it does not give any."""
         place = self._places.get(replica)
         if place is not None:
-            place.gate.read(load)
+            place.gate.read(load, asyncio.get_running_loop().time())
             self._admit(place)
 
     def hand_back(self) -> None:
@@ -338,7 +338,21 @@ class Gates:
 
         `lends`: a place that this router used is free, and requests of other routers may have it.
         """
-        gate, now_s = place.gate, asyncio.get_running_loop().time()
+        now_s = asyncio.get_running_loop().time()
+        place.gate.prompts.expire(now_s)
+        self._fill(place, now_s, lends=lends)
+        due_s = place.gate.prompts.next_s()
+        if self._waiting and due_s is not None and place.timer is None:
+            place.timer = asyncio.get_running_loop().call_at(due_s, self._look, place)
+
+    def _look(self, place: Place) -> None:
+        """A prompt at the replica should be computed by now."""
+        place.timer = None
+        if self._places.get(place.replica) is place:
+            self._admit(place)
+
+    def _fill(self, place: Place, now_s: float, *, lends: bool) -> None:
+        gate = place.gate
         if lends and gate.room.owes_place and (owed := self._calls.next_foreign(place, now_s)):
             request, foreign = owed
             gate.send_outside(request)

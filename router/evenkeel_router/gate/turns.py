@@ -31,6 +31,8 @@ class Place:
     """Clients with requests or deficits here when rows were published last."""
     sequence: int = 0
     """Sequence of the rows published last."""
+    timer: asyncio.TimerHandle | None = None
+    """Looks again when a prompt should be computed, while requests wait."""
 
 
 class Foreign(Protocol):

@@ -18,9 +18,6 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 A stream that ends leaves a place in the batch. Until another one begins, the window takes one more for it. Otherwise the place would
 be free until a begin is seen here, and streams that end together would be replaced one by one.
 
-Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
-pace does not show, is then at most one step long.
-
 An engine that orders its queue by prefix (`lpm`) may pass over one request as long as others come. So while the oldest request
 that has not begun was overtaken by `most_overtakes` others, no streamed request is sent. That ends when it begins, or when a
 request ends beside it alone: then a place was free, and the engine had another reason. From then on the engine counts as one that
@@ -30,7 +27,7 @@ The unit is the sequence: prompts times answers to each (R19). A request of seve
 one that is larger than the window goes alone. While it waits for that, others go before it, until they had as many sequences as it
 has; then the window is reserved for it. The beginning of its last sequence does not show, so it counts as a whole answer.
 
-Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
+Where several routers use the replica, floor and limit are this router's part of them; one request is always allowed.
 
 The best pace is the lowest seen. While the limit is the floor, it rises by `FORGETTING` with each request up to the paces seen
 there, because workloads change and predictions of cached tokens err. Above the floor it does not rise: the window itself could be
@@ -61,8 +58,6 @@ class WindowRules:
     """The smallest limit, requests. The engine always has as many to choose its next batch from."""
     tolerance: float
     """Highest pace without a cut, in best paces."""
-    most_tokens: float
-    """Uncached tokens without an answer from which on no other request is sent, beyond the floor."""
     fills_places: bool = False
     """Whether a request that began keeps a place until it ends."""
     most_overtakes: float = inf
@@ -71,14 +66,10 @@ class WindowRules:
     """A match longer by this factor overtakes, at an engine that prefers long matches. Predictions of equal prefixes differ less."""
 
 
-STREAMED: Final = WindowRules(
-    floor=2, tolerance=2.0, most_tokens=2048, fills_places=True, most_overtakes=2
-)
-"""One request computes its prompt while the next one waits. More of them are of use while one prefill can take all of them. The
-number of tokens is vLLM's smallest default for one step."""
-WHOLE: Final = WindowRules(floor=4, tolerance=4.0, most_tokens=inf)
-"""A larger batch lengthens each answer, so a longer answer alone does not show a queue. Most of these requests decode, so their
-prompts are no limit."""
+STREAMED: Final = WindowRules(floor=2, tolerance=2.0, fills_places=True, most_overtakes=2)
+"""One request computes its prompt while the next one waits. More of them are of use while one prefill can take all of them (`prompts`)."""
+WHOLE: Final = WindowRules(floor=4, tolerance=4.0)
+"""A larger batch lengthens each answer, so a longer answer alone does not show a queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,9 +131,7 @@ class Window:
         if count <= max(1, round(rules.floor * part)):
             return True
         most = int((limit + self._free_places) * part)
-        if count <= most and self._tokens < rules.most_tokens * part:
-            return True
-        return not self._count  # larger than the window: alone
+        return count <= most or not self._count  # one that is larger than the window goes alone
 
     def would_overtake(self, request: GatedRequest) -> bool:
         """Whether the engine would take this request before one that was sent earlier."""

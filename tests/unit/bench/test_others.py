@@ -85,6 +85,8 @@ def test_the_page_compares_a_flood_with_none() -> None:
     results = {"alone": result(100.0), "stock": result(7000.0), "evenkeel": result(250.0)}
     text = page({"aiperf": (FACTS, results)})
     assert "70 times as long with round robin + FCFS, and 2.5 times as long" in text
+    assert "3.8 answers per second with the former and 3.7 with the latter (-3 %)" in text
+    assert "| TTFT p50 | p95 of 24 |" in text
     assert (
         "| AIPerf | a flood, round robin + FCFS | 24 of 25 | 7.0 s | 14.0 s | 20 ms | 1.5 s | 3.8 |"
         in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from typing import Final
 
@@ -26,6 +27,8 @@ from evenkeel_router.settings import Timing
 from evenkeel_router.slices import SLICE_S
 from evenkeel_router.telemetry import slices, spans, tracing
 from evenkeel_sglang import engine as sglang
+from evenkeel_sglang import seams
+from evenkeel_vllm import seams as vllm_seams
 
 from tests.support.plain_words import ROOT
 
@@ -91,6 +94,27 @@ FIGURES: Final = (
 @pytest.mark.parametrize(("folder", "page", "words"), FIGURES)
 def test_a_figure_is_that_of_the_code(folder: str, page: str, words: str) -> None:
     assert words in " ".join((ROOT / f"docs/{folder}/{page}.md").read_text().split())
+
+
+def test_the_console_is_as_small_as_its_page_says() -> None:
+    said = re.search(r"under (\d+) kB with gzip", (ROOT / "docs/how-to/console.md").read_text())
+    assert said is not None
+    folder = ROOT / "router/evenkeel_router/page"
+    assert sum(len(gzip.compress(one.read_bytes())) for one in folder.iterdir()) < 1000 * int(
+        said[1]
+    )
+
+
+def test_the_proposal_to_the_engines_counts_the_places_that_the_plug_ins_use() -> None:
+    text = (ROOT / "docs/design/engine-interface.md").read_text()
+    called = (seams.BUDGET_STATE, seams.IN_FLIGHT)
+    wrapped = len(set(seams.SEAMS) - set(called))
+    assert (
+        f"| {wrapped}, and {len(seams.OPTIONAL)} that it can do without | {len(vllm_seams.METHODS)} |"
+        in text
+    )
+    assert f"functions that it calls | {len(called) + 1} | {len(vllm_seams.CALLED)} |" in text
+    assert f"{wrapped} + {len(seams.OPTIONAL)} |" in text
 
 
 def test_the_page_on_monitoring_lists_every_alert_once() -> None:

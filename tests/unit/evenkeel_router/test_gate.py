@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import pytest
@@ -161,7 +160,7 @@ def test_a_request_that_leaves_while_it_waits_costs_nothing() -> None:
 
 # The window
 
-RULES = WindowRules(floor=2, tolerance=2.0, most_tokens=inf)
+RULES = WindowRules(floor=2, tolerance=2.0)
 
 
 def answered(window: Window, now_s: float, delay_s: float, *, others_wait: bool = True) -> None:
@@ -222,20 +221,9 @@ def test_a_longer_prompt_and_a_longer_answer_may_take_longer() -> None:
     assert window.limit == 5
 
 
-def test_prompts_of_many_tokens_fill_the_window() -> None:
-    window = Window(WindowRules(floor=2, tolerance=2.0, most_tokens=1000))
-    for n in range(8):
-        answered(window, n, 0.1)
-    for n in range(3):
-        one = request(n)
-        one.extend_tokens = 600
-        assert window.has_room == (n < 2)
-        window.sent(one, 10.0)
-
-
 def with_free_places(count: int) -> Window:
     """A window at its floor of 2, after so many streams have ended."""
-    window = Window(WindowRules(floor=2, tolerance=2.0, most_tokens=inf, fills_places=True))
+    window = Window(WindowRules(floor=2, tolerance=2.0, fills_places=True))
     streams = [request(n) for n in range(count)]
     for one in streams:
         window.sent(one, 0.0)
@@ -301,7 +289,7 @@ def test_streams_that_end_together_are_replaced_at_once() -> None:
 def test_a_long_queue_in_the_engine_shows_that_no_place_is_free() -> None:
     gate = gate_of(Fcfs())
     ended_together(gate)
-    gate.read(EngineLoad(running=6, waiting=QUEUE + 1, usage=0.5))
+    gate.read(EngineLoad(running=6, waiting=QUEUE + 1, usage=0.5), 0.0)
     assert gate.admit(1.0) == []
 
 

@@ -34,7 +34,7 @@ class World:
         for member in fleet:
             assert member.slot is not None
             gate = self.rooms.gates._place(member, member.slot).gate
-            gate.read(EngineLoad(0, 0, 0.5))
+            gate.read(EngineLoad(0, 0, 0.5), 0.0)
             gate.engine.limit = PLACES
             self.gates.append(gate)
 

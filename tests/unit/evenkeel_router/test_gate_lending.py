@@ -182,7 +182,7 @@ class Borrower(World):
     def __init__(self, replicas: int = 4) -> None:
         super().__init__(replicas, incarnation="b")
         for gate in self.gates:
-            gate.read(EngineLoad(PLACES, 0, 0.5))
+            gate.read(EngineLoad(PLACES, 0, 0.5), 0.0)
             gate.share({}, self.rooms.service_ledger.weights, running_elsewhere=PLACES)
 
 
@@ -321,7 +321,7 @@ async def test_a_peer_that_does_not_answer_delays_no_request() -> None:
         await until(lambda: bool(asked), "the question")
         assert borrower.waits(LIGHT) == 1
         for gate in borrower.gates:  # the engines are found to have room
-            gate.read(EngineLoad(0, 0, 0.5))
+            gate.read(EngineLoad(0, 0, 0.5), 0.0)
         borrower.rooms.gates.rebalance()
         assert borrower.waits(LIGHT) == 0
 

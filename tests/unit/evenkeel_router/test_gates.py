@@ -13,15 +13,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig, StateConfig
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import EqualWeights, ReplicaRow
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.fcfs import Fcfs
-from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.identity import UNPAID, Client, client_of
 from evenkeel_router.gate.engine_load import FIRST, QUEUE, EngineLoad
 from evenkeel_router.gate.gate import Gate
 from evenkeel_router.gate.sharing import ClientAtGate, Sharing
+from evenkeel_router.gate.turns import Turn
 from evenkeel_router.gate.upkeep import GateUpkeep
 from evenkeel_router.gate.window import FIXED_TOKENS, GatedRequest
 from evenkeel_router.ledger.contacts import Peer, PeerContact
@@ -86,6 +87,31 @@ async def left(attempts: list[Attempt]) -> list[bool | None]:
     turns = [attempt.turn for attempt in attempts if attempt.turn is not None]
     assert len(turns) == len(attempts)
     return [None if turn.waits else await turn.admission(0) for turn in turns]
+
+
+async def test_a_whole_answer_goes_once_a_prompt_before_it_should_be_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evenkeel_router.gate.prompts.MOST_TOKENS", 0)
+    rooms = rooms_of("r0")
+    attempts = [selected(rooms, A, gated=False) for _ in range(5)]
+
+    def enter(attempt: Attempt, *, streams: bool = False) -> Turn:
+        return rooms.gates.enter(
+            attempt.ticket, A, streams=streams, max_output_tokens=9, paid=UNPAID
+        )
+
+    first = enter(attempts[0], streams=True)
+    first.place.gate.streamed.best_pace = 0.0001
+    first.leave(NOTHING)
+    turns = [enter(attempt) for attempt in attempts[1:]]
+    assert [turn.waits for turn in turns] == [False, False, True, True]
+    async with asyncio.timeout(20):
+        assert await turns[2].admission(20)
+        assert await turns[3].admission(20)
+    for turn in turns:
+        turn.leave(NOTHING)
+    assert not rooms.gates.waiting
 
 
 async def test_who_waits_for_a_process_that_is_gone_selects_again() -> None:
@@ -211,7 +237,7 @@ async def test_a_router_that_does_not_answer_frees_its_part_of_a_replica(
 def gated(*, count: int, streams: bool = True) -> tuple[Gate, list[GatedRequest]]:
     """A gate of an engine whose first reading allows `FIRST` requests, and those of so many that were sent."""
     gate = Gate(Fcfs(), Sharing("r", EqualWeights()))
-    gate.read(EngineLoad(0, 0, 0))
+    gate.read(EngineLoad(0, 0, 0), 0.0)
     for n in range(count):
         gate.arrive(request(n, streams=streams), 0.0)
     return gate, gate.admit(0.0)
@@ -242,7 +268,7 @@ def test_the_limit_grows_that_requests_wait_for(
 ) -> None:
     gate, admitted = gated(count=count, streams=streams)
     assert len(admitted) == sent
-    gate.read(EngineLoad(sent, 0, 0))
+    gate.read(EngineLoad(sent, 0, 0), 0.0)
     assert (gate.engine.limit, gate.engine.unanswered) == (limit, unanswered)
 
 
@@ -253,7 +279,7 @@ def test_streams_that_run_count_in_the_first_reading() -> None:
         assert gate.enter(one, 0.0)
         if n < 8:
             gate.begun(one, 0.1)
-    gate.read(EngineLoad(0, 0, 0))
+    gate.read(EngineLoad(0, 0, 0), 0.0)
     assert gate.engine.limit == 8 + QUEUE
 
 

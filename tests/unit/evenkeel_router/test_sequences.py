@@ -179,11 +179,11 @@ def test_streams_pass_a_large_request_that_the_other_window_is_reserved_for() ->
 
 def test_the_engines_own_limit_counts_sequences() -> None:
     gate = dlpm_gate(10_000)
-    gate.read(EngineLoad(running=6.0, waiting=0.0, usage=0.1))  # 7 may be there
+    gate.read(EngineLoad(running=6.0, waiting=0.0, usage=0.1), 0.0)  # 7 may be there
     small = [request(n, streams=False) for n in range(4)]
     arrive(gate, *small, request(9, streams=False, sequences=5))
     assert gate.admit(0.0) == small
-    gate.read(EngineLoad(running=6.0, waiting=0.0, usage=0.1))
+    gate.read(EngineLoad(running=6.0, waiting=0.0, usage=0.1), 0.0)
     assert gate.engine.limit == 14  # it holds up the large one
     assert [one.sequences for one in gate.admit(1.0)] == [5]
     assert gate.at_engine == 9
