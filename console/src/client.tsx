@@ -3,10 +3,10 @@
 import { useMemo } from "preact/hooks";
 import { Chart, type Line } from "./chart";
 import { COLOURS, coloursOf } from "./colours";
-import { count, percent, ratio, seconds } from "./format";
+import { count, lastSeconds, percent, ratio, seconds } from "./format";
 import { Cards, Causes, Definitions, Scroll } from "./parts";
 import { hrefOfModel } from "./route";
-import { type ClientAtReplica, type ClientNow, type ConsoleState, type HourState, type Series, nameOf } from "./state";
+import { type ClientAtReplica, type ConsoleState, type HourState, type Series, nameOf } from "./state";
 
 interface Props {
   identity: string;
@@ -19,13 +19,12 @@ export function ClientPage({ identity, state, hour }: Props) {
   if (!client) return <p>This router knows no such client. It may have sent no request since the router started.</p>;
   return (
     <>
-      <section class={`verdict ${levelOf(client)}`} aria-label="In words">
+      <section class={`verdict ${client.level.toLowerCase()}`} aria-label="In words">
         <p class="sentence">
           {client.words}
-          {client.hurts && " It takes more than it is owed while others get too little."}
         </p>
         <p class="note">
-          Weight {client.weight}. Share {percent(client.share)}
+          Weight {client.weight}. Share of {lastSeconds(state.window_s)}: {percent(client.share)}
           {client.owed !== null && `, owed ${percent(client.owed)}`}. Requests {count(client.requested_per_s)} weighted
           tokens/s of all routers.
         </p>
@@ -36,6 +35,7 @@ export function ClientPage({ identity, state, hour }: Props) {
         whose=""
         waiting={client.waiting}
         oldest_s={client.oldest_s}
+        window_s={state.window_s}
         owed
       />
       {hour && <Charts hour={hour} />}
@@ -47,7 +47,7 @@ export function ClientPage({ identity, state, hour }: Props) {
             <dd>{count(client.in_flight)}</dd>
             <dt>Since its start</dt>
             <dd>{count(client.requests)}</dd>
-            <dt>Errors</dt>
+            <dt>Without an answer, last minute</dt>
             <dd>
               <Causes causes={client.causes} />
             </dd>
@@ -62,12 +62,6 @@ export function ClientPage({ identity, state, hour }: Props) {
       <Definitions state={state} />
     </>
   );
-}
-
-function levelOf(client: ClientNow): string {
-  if (!client.fair) return "unfair";
-  if (client.held > 0) return "heldup";
-  return client.hurts ? "unfair" : client.words.startsWith("Sends no") ? "nothing" : "fair";
 }
 
 function Charts({ hour }: { hour: HourState }) {
@@ -112,14 +106,14 @@ function AtReplicas({ replicas }: { replicas: ClientAtReplica[] }) {
   return (
     <section aria-labelledby="at-replicas">
       <h2 id="at-replicas">At replicas</h2>
-      <p class="note">Service since the replica's start, and deficit, in weighted tokens</p>
+      <p class="note">By their last reports. Service since the replica's start, and deficit, in weighted tokens</p>
       <Scroll label="Table of the client at replicas">
         <table>
           <thead>
             <tr>
               <th scope="col">Replica</th>
-              <th scope="col">Running</th>
-              <th scope="col">Waiting</th>
+              <th scope="col">In the batch</th>
+              <th scope="col">In the queue</th>
               <th scope="col">Service</th>
               <th scope="col">Deficit</th>
             </tr>

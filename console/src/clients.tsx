@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { count, duration, percent, seconds } from "./format";
+import { count, duration, lastSeconds, percent, seconds } from "./format";
 import { Pages, Scroll } from "./parts";
 import { hrefOf } from "./route";
 import { type ClientNow, nameOf } from "./state";
@@ -49,8 +49,9 @@ const COLUMNS: ColumnOf[] = [
 /** How badly a client fares: the table is sorted by it until another column is chosen. */
 const HURT = -1;
 
-/** Who is hurt comes first, then who waits longest or fails, then who hurts, then who is served most. */
+/** Who is held up comes first, then who is given too little, who waits longest or fails, who hurts, and who is served most. */
 function hurtOf(client: ClientNow): number {
+  if (client.level === "HeldUp") return 5e9 + client.oldest_s;
   if (!client.fair) return 4e9 - (client.given_over_owed ?? 0);
   if (client.held > 0) return 3e9 + client.oldest_s;
   if (client.failed > 0) return 2e9 + client.failed;
@@ -74,7 +75,7 @@ function Share({ client }: { client: ClientNow }) {
   );
 }
 
-export function Clients({ clients }: { clients: ClientNow[] }) {
+export function Clients({ clients, window_s }: { clients: ClientNow[]; window_s: number }) {
   const [column, setColumn] = useState(HURT);
   const [reversed, setReversed] = useState(false);
   const [wanted, setWanted] = useState("");
@@ -116,6 +117,9 @@ export function Clients({ clients }: { clients: ClientNow[] }) {
           </label>
         </span>
       </div>
+      <p class="note">
+        Given of owed, time to first token and failed: the last minute. Waiting, oldest, running: now. The rest: {lastSeconds(window_s)}.
+      </p>
       <Scroll label="Table of clients">
         <table class={grouped ? "dense" : ""}>
           <thead>
@@ -162,8 +166,7 @@ export function Clients({ clients }: { clients: ClientNow[] }) {
 }
 
 function classOf(row: Row, grouped: boolean): string {
-  const suffers = !row.client.fair || /^Requests (fail|wait in)/.test(row.client.words);
-  const names = [suffers ? "short" : row.client.hurts ? "hurts" : "", row.members.length ? "tenant" : grouped ? "member" : ""];
+  const names = [!row.client.fair ? "short" : row.client.hurts ? "hurts" : "", row.members.length ? "tenant" : grouped ? "member" : ""];
   return names.join(" ").trim();
 }
 
@@ -179,18 +182,12 @@ function Tenant({ row, opened, toggle }: { row: Row; opened: boolean; toggle: (t
 function Words({ row, grouped }: { row: Row; grouped: boolean }) {
   if (row.members.length) {
     const hurt = row.members.filter((one) => !one.fair).length;
-    const text = `${count(row.members.length)} clients${hurt ? `, ${count(hurt)} get too little` : ""}`;
+    const text = `${count(row.members.length)} clients${hurt ? `, ${count(hurt)} get too little or wait` : ""}`;
     return <span class="words">{text}</span>;
   }
   const { client } = row;
-  const more = client.hurts ? " Takes more than it is owed while others get too little." : "";
   if (grouped && client.fair && !client.hurts) return null;
-  return (
-    <span class="words">
-      {client.words}
-      {more}
-    </span>
-  );
+  return <span class="words">{client.words}</span>;
 }
 
 function rowOf(client: ClientNow): Row {
@@ -214,6 +211,7 @@ function together(tenant: string, members: ClientNow[]): ClientNow {
     tenant,
     client: "",
     words: "",
+    level: members.some((one) => one.level === "HeldUp") ? "HeldUp" : members[0]!.level,
     fair: members.every((one) => one.fair),
     hurts: members.some((one) => one.hurts),
     given_over_owed: known((one) => one.given_over_owed).length ? Math.min(...known((one) => one.given_over_owed)) : null,
@@ -256,7 +254,7 @@ function useOrder(rows: Row[], column: number, reversed: boolean, wanted: string
   }, [rows, column, reversed, wanted]);
 }
 
-/** Clients that get too little come first, however the table is sorted. */
+/** Clients that get too little, or are held up, come first, however the table is sorted. */
 function comparison(column: number, reversed: boolean): (one: Row, other: Row) => number {
   const by = COLUMNS[column]?.by ?? hurtOf;
   const sign = descends(column) !== reversed ? -1 : 1;

@@ -39,3 +39,8 @@ export function clock(unixS: number): string {
 export function exactClock(unixMs: number): string {
   return EXACT_CLOCK.format(unixMs);
 }
+
+/** The window of rates and means, in words. */
+export function lastSeconds(window_s: number): string {
+  return `the last ${Math.max(1, Math.round(window_s))} s`;
+}

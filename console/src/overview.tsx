@@ -33,7 +33,8 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
         figures={state.total}
         latency={state}
         whose={state.scope === "service" ? " within share" : ""}
-        waiting={Math.max(state.total.waiting, state.waiting)}
+        waiting={state.waiting}
+        window_s={state.window_s}
         oldest_s={state.oldest_s}
       />
       {Object.keys(state.errors).length > 0 && (
@@ -42,7 +43,7 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
         </section>
       )}
       {state.models.length > 0 && !state.model && <Models models={state.models} service={state.scope === "service"} />}
-      <Clients clients={state.clients} />
+      <Clients clients={state.clients} window_s={state.window_s} />
       {hour && <Charts hour={hour} />}
       <Limits limits={state.limits} named={state.scope === "service"} />
       {state.scope === "service" && (
@@ -241,7 +242,7 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
                   Last report
                 </th>
                 <th scope="col" class="wide">
-                  Failed attempts
+                  Failed, last minute
                 </th>
               </tr>
             </thead>
@@ -259,6 +260,7 @@ function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
 
 function stateOf(replica: ReplicaNow): ["good" | "warn" | "bad", string] {
   if (replica.suspicion) return [replica.suspicion.startsWith("suspect") ? "bad" : "warn", replica.suspicion];
+  if (replica.silent_s > 0) return ["bad", `silent: no token for ${duration(replica.silent_s)}`];
   if (replica.routable && replica.failing) return ["bad", `ready, but fails: ${percent(replica.failing)} of its latest requests`];
   if (replica.routable) return ["good", "ready"];
   if (replica.loads) return ["warn", "loading"];
@@ -278,13 +280,13 @@ function Replica({ replica }: { replica: ReplicaNow }) {
         {why && <span class="words why">{why}</span>}
       </td>
       <td>{count(replica.service_per_s)}</td>
-      <td>{count(replica.running)}</td>
-      <td>{count(replica.waiting + replica.gate_waiting)}</td>
+      <td>{count(replica.here.begun)}</td>
+      <td>{count(replica.here.unanswered)}</td>
       <td>{percent(replica.hit_rate)}</td>
       <td class="wide">{count(replica.prefix_blocks)}</td>
       <td class="wide">{replica.policy || MISSING}</td>
       <td class="wide">{replica.report_age_s === null ? "none" : `${duration(replica.report_age_s)} ago`}</td>
-      <td class="wide">{count(replica.failures)}</td>
+      <td class="wide">{count(replica.here.lost)}</td>
     </tr>
   );
 }

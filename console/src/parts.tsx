@@ -1,7 +1,7 @@
 // Small parts that both pages use.
 
 import type { ComponentChildren } from "preact";
-import { count, duration, percent, seconds } from "./format";
+import { count, duration, lastSeconds, percent, seconds } from "./format";
 import type { ConsoleState, Figures } from "./state";
 
 interface CardsProps {
@@ -11,20 +11,23 @@ interface CardsProps {
   whose: string;
   waiting: number;
   oldest_s: number;
+  /** Seconds that rates and means cover. */
+  window_s: number;
   owed?: boolean;
 }
 
-export function Cards({ figures, latency, whose, waiting, oldest_s, owed = false }: CardsProps) {
+export function Cards({ figures, latency, whose, waiting, oldest_s, window_s, owed = false }: CardsProps) {
+  const last = lastSeconds(window_s);
   return (
     <dl class="cards">
-      <Card term="Time to first token" unit={`median${whose}; p95 ${seconds(latency.ttft_p95_s)}`} value={seconds(latency.ttft_p50_s)} />
+      <Card term="Time to first token" unit={`median of the last minute${whose}; p95 ${seconds(latency.ttft_p95_s)}`} value={seconds(latency.ttft_p50_s)} />
       <Card term="Waiting" unit={oldest_s >= 1 ? `requests; the oldest for ${duration(oldest_s)}` : "requests"} value={count(waiting)} />
       <Card term="Running" unit="requests" value={count(figures.running)} />
-      <Card term="Between tokens" unit="mean" value={seconds(figures.itl_s)} />
-      <Card wide term="Service" unit="weighted tokens/s" value={count(figures.service_per_s)} />
-      {owed && <Card wide term="Owed" unit="weighted tokens/s" value={count(figures.owed_per_s)} />}
-      <Card wide term="Output" unit="tokens/s" value={count(figures.output_tokens_per_s)} />
-      <Card wide term="Hit rate" unit="of input tokens" value={percent(figures.hit_rate)} />
+      <Card term="Between tokens" unit={`mean of ${last}`} value={seconds(figures.itl_s)} />
+      <Card wide term="Service" unit={`weighted tokens/s, ${last}`} value={count(figures.service_per_s)} />
+      {owed && <Card wide term="Owed" unit={`weighted tokens/s, ${last}`} value={count(figures.owed_per_s)} />}
+      <Card wide term="Output" unit={`tokens/s, ${last}`} value={count(figures.output_tokens_per_s)} />
+      <Card wide term="Hit rate" unit={`of input tokens, ${last}`} value={percent(figures.hit_rate)} />
     </dl>
   );
 }
@@ -119,8 +122,8 @@ export function Definitions({ state }: { state: ConsoleState }) {
         <dd>The client's part of the service of {state.scope === "tenant" ? "your clients" : "all clients"}.</dd>
         <dt>Running, waiting</dt>
         <dd>
-          Requests in the batches of replicas; requests that wait at replicas, at this router's gates, or in this router
-          because no replica takes them. The oldest is the one whose answer has not begun for the longest time.
+          A request at this router waits until its answer begins, wherever it is: held by the router because no replica takes it, at a gate, or
+          in an engine. Then it runs. The oldest is the one that waits for the longest time.
         </dd>
         <dt>Time to first token</dt>
         <dd>
@@ -131,7 +134,10 @@ export function Definitions({ state }: { state: ConsoleState }) {
         <dt>Between tokens</dt>
         <dd>Mean time between two tokens of the streams that ended in the window (inter-token latency).</dd>
         <dt>Failed</dt>
-        <dd>Requests of the last minute that the service failed: not those that broke a limit or were invalid.</dd>
+        <dd>
+          Requests of the last minute that the service failed, or that the client gave up: it left after two seconds or more without an answer, or
+          within an answer that had stopped. Not those that broke a limit or were invalid.
+        </dd>
         <dt>Hit rate</dt>
         <dd>The cached part of the input tokens.</dd>
         <dt>Quality of experience (QoE)</dt>
@@ -141,8 +147,8 @@ export function Definitions({ state }: { state: ConsoleState }) {
         </dd>
       </dl>
       <p>
-        Figures without another time are of the last {Math.max(1, Math.round(state.window_s))} seconds. Service, owed
-        service, running and waiting requests are of all routers. Output, times, hit rates, quality of experience and errors are of this router.
+        Figures without another time are of {lastSeconds(state.window_s)}. Service and owed service are of all routers. Requests, output, times,
+        hit rates and quality of experience are of this router.
       </p>
       {state.models.length > 0 && !state.model && (
         <p>

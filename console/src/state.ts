@@ -18,6 +18,7 @@ export interface ClientNow extends Figures {
   client: string;
   weight: string;
   words: string;
+  level: Level;
   fair: boolean;
   hurts: boolean;
   ttft_p50_s: number | null;
@@ -57,14 +58,12 @@ export interface ReplicaNow {
   routable: boolean;
   unschedulable_reason: string;
   suspicion: string;
+  silent_s: number;
   failing: number;
   in_flight: number;
-  gate_waiting: number;
-  failures: number;
+  here: { unanswered: number; begun: number; lost: number };
   prefix_blocks: number;
   policy: string;
-  waiting: number;
-  running: number;
   report_age_s: number | null;
   service_per_s: number;
   hit_rate: number | null;

@@ -105,6 +105,31 @@ const SCENARIOS = {
     }
   },
 
+  /** A replica hangs: no token comes. Then its clients give up, and the minute remembers it. */
+  async hung(browser) {
+    const pages = await screens(browser, `${at.admin}/console/`);
+    for (const [name, page] of pages) {
+      await saysIn(page, /Held up: no token for \d+ s: 8 requests wait at replica r0\./).waitFor();
+      assert.equal(await page.locator(".verdict.fair").count(), 0);
+      assert.equal(await page.locator(".card", { hasText: "Waiting" }).locator(".value").textContent(), "8");
+      const problems = page.getByRole("navigation", { name: "Problems" });
+      await problems.getByRole("link", { name: /^No token for \d+ s while requests wait: r0\./ }).waitFor();
+      const row = tableOf(page, "clients").getByRole("row", { name: /acme\/chat/ });
+      assert.match(await row.textContent(), /No token for \d+ s: 8 requests wait\./);
+      assert.match(await tableOf(page, "replicas").textContent(), /silent/);
+      await looks(page, `hung-${name}`);
+    }
+    await ask("leave");
+    for (const [name, page] of pages) {
+      await saysIn(page, /Held up: no token came for \d+ s of the last minute, while requests waited; 8 of 28 requests of the last minute were given up\./).waitFor();
+      assert.equal(await page.locator(".verdict.fair").count(), 0);
+      await page.getByText(/in the last minute, by cause: client gone 8/).waitFor();
+      const row = tableOf(page, "clients").getByRole("row", { name: /acme\/chat/ });
+      assert.match(await row.textContent(), /Requests are given up: 8 of 28 in the last minute\./);
+      await looks(page, `given-up-${name}`);
+    }
+  },
+
   /** Without an answer the page judges nothing. */
   async silent(browser) {
     const page = await open(browser, `${at.admin}/console/`);
@@ -119,12 +144,12 @@ const SCENARIOS = {
   /** A flood under LPM: who takes, who is hurt, and how long they have waited. */
   async flood(browser) {
     for (const [name, page] of await screens(browser, `${at.admin}/console/`)) {
-      await saysIn(page, /Unfair: acme\/flood took \d+% of the service, owed \d+%; hurt: /).waitFor();
+      await saysIn(page, /Unfair: in the last minute acme\/flood took \d+% of the service, owed \d+%; hurt: /).waitFor();
       await page.getByRole("figure").first().waitFor();
       const rows = tableOf(page, "clients").locator("tbody tr");
       assert.match(await rows.first().textContent(), /Gets too little/);
       assert.doesNotMatch(await rows.first().textContent(), /acme\/flood/);
-      assert.match(await tableOf(page, "clients").getByRole("row", { name: /acme\/flood/ }).textContent(), /Takes more than it is owed/);
+      assert.match(await tableOf(page, "clients").getByRole("row", { name: /acme\/flood/ }).textContent(), /Takes what others are owed/);
       const ttft = await rows.first().locator("td").nth(name === "wide" ? 2 : 2).textContent();
       assert.match(ttft, /\d/, "who waits has a time to first token");
       const legend = page.getByRole("figure").first().getByRole("table");

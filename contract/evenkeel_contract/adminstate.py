@@ -35,6 +35,20 @@ def fields_of(kind: type[msgspec.Struct], of: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(of, name) for name in kind.__struct_fields__}
 
 
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """This router's requests: of one client, at one replica, or all. None from older routers."""
+
+    unanswered: int | None = None
+    """Requests that wait: their answer has not begun, wherever they are (held by the router, at a gate, in an engine)."""
+    begun: int | None = None
+    """Requests in flight whose answer has begun."""
+    lost: int | None = None
+    """Requests of the last minute that ended without an answer, whatever the cause; at a replica, those that failed there last."""
+
+
+NOTHING_HERE: Final = Here(unanswered=0, begun=0, lost=0)
+
+
 class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client at one replica: its credit at this router, and the replica's last report."""
 
@@ -84,9 +98,11 @@ class ClientState(Demand, frozen=True, kw_only=True):
     name: str
     """Name of the client; empty for the other clients of a tenant together."""
     weight: int = 1
+    here: Here = Here()
     in_flight: int = 0
     requests: int = 0
     errors: int = 0
+    """Since the router started; so are the other totals."""
     retries: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -113,15 +129,21 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     in_flight: int = 0
     """Sequences of this router's requests at the replica, those that wait at its gate included (s_w)."""
+    here: Here = Here()
     requests: int = 0
     failures: int = 0
+    """Attempts that failed since the router started."""
+    silent_s: float = 0.0
+    """Seconds without a token while requests wait there; 0: it gives some, or none waits."""
     suspicion: str = ""
     """Why this router sends the replica few requests or none, although it is ready; empty: it trusts it."""
     policy: str = ""
     quantum: float = 0.0
     """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
     waiting: int = 0
+    """Requests of all routers in the replica's queue, by its last report; 0 while its process is gone."""
     running: int = 0
+    """Requests of all routers in the replica's batch, likewise."""
     report_age_s: float | None = None
 
 
@@ -249,7 +271,8 @@ class RouterSummary(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     in_flight: int = 0
     waiting: int = 0
-    """Requests that wait for a routable replica. `evenkeel top` adds those that wait at replicas."""
+    """Requests that wait for a routable replica. `evenkeel top` shows `here.unanswered` in its place."""
+    here: Here = Here()
     prefix_blocks: int = 0
     """Sum over all replicas; a block at two replicas counts twice."""
     config_faults: tuple[str, ...] = ()

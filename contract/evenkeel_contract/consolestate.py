@@ -11,7 +11,9 @@ A router of several models answers for all of them together, and with `model=NAM
 The admin port answers for the whole service and needs the admin token. The traffic port answers for one tenant and needs
 an API key of the tenant: `scope` is `tenant`, and fields about other tenants, replicas and routers are empty.
 
-Service, owed service, waiting and running requests cover the whole fleet. Tokens, times and errors are those of one router.
+Service and owed service cover the whole fleet. Requests, tokens, times and errors are those of one router. A request *waits* until its
+answer begins, wherever it is: held by the router, at a gate, or in an engine; then it runs. Where there are other routers, a client also
+has as many as replicas report.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from evenkeel_contract.adminstate import (
 from evenkeel_contract.figures import Figures
 
 PAGE_PATH: Final = "/console/"
+RUNBOOKS_PATH: Final = "/runbooks/"
+"""Where the admin port shows runbooks of a folder on its machine."""
 NOW_PATH: Final = "/v1/console"
 HOUR_PATH: Final = "/v1/console/hour"
 REQUESTS_PATH: Final = "/v1/console/requests"
@@ -52,8 +56,11 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     """Weight of the tenant · weight of the client."""
     words: str
     """One sentence: what the client gets."""
+    level: str
+    """The level of this sentence: `HeldUp`, `Unfair`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
     fair: bool
-    """Whether the client gets its owed service. False: it was given too little of it while it waited."""
+    """Whether the client gets its owed service. False: it was given too little of it while it waited in the last minute, or its requests fail,
+    are given up, or wait where no token comes from."""
     hurts: bool = False
     """Whether it took more than it was owed while another client was given too little."""
     ttft_p50_s: float | None = None
@@ -65,7 +72,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     held: int = 0
     """Requests among `waiting` that this router holds because no replica takes them."""
     failed: int = 0
-    """Requests of the last minute that the service failed at this router."""
+    """Requests of the last minute at this router that the service failed, or that the client gave up."""
     share: float | None = None
     """Part of the service of all clients in scope that the client got, 0 to 1; None without service."""
     owed: float | None = None
@@ -81,7 +88,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     """Since this router started; so are the errors."""
     errors: int = 0
     causes: dict[str, int] = msgspec.field(default_factory=dict)
-    """Errors by cause, as in docs/reference/errors.md."""
+    """Requests of the last minute without an answer, by cause, as in docs/reference/errors.md."""
 
 
 class ModelNow(Figures, frozen=True, kw_only=True):

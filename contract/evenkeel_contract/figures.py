@@ -23,8 +23,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     qoe: float | None = None
     """Mean quality of experience of streams that ended at this router, 0 to 1; None where none was measured (`router.qoe`)."""
     waiting: int = 0
-    """Requests that wait at replicas, at this router's gates, and in this router because no replica takes them."""
+    """Requests at this router whose answer has not begun, wherever they are."""
     running: int = 0
+    """Requests at this router whose answer has begun."""
 
 
 def grown(now: float, before: float) -> float:

@@ -441,7 +441,7 @@ class RouterConfig:
     """`spec.slo.fairness.maxLead`: the console compares the lead with it. None: it does not."""
     max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
     """`spec.slo.fairness.maxShareErrorPercent`: likewise for the share error."""
-    runbooks: Annotated[str, Url(), Length(1, 2048)] | None = None
+    runbooks: Annotated[str, Url(("http", "https", "file")), Length(1, 2048)] | None = None
     """Address of the folder with the runbooks, for the console."""
     pools: Annotated[tuple[PoolConfig, ...], Length(0, 128), UniqueBy(("service",))] = ()
     """The services behind this router, if there are several. `service` and `model` then name the router itself, and the fields

@@ -19,15 +19,22 @@ AS_OWED: Final = 0.8
 minute."""
 MORE_THAN_SHARE: Final = 1.05
 """Times its share from which a client counts as using capacity that others leave idle."""
-FAILING: Final = 0.1
-"""Part of the requests that ended from which their failures are a fault of the service as a whole."""
-FEWEST_FAILED: Final = 2
-"""Failed requests from which that is said: one alone shows nothing, unless no other request is served."""
+BUDGET: Final = 0.01
+"""Part of the requests of the window that may fail or be given up: the error budget of the alerts on requests. Beyond it the service is
+held up; below it the verdict only names them."""
+LOSING: Final = 0.1
+"""Part of one client's requests from which their loss is the first thing to say of it."""
+FEWEST_LOST: Final = 2
+"""Failed and given-up requests from which the service may be held up: one alone shows nothing, unless no other request is served."""
 HELD_S: Final = 2.0
 """Longest time that a request stays in the router without a replica before that counts: one that moves is there for less. From this
-age on, a verdict also names the requests that wait elsewhere."""
+age on, a verdict also names the requests that wait elsewhere. A client that leaves without a token gave its request up if it waited for so
+long: below it, it cancels of its own accord (completions of an editor, a time-out of 100 ms)."""
+SILENT_S: Final = 5.0
+"""Time without a token from a replica where a request waits for its first, from which the replica gives none: five reports, and more
+than the step of an engine with a long prompt takes."""
 STUCK_S: Final = 30.0
-"""Age of the oldest request that waits from which a service without any answer counts as out."""
+"""Age of the oldest request that waits, or time without a token, from which a service without any answer counts as out."""
 NAMED: Final = 3
 """Clients that a verdict names on each side."""
 
@@ -46,16 +53,41 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Time in which requests waited, and no token came from where they were."""
+
+    seconds: float
+    replicas: tuple[str, ...] = ()
+    """The replicas that gave none; empty: none of the fleet did, or the reader does not see replicas."""
+    waiting: int = 0
+    """Requests there whose answer has not begun."""
+    stopped: int = 0
+    """Answers there that have begun, and do not go on."""
+
+
+NO_SILENCE: Final = Silence(seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """What is judged: a whole run, or the last minute of a fleet."""
 
     shares: WindowShares = field(default_factory=WindowShares)
+    minute: bool = False
+    """Whether the record is of the last minute."""
     answered: int = 0
-    """Requests that ended with an answer."""
+    """Requests that ended with an answer, or whose client left within one."""
+    answered_beyond: int = 0
+    """Answered requests of clients that asked for more than their share, and were given it."""
     failed: int = 0
     """Requests that the service failed."""
     given_up: int = 0
-    """Requests whose client left before the answer began."""
+    """Requests whose client left without an answer after `HELD_S`, or within an answer that had stopped."""
+    given_up_beyond: int = 0
+    """Further requests that were given up, of clients that asked for more than their share and were given it: they wait behind their
+    own requests."""
+    left: int = 0
+    """Requests whose client left sooner, without an answer."""
     declined: int = 0
     """Requests that broke a limit, were invalid, or fit no replica: no fault of the service."""
     running: int = 0
@@ -64,10 +96,16 @@ class RunRecord:
     """Requests whose answer has not begun, wherever they are."""
     oldest_s: float = 0.0
     """Age of the oldest of them."""
+    slow: int = 0
+    """Requests whose first token came after `HELD_S` or more."""
     held: int = 0
     """Waiting requests that no replica has: the router holds them."""
     held_s: float = 0.0
     """Age of the oldest of these."""
+    silence: Silence = NO_SILENCE
+    """Replicas that give no token now."""
+    was_silent: Silence = NO_SILENCE
+    """The longest silence of the window that is over."""
     replicas: int | None = None
     """Replicas of the fleet; None where they are not known, and for a tenant."""
     routable: int | None = None
@@ -76,6 +114,11 @@ class RunRecord:
     """Whether the fleet gave service, perhaps to requests that this router did not see."""
     starts: bool = False
     """Whether a request starts the first replica of a service at zero."""
+
+    @property
+    def ended(self) -> int:
+        """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
+        return self.answered + self.failed + self.given_up + self.given_up_beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +142,12 @@ def judge(record: RunRecord) -> Judgement:
     fair = is_fair(shares.given_over_owed)
     if held := list(_held_up(record)):
         sentence = f"Held up: {'; '.join(held)}."
-        return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(shares)}")
-    known = record.answered + record.failed + record.running + record.waiting
-    if not known and not record.serves and not shares.given_over_owed:
+        return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(record)}")
+    known = record.ended + record.running + record.waiting
+    serves = record.serves and not record.left
+    if not known and not serves and not shares.given_over_owed:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
-    sentence = _of_shares(shares)
+    sentence = _of_shares(record)
     if not shares.given_over_owed and record.waiting and record.oldest_s >= HELD_S:
         wait = "waits" if record.waiting == 1 else "wait"
         sentence = f"Fair so far: {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
@@ -111,35 +155,100 @@ def judge(record: RunRecord) -> Judgement:
         sentence += (
             f" A replica was empty for {shares.idle_s:.0f} s while requests waited at another."
         )
+    if lost := _lost(record):
+        sentence += f" {lost}{_whose(record)}."
     return Judgement(Level.FAIR if fair else Level.UNFAIR, sentence)
 
 
 def _out(record: RunRecord) -> str:
     """Why no client is served; empty: at least one is."""
     if record.routable == 0 and not record.starts:
-        if record.replicas is None:
-            return "no replica takes requests"
-        few = {0: "there is no replica", 1: "the only replica takes no requests"}
+        few = {
+            None: "no replica takes requests",
+            0: "there is no replica",
+            1: "the only replica takes no requests",
+        }
         return few.get(record.replicas, f"none of {record.replicas} replicas takes requests")
+    silence = record.silence
+    if silence.seconds >= STUCK_S and _all_are_silent(record):
+        names = _named(silence.replicas)
+        return f"no token came for {silence.seconds:.0f} s{f' from {names}' if names else ''}"
     if record.answered or record.running:
         return ""
-    if record.given_up:
-        all_ = _requests(record.failed + record.given_up)
-        return f"all {all_} that ended failed or were given up"
-    if record.failed:
-        return f"all {_requests(record.failed)} that ended failed"
+    given_up = record.given_up + record.given_up_beyond
+    if record.failed or given_up:
+        also = " or were given up" if given_up else ""
+        return f"all {_requests(record.failed + given_up)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     return "no answer has begun for a minute" if stuck else ""
 
 
+def _all_are_silent(record: RunRecord) -> bool:
+    """Whether every request that is open is where no token comes from."""
+    silence = record.silence
+    return record.waiting + record.running <= silence.waiting + silence.stopped + record.held
+
+
 def _held_up(record: RunRecord) -> Iterator[str]:
-    ended = record.answered + record.failed
-    if record.failed >= max(FEWEST_FAILED, FAILING * ended):
-        yield f"{record.failed} of {_requests(ended)} failed"
+    silence, was = record.silence, record.was_silent
+    names = _named(silence.replicas)
+    if silence.seconds and (_all_are_silent(record) or not names):
+        at = f" at {names}" if names else ""
+        yield f"no token for {silence.seconds:.0f} s: {_who_is_there(silence)}{at}"
+    elif silence.seconds:
+        give = "give" if len(silence.replicas) > 1 else "gives"
+        yield f"{names} {give} no token for {silence.seconds:.0f} s: {_who_is_there(silence)} there"
+    elif was.seconds:
+        where = f"{names} gave no token" if (names := _named(was.replicas)) else "no token came"
+        yield f"{where} for {was.seconds:.0f} s of the last minute, while requests waited"
+    if _is_beyond_budget(record):
+        yield _lost(record)
     if record.held and record.held_s >= HELD_S:
         what = "the first replica" if record.starts and not record.routable else "a replica"
         wait = "waits" if record.held == 1 else "wait"
         yield f"{_requests(record.held)} {wait} for {what}, the oldest for {record.held_s:.0f} s"
+
+
+def _is_beyond_budget(record: RunRecord) -> bool:
+    """Whether more requests are lost than the service may lose. Clients that ask for more than their share wait behind their own requests:
+    what they give up counts only where no other client is answered."""
+    lost = record.failed + record.given_up
+    if record.answered == record.answered_beyond:
+        lost += record.given_up_beyond
+    return lost >= max(FEWEST_LOST, BUDGET * record.ended)
+
+
+def _lost(record: RunRecord) -> str:
+    """The requests that failed or were given up; empty: none."""
+    given_up = record.given_up + record.given_up_beyond
+    window = " of the last minute" if record.minute else ""
+    of = f"of {_requests(record.ended)}{window}"
+    were = f"{'was' if given_up == 1 else 'were'} given up"
+    if record.failed:
+        also = f", and {given_up:,} {were}" if given_up else ""
+        return f"{record.failed:,} {of} failed{also}"
+    return f"{given_up:,} {of} {were}" if given_up else ""
+
+
+def _whose(record: RunRecord) -> str:
+    """Which requests of `_lost` are of clients that wait behind their own."""
+    if not record.given_up_beyond:
+        return ""
+    some = f"{record.given_up_beyond:,} of them " if record.failed or record.given_up else ""
+    return f", {some}by clients that ask for more than their share"
+
+
+def _named(replicas: tuple[str, ...]) -> str:
+    few = _few(list(replicas))
+    return f"replica{'s' if len(replicas) > 1 else ''} {', '.join(few)}" if replicas else ""
+
+
+def _who_is_there(silence: Silence) -> str:
+    stopped = f"{silence.stopped:,} answer{'s have' if silence.stopped > 1 else ' has'} stopped"
+    if not silence.waiting:
+        return stopped
+    waits = f"{_requests(silence.waiting)} {'waits' if silence.waiting == 1 else 'wait'}"
+    return f"{waits} and {stopped}" if silence.stopped else waits
 
 
 def _who_waits(record: RunRecord) -> str:
@@ -150,6 +259,9 @@ def _who_waits(record: RunRecord) -> str:
 
 
 def _why_nothing(record: RunRecord) -> str:
+    if record.left:
+        left = "its client left" if record.left == 1 else "their clients left"
+        return f"{_requests(record.left)} had no answer, because {left} within {HELD_S:.0f} s"
     if record.declined:
         return f"all {_requests(record.declined)} were refused"
     if record.routable == 0 and record.starts:
@@ -161,21 +273,27 @@ def _requests(count: int) -> str:
     return "1 request" if count == 1 else f"{count:,} requests"
 
 
-def _of_shares(shares: WindowShares) -> str:
-    parts = shares.given_over_owed
-    if not parts:
+def _of_shares(record: RunRecord) -> str:
+    parts = record.shares.given_over_owed
+    if not parts and not record.slow:
         return "Fair: no client had to wait for another."
+    if not parts:
+        half = "the last minute" if record.minute else "a minute"
+        slow = f"{_requests(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
+        return f"Fair: no client waited for half of {half}; {slow} after {HELD_S:.0f} s or more."
     if is_fair(parts):
-        part = min(shares.least, 1.0)
+        part = min(record.shares.least, 1.0)
         return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."
     (client, least), *others = sorted(
         ((name, part) for name, part in parts.items() if part < AS_OWED), key=itemgetter(1)
     )
-    lost = [f"{client} (given {least:.0%} of what it was owed)"]
+    lost = [f"{client} (given {least:.0%} of what it was owed while it waited)"]
     lost += [f"{name} ({part:.0%})" for name, part in others]
-    hurt = f"hurt: {', '.join(_few(lost))}."
-    took = [*_took(shares.took)]
-    return f"Unfair: {', '.join(_few(took))}; {hurt}" if took else f"Unfair: {hurt}"
+    took, hurt = [*_took(record.shares.took)], ", ".join(_few(lost))
+    window = f"in the {'last' if record.minute else 'worst'} minute"
+    if took:
+        return f"Unfair: {window} {', '.join(_few(took))}; hurt: {hurt}."
+    return f"Unfair: hurt {window}: {hurt}."
 
 
 def _took(took: Mapping[str, Taken]) -> Iterator[str]:
@@ -192,35 +310,79 @@ def _few(names: list[str]) -> list[str]:
     return [*names[:NAMED], f"and {rest} more"] if rest > 0 else names
 
 
-def client_in_words(
-    *,
-    given_over_owed: float | None,
-    waits: bool,
-    active: bool,
-    failed: int = 0,
-    ended: int = 0,
-    held: int = 0,
-    received: float | None,
-    share: float,
-) -> str:
-    """A sentence on one client.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRecord:
+    """What is judged of one client."""
 
-    `given_over_owed`: of a client that waited for most of the window, else None. `waits`: one of its requests waits now.
-    `active`: it has requests, or received service in the window. `failed`: of its `ended` requests of the last minute, those that the
-    service failed. `held`: its requests that no replica takes. `received`: its part of the fleet's service in the window,
-    0 to 1, None if the fleet served none. `share`: the part that it would be owed if every active client waited.
-    """
-    if failed and failed >= FAILING * ended:
-        return f"Requests fail: {failed} of {ended} in the last minute."
-    if held:
-        return "Requests wait in the router, because no replica takes them."
-    if given_over_owed is not None:
-        what = "Gets too little" if given_over_owed < AS_OWED else "Gets its share"
-        return f"{what}: it was given {given_over_owed:.0%} of what it was owed while it waited."
-    if waits:
+    given_over_owed: float | None = None
+    """Part of what it was owed that it was given; None for a client that did not wait for most of the last minute."""
+    hurts: bool = False
+    """Whether it took what others, given too little, were owed."""
+    active: bool = False
+    """Whether it has requests, or received service in the window."""
+    failed: int = 0
+    """Requests of the last minute that the service failed."""
+    given_up: int = 0
+    """Requests of the last minute that the client gave up, as in `RunRecord`."""
+    ended: int = 0
+    """Requests of the last minute that ended, as in `RunRecord`."""
+    waiting: int = 0
+    """Requests whose answer has not begun."""
+    oldest_s: float = 0.0
+    """Age of the oldest of them."""
+    held: int = 0
+    """Requests that no replica takes."""
+    held_s: float = 0.0
+    silence: Silence = NO_SILENCE
+    """The client's requests at replicas that give no token."""
+    received: float | None = None
+    """The client's part of the fleet's service in the window, 0 to 1; None if the fleet served none."""
+    share: float = 0.0
+    """The part that it would be owed if every active client waited."""
+
+
+def judge_client(record: ClientRecord) -> Judgement:
+    """What one client gets. It names the longer window, where two figures of a page differ by it."""
+    if trouble := _client_held_up(record):
+        return Judgement(Level.HELD_UP, trouble)
+    part = record.given_over_owed
+    given = "" if part is None else f": {_given(part)}"
+    if part is not None and part < AS_OWED:
+        return Judgement(Level.UNFAIR, f"Gets too little{given}.")
+    if record.hurts:
+        return Judgement(Level.UNFAIR, f"Takes what others are owed{given}.")
+    if part is not None:
+        return Judgement(Level.FAIR, f"Gets its share{given}.")
+    active = record.active or record.waiting
+    return Judgement(Level.FAIR if active else Level.NOTHING, _without_competing(record))
+
+
+def _given(part: float) -> str:
+    return f"it was given {part:.0%} of what it was owed while it waited in the last minute"
+
+
+def _without_competing(record: ClientRecord) -> str:
+    """What a client gets that did not wait for most of the last minute."""
+    if record.waiting and record.oldest_s < HELD_S:
         return "Requests have begun to wait."
-    if not active:
+    if record.waiting:
+        wait = "waits" if record.waiting == 1 else "wait"
+        return f"{_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
+    if not record.active:
         return "Sends no requests."
-    idle = received is not None and received > MORE_THAN_SHARE * share
+    idle = record.received is not None and record.received > MORE_THAN_SHARE * record.share
     what = "Uses idle capacity" if idle else "Gets all that it requests"
     return f"{what}; no request waits."
+
+
+def _client_held_up(record: ClientRecord) -> str:
+    """What keeps a client from answers, other than another client; empty: nothing."""
+    silence = record.silence
+    if silence.seconds:
+        return f"No token for {silence.seconds:.0f} s: {_who_is_there(silence)}."
+    if record.held and record.held_s >= HELD_S:
+        return "Requests wait in the router, because no replica takes them."
+    for count, what in ((record.failed, "fail"), (record.given_up, "are given up")):
+        if count and count >= LOSING * record.ended:
+            return f"Requests {what}: {count} of {record.ended} in the last minute."
+    return ""

@@ -110,7 +110,9 @@ async def running(
     rooms = Rooms.make(config, timing=timing)
     async with AsyncExitStack() as stack:
         # 1. What all services share.
-        connections = Connections(lambda: rooms.settings.config.limits.max_concurrent)
+        connections = Connections(
+            lambda: rooms.settings.config.limits.max_concurrent, rooms.intake.content_s
+        )
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
         large_bodies = await stack.enter_async_context(LargeBodies())

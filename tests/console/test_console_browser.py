@@ -208,6 +208,36 @@ async def test_a_fleet_without_replicas_shows_who_waits() -> None:
         await shown("empty", router)
 
 
+async def test_a_hung_replica_is_named_and_its_requests_are_remembered() -> None:
+    hangs = asyncio.Event()
+
+    async def behave(asked: Asked) -> None:
+        await (asked.hang() if hangs.is_set() else asked.whole_stream())
+
+    body = {"model": MODEL, "prompt": "x" * 400, "max_tokens": 16, "stream": True}
+    async with AsyncExitStack() as stack:
+        replica = await stack.enter_async_context(nasty(behave))
+        router = await stack.enter_async_context(
+            router_of(config_for(replica.config("r0"), tenancy=tenancy()), timing=TIMING)
+        )
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=router.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=None
+            )
+        )
+        for _ in range(20):
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+        hangs.set()
+        tasks = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(8)]
+
+        async def leave() -> None:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        await play("hung", {"leave": leave}, admin=admin_of(router), shots=SHOTS)
+
+
 async def test_a_silent_router_is_not_called_fair() -> None:
     async with running_server(simulated()) as server:
         router = _Restarted(config_for(replica_of(server)))

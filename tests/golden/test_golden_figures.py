@@ -24,7 +24,7 @@ from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.console import hour_answer, now_answer
 from evenkeel_router.telemetry.history import TICKS, WHOLE_SERVICE, History
 from evenkeel_router.telemetry.metrics import metrics
-from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
+from evenkeel_router.telemetry.recent import seen
 from evenkeel_router.telemetry.recorder import Recorder
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.sampler import read
@@ -63,9 +63,7 @@ def rooms(tmp_path: Path) -> Iterator[Rooms]:
 
 
 def state_of(rooms: Rooms, now_s: float) -> bytes:
-    recent = result_of(recent_requests(rooms, now_s))
-    verdict = judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))
-    return result_of(router_state(rooms, now_s, verdict))
+    return result_of(router_state(rooms, now_s, result_of(seen(rooms, now_s))))
 
 
 def sampled(rooms: Rooms, rounds: int) -> History:

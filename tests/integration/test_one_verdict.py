@@ -32,7 +32,7 @@ from evenkeel_laboratory.experiments.recording import read_recording
 from evenkeel_laboratory.experiments.setup import Setup, simulate
 from evenkeel_router.telemetry.console import now_answer
 from evenkeel_router.telemetry.history import History
-from evenkeel_router.telemetry.recent import NO_REQUESTS, judged
+from evenkeel_router.telemetry.recent import seen
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import router_state
 from evenkeel_simulator.engine.profiles import PROFILES
@@ -178,7 +178,7 @@ def watched(records: Sequence[Record]) -> Rooms:
 
 
 def by_top(rooms: Rooms) -> str:
-    state = decode_state(result_of(router_state(rooms, 70.0, judged(rooms, NO_REQUESTS))))
+    state = decode_state(result_of(router_state(rooms, 70.0, result_of(seen(rooms, 70.0)))))
     return printed(render(make_view(state, None)))
 
 

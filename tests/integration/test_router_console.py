@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -317,3 +318,25 @@ async def test_requests_that_no_replica_takes_wait_at_the_console_too() -> None:
     (chat,) = (one for one in now.clients if one.client == "chat")
     assert (chat.waiting, chat.held, now.held, now.waiting) == (1, 1, 1, 1)
     assert now.verdict.startswith("No client is served: there is no replica; 1 request waits")
+
+
+async def test_an_outage_links_runbooks_that_the_admin_port_shows(tmp_path: Path) -> None:
+    (tmp_path / "replicas-missing.md").write_text("# How to repair it\n")
+    (tmp_path.parent / "other.md").write_text("not a runbook\n")
+    config = config_for(runbooks=f"file://localhost{quote(str(tmp_path))}")
+    async with (
+        running(config, timing=QUICK) as router,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{router.admin_port}") as client,
+    ):
+        conditions = (await client.get(NOW_PATH)).json()["conditions"]
+        linked = {one["alert"]: one["runbook"] for one in conditions if one["problem"]}
+        page = await client.get(linked["EvenkeelReplicasMissing"])
+        assert (page.status_code, page.text) == (200, "# How to repair it\n")
+        assert page.headers["content-type"] == "text/plain; charset=utf-8"
+        for path in ("/runbooks/none.md", "/runbooks/..%2Fother.md", "/runbooks/replicas-missing"):
+            assert (await client.get(path)).status_code == 404
+    async with (
+        running(config_for(runbooks="https://wiki.example"), timing=QUICK) as router,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{router.admin_port}") as client,
+    ):
+        assert (await client.get("/runbooks/replicas-missing.md")).status_code == 404

@@ -11,7 +11,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.verdict import RunRecord, judge
 from evenkeel_router.app import running
 from evenkeel_router.fleet import reports, unnamed
-from evenkeel_router.telemetry.snapshot import router_state
+from evenkeel_router.telemetry.snapshot import Seen, router_state
 
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.reporting import report, reporter
@@ -42,7 +42,9 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             assert seen["r0"].sequence == 6
 
             now_s = asyncio.get_running_loop().time()
-            state = decode_state(result_of(router_state(router.rooms, now_s, judge(RunRecord()))))
+            state = decode_state(
+                result_of(router_state(router.rooms, now_s, Seen(judge(RunRecord()))))
+            )
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)
@@ -88,7 +90,7 @@ async def test_a_share_of_requests_without_client_keys_is_shown(
 
             def share() -> float:
                 (shown,) = decode_state(
-                    result_of(router_state(router.rooms, 0.0, judge(RunRecord())))
+                    result_of(router_state(router.rooms, 0.0, Seen(judge(RunRecord()))))
                 ).replicas
                 return shown.unnamed_share
 

@@ -260,12 +260,59 @@ def measures() -> Iterator[str]:
         rng = Random(seed)
         given_over_owed, share = rng.choice((None, 0.79, 0.8, 1.0)), rng.choice((0.2, 0.5))
         facts = {
-            "waits": not rng.randrange(3),
+            "waiting": int(not rng.randrange(3)),
             "active": bool(rng.randrange(4)),
             "received": rng.choice((None, 0.2, 0.21, 0.211, 0.525, 0.53)),
         }
-        words = verdict.client_in_words(given_over_owed=given_over_owed, share=share, **facts)
+        words = verdict.judge_client(
+            verdict.ClientRecord(given_over_owed=given_over_owed, share=share, **facts)
+        ).sentence
         yield row({"given": given_over_owed, "share": share, **facts}, words)
+    yield from _verdicts()
+
+
+def _verdicts() -> Iterator[str]:
+    """Verdicts on drawn minutes and on their clients, at the bounds of the thresholds."""
+    for seed in range(120):
+        rng = Random(seed)
+        waiting, running = rng.choice((0, 1, 23)), rng.choice((0, 0, 4))
+        silence = verdict.NO_SILENCE
+        if waiting and rng.randrange(2):
+            silence = verdict.Silence(
+                seconds=rng.choice((5.0, 29.9, 30.0)),
+                replicas=rng.choice((("r0",), ("r0", "r1"), ())),
+                waiting=rng.choice((1, waiting)),
+                stopped=rng.choice((0, running)),
+            )
+        over = verdict.Silence(seconds=25.0, replicas=rng.choice((("r0",), ())))
+        facts = {
+            "answered": rng.choice((0, 198, 199)),
+            "answered_beyond": rng.choice((0, 0, 198)),
+            "failed": rng.choice((0, 0, 1, 2)),
+            "given_up": rng.choice((0, 0, 1, 2)),
+            "given_up_beyond": rng.choice((0, 0, 2, 50)),
+            "left": rng.choice((0, 1, 9)),
+            "waiting": waiting,
+            "running": running,
+            "oldest_s": rng.choice((1.9, 2.0, 30.0)) if waiting else 0.0,
+            "silence": silence,
+            "was_silent": rng.choice((verdict.NO_SILENCE, verdict.NO_SILENCE, over)),
+        }
+        found = verdict.judge(verdict.RunRecord(minute=True, replicas=2, routable=2, **facts))
+        yield row({"minute": facts}, found)
+        client = {
+            "failed": facts["failed"],
+            "given_up": facts["given_up"],
+            "ended": rng.choice((4, 20)),
+            "held": rng.choice((0, 0, 1)),
+            "held_s": rng.choice((1.9, 2.0)),
+            "hurts": not rng.randrange(3),
+            "given_over_owed": rng.choice((None, 0.79, 1.84)),
+            "silence": rng.choice((verdict.NO_SILENCE, silence)),
+        }
+        yield row(
+            {"client": client}, verdict.judge_client(verdict.ClientRecord(active=True, **client))
+        )
 
 
 def work() -> Iterator[str]:

@@ -25,9 +25,11 @@ from evenkeel_router.fleet.prediction import Basis
 from evenkeel_router.fleet.replicas import ReplicaReport
 from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.endings import ANSWERED, GIVEN_UP
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.totals import ReplicaTotals, RequestTotals
 from evenkeel_router.prefix.kv_follower import Follower
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.routers import config_for
@@ -175,6 +177,24 @@ def waiting_at_gate(rooms: Rooms) -> None:
     at_gate = Ticket(member, member.slot, ticket.life, ticket.match, ticket.prediction)
     for _ in range(12):
         rooms.gates.enter(at_gate, LAST, streams=True, max_output_tokens=64, paid=Paid())
+    _in_flight(rooms, at_gate)
+
+
+def _in_flight(rooms: Rooms, at_gate: Ticket) -> None:
+    """Requests of this router at 20 s: held, at the gate, at a replica without and with the first content; and some that are over."""
+    for n, facts in enumerate(
+        (
+            {"holding_since_s": 15.0},
+            {"ticket": at_gate, "gate_since_s": 16.0},
+            {"replica": "r0", "sent_s": 17.0},
+            {"replica": "r0", "sent_s": 12.0, "first_byte_s": 13.0},
+        )
+    ):
+        one = RequestState(f"open-{n}", "/v1/completions", 12.0 + n, client=CHAT, **facts)
+        rooms.intake.active_requests.add(one)
+    own = rooms.totals.of(CHAT)
+    for ending in (ANSWERED, ANSWERED, GIVEN_UP, Outcome.TIMEOUT.value, Outcome.RATE_LIMITED.value):
+        own.ended_as(ending, 19.0)
 
 
 CLOCKS: Final = frozenset(

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
-from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.traffic.summary import Summary
 from rich.console import Group, RenderableType
 
@@ -90,12 +89,12 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
         )
     totals = (
         f"{summary.finished} of {summary.requests} requests in {summary.makespan_s:,.1f} s",
-        f"{summary.throughput_tokens_per_s:,.0f} tokens/s",
+        f"{summary.throughput_tokens_per_s:,.0f} tokens/s in and out ({summary.output_tokens_per_s:,.0f} out)",
         f"hit rate {summary.hit_rate:.1%}",
         f"Jain {summary.jain_index:.3f}",
     )
     lines = [" · ".join(totals)]
-    lines.append(judge(summary.record).sentence)
+    lines.append(summary.verdict)
     if report.latest_s > _LATE_S:
         cause = "--max-concurrency or the speed of this machine"
         if not report.max_concurrency:

@@ -25,6 +25,7 @@ _STATE_STYLE = {
     "ready": "green",
     "returning": "green",
     "suspect": "red",
+    "silent": "red",
     "not ready": "yellow",
     "loading": "yellow",
     "gone": "red",
@@ -44,7 +45,7 @@ def render(view: View | Views, *, verbose: bool = False) -> RenderableType:
     if verbose and view.qoe:
         each = " · ".join(f"{tenant} {mean:.2f}" for tenant, mean in view.qoe.items())
         parts.append(Text(f"QoE of streams: {each}"))
-    parts += ["", FittedTable(_clients(view, verbose)), ""]
+    parts += ["", Text(_windows(view), style="dim"), FittedTable(_clients(view, verbose)), ""]
     parts += [FittedTable(_replicas(view))]
     return Group(*parts)
 
@@ -61,6 +62,11 @@ def _header(view: View, verbose: bool) -> str:
     if view.draining:
         words.append("[yellow]draining[/]")
     return " · ".join(words)
+
+
+def _windows(view: View) -> str:
+    """What the figures of the tables are of: the verdict is on the last minute."""
+    return f"share, owed, serv/s, ITL and hit: the last {view.window_s:,.0f} s · verdict and lost: the last minute · the rest: now"
 
 
 def _model(view: View) -> str:
@@ -89,7 +95,7 @@ def _fairness(view: View, verbose: bool) -> Text:
 def _of_older(fleet: FleetState) -> str:
     """The verdict where the router gives none."""
     parts = {"a client": 1 - fleet.share_error} if fleet.backlogged else {}
-    return judge(RunRecord(shares=WindowShares(parts), answered=1)).sentence
+    return judge(RunRecord(shares=WindowShares(parts), minute=True, answered=1)).sentence
 
 
 def _warnings(view: View) -> Iterator[str]:
@@ -97,7 +103,7 @@ def _warnings(view: View) -> Iterator[str]:
     for row in view.replicas:
         if row.suspicion:
             yield f"replica {row.name} is {row.suspicion}"
-    if not any(row.state in ("ready", "returning") for row in view.replicas):
+    if not any(row.state in ("ready", "returning", "silent") for row in view.replicas):
         yield (
             f"none of {len(view.replicas)} replicas takes requests: new ones wait, and then get 503"
             if view.replicas
@@ -113,7 +119,7 @@ def _warnings(view: View) -> Iterator[str]:
 
 
 def _clients(view: View, verbose: bool) -> Table:
-    names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "ITL", "hit", "err"]
+    names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "ITL", "hit", "lost"]
     table = make_table(*names, *(("deficit", "lead") if verbose else ()), gap=1)
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         internals = _range(row.deficit_min, row.deficit_max), f"{row.lead_s:.0f}s"
@@ -122,7 +128,7 @@ def _clients(view: View, verbose: bool) -> Table:
             *(row.weight, _percent(row.share), _percent(row.owed), f"{row.service_per_s:,.0f}"),
             *(str(row.in_flight), str(row.waiting)),
             "–" if row.itl_s is None else f"{1000 * row.itl_s:.0f}ms",
-            *(_percent(row.hit_rate), str(row.errors)),
+            *(_percent(row.hit_rate), _count(row.lost)),
             *(internals if verbose else ()),
         )
     return table
@@ -130,7 +136,7 @@ def _clients(view: View, verbose: bool) -> Table:
 
 def _replicas(view: View) -> Table:
     names = ["replica", "state", "policy", "quantum", "flight", "run", "wait", "service/s", "hit"]
-    table = make_table(*names, "failed", gap=1)
+    table = make_table(*names, "lost", gap=1)
     for row in view.replicas:
         table.add_row(
             escape(row.name),
@@ -138,9 +144,13 @@ def _replicas(view: View) -> Table:
             escape(row.policy),
             _short(row.quantum) if row.quantum else "–",
             *map(str, (row.in_flight, row.running, row.waiting)),
-            *(f"{row.service_per_s:,.0f}", _percent(row.hit_rate), str(row.failures)),
+            *(f"{row.service_per_s:,.0f}", _percent(row.hit_rate), _count(row.here.lost)),
         )
     return table
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else str(value)
 
 
 def _percent(value: float | None) -> str:

@@ -2,7 +2,8 @@
 
 A rate is the difference of two totals over the time between the readings. If the router restarted in between, the
 earlier reading is ignored. Service, fair shares and leads come from the ledger, so every router of a fleet reports the
-same ones. Requests, errors and requests in flight are those of this router only.
+same ones. Requests are those of this router only: in flight, those that wait because their answer has not begun, and those of the last
+minute that were lost.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ReplicaRow(ReplicaCounts, frozen=True, kw_only=True):
     """One replica."""
 
     state: str
-    """State of the replica: `ready`, `loading` (its process answers, and was not ready yet), `not ready`, `gone`, or its suspicion."""
+    """State of the replica: `ready`, `silent` (it gives no token while requests wait there), `loading` (its process answers, and was not ready yet), `not ready`, `gone`, or its suspicion."""
     service_per_s: float
     """Service per second, weighted tokens."""
     hit_rate: float | None
@@ -52,7 +53,11 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     """Service per second, weighted tokens."""
     in_flight: int
     waiting: int
+    """Requests at this router whose answer has not begun; of older routers, those in the queues of replicas."""
     running: int
+    """Requests at this router whose answer has begun; of older routers, those in the batches of replicas."""
+    lost: int | None
+    """Requests of the last minute that ended without an answer; None from older routers."""
     deficit_min: float | None
     """Least deficit over the replicas, weighted tokens; None without a report."""
     deficit_max: float | None
@@ -67,6 +72,7 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     """Mean inter-token latency in the window, over the replicas that report it; None without tokens."""
     hit_rate: float | None
     requests: int
+    """Since the router started; so are the errors."""
     errors: int
 
 
@@ -118,7 +124,7 @@ def make_view(now: ServiceState, before: ServiceState | None) -> View:
     window_s = max(now.time_s - before.time_s if before else now.uptime_s, 1e-9)
     plain = fields_of(RouterSummary, now) | {
         "service": f"{now.namespace}/{now.service}",
-        "waiting": now.waiting + sum(map(_waiting, now.replicas)),
+        "waiting": _known(now.here.unanswered, now.waiting + sum(map(_waiting, now.replicas))),
     }
     return View(
         **plain,
@@ -141,13 +147,20 @@ def _waiting(replica: ReplicaState) -> int:
     return max(replica.waiting, replica.gate_waiting)
 
 
+def _known(count: int | None, of_older: int) -> int:
+    return of_older if count is None else count
+
+
 def _replicas(
     now: ServiceState, before: ServiceState | None, window_s: float
 ) -> Iterator[ReplicaRow]:
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
     served = _served_by_replica(now, before)
     for replica in now.replicas:
-        plain = fields_of(ReplicaCounts, replica) | {"waiting": _waiting(replica)}
+        plain = fields_of(ReplicaCounts, replica) | {
+            "waiting": _known(replica.here.unanswered, _waiting(replica)),
+            "running": _known(replica.here.begun, replica.running),
+        }
         past = earlier.get(replica.name)
         yield ReplicaRow(
             **plain,
@@ -174,8 +187,9 @@ def _clients(
             owed=mean(owed, total) if client.backlogged else None,
             service_per_s=service / window_s,
             in_flight=client.in_flight,
-            waiting=sum(at.waiting for at in client.replicas),
-            running=sum(at.running for at in client.replicas),
+            waiting=_known(client.here.unanswered, sum(at.waiting for at in client.replicas)),
+            running=_known(client.here.begun, sum(at.running for at in client.replicas)),
+            lost=client.here.lost,
             deficit_min=min(deficits, default=None),
             deficit_max=max(deficits, default=None),
             behind=client.owed - client.service,
@@ -224,6 +238,8 @@ def _state(replica: ReplicaState) -> str:
         return replica.suspicion.partition(":")[0]
     if replica.loads:
         return "loading"
+    if replica.silent_s:
+        return "silent"
     return "ready" if replica.routable else "not ready" if replica.joined else "gone"
 
 

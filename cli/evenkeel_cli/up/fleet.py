@@ -37,7 +37,13 @@ from evenkeel_cli.up.replicas import (
     changes_to,
     simulated,
 )
-from evenkeel_cli.up.routers import LocalRouter, count_of, further_listen, state_of
+from evenkeel_cli.up.routers import (
+    LocalRouter,
+    count_of,
+    further_listen,
+    runbooks_of_clone,
+    state_of,
+)
 from evenkeel_cli.up.state import StateFolder, end, leftovers
 
 HOST: Final = "127.0.0.1"
@@ -246,9 +252,10 @@ class LocalFleet:
             )
             for one in manifest.each()
         }
+        runbooks = runbooks_of_clone()
         if manifest.gateway is None:
-            return configs[manifest.service.metadata.name]
-        return gateway_config(
+            return replace(configs[manifest.service.metadata.name], runbooks=runbooks)
+        config = gateway_config(
             manifest.gateway,
             manifest.members,
             configs=configs,
@@ -258,6 +265,7 @@ class LocalFleet:
             state=state,
             credentials=manifest.credentials,
         )
+        return replace(config, runbooks=runbooks)
 
     def _replicas_of(self, service: str) -> tuple[ReplicaConfig, ...]:
         found = [one.config() for one in self.replicas.values() if one.service == service]

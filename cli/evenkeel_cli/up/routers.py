@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from evenkeel_contract.routerconfig import (
     ListenConfig,
@@ -116,3 +117,9 @@ def state_of(manifest: Manifest, folder: StateFolder) -> StateConfig:
             store=state.store, redis_url=manifest.secrets[(namespace, ref.name, ref.key)]
         )
     return StateConfig()
+
+
+def runbooks_of_clone() -> str | None:
+    """The address of docs/runbooks in a clone of the source tree; None in an installed package."""
+    folder = Path(__file__).parents[3] / "docs/runbooks"
+    return f"file://localhost{quote(str(folder))}" if folder.is_dir() else None

@@ -114,7 +114,7 @@ def _plot(found: Plan, out: Path) -> None:
 
 def _report(found: Plan, traffic: Recording) -> None:
     console = report_console()
-    table = make_table("client", "share", "→", "tokens/s", "→", "TTFT p50", "→", "GPU s", "→")
+    table = make_table("client", "share", "→", "output/s", "→", "TTFT p50", "→", "GPU s", "→")
     for name, before in found.today.clients.items():
         after = found.changed.clients.get(name)
         if after is None:
@@ -157,7 +157,8 @@ def _report(found: Plan, traffic: Recording) -> None:
         )
         print_note(
             console,
-            f"{left_out:,} of {left_out + len(traffic.requests):,} requests are not in the replay, because no replica served them: "
+            f"{left_out:,} of {left_out + len(traffic.requests):,} requests {'is' if left_out == 1 else 'are'} not in the replay, "
+            f"because no replica served {'it' if left_out == 1 else 'them'}: "
             f"{causes}. So the replay has less load than the fleet had",
         )
     if len(traffic.replica_counts) > 1:

@@ -22,7 +22,6 @@ from evenkeel_contract.queueorder import (
 from evenkeel_contract.routerconfig import FleetPolicyName, Positive, Weight
 from evenkeel_contract.values import Fault, did_you_mean, show
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.summary import summarise
@@ -215,7 +214,7 @@ def _sentence(
     """The verdict on a run, until its last request ended."""
     ends = (one.finished_s or one.admitted_s or 0.0 for one in records)
     end_s = max([recording.end_s, *ends])
-    return judge(summarise(records, end_s, clients=clients).record).sentence
+    return summarise(records, end_s, clients=clients).verdict
 
 
 def _figures(recording: Recording, served: list[Served], setup: Setup, verdict: str) -> RunFigures:

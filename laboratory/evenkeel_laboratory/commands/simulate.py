@@ -28,7 +28,6 @@ from evenkeel_cli.trace_options import UsageError, isolation_share, read_program
 from evenkeel_cli.yamlfile import YamlFault
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.qoe import Expectation
-from evenkeel_fairshare.verdict import judge
 from evenkeel_simulator.traffic.records import Record, write_csv
 from evenkeel_simulator.traffic.summary import Summary, summarise
 from evenkeel_simulator.traffic.traces import TraceError
@@ -324,7 +323,8 @@ def _report(summary: Summary, out: Path) -> None:
     console.print(FittedTable(table))
     difference = summary.service_difference
     console.print(
-        f"\n{summary.throughput_tokens_per_s:,.0f} tokens/s over {summary.makespan_s:,.0f} s, "
+        f"\n{summary.throughput_tokens_per_s:,.0f} tokens/s in and out ({summary.output_tokens_per_s:,.0f} out) over "
+        f"{summary.makespan_s:,.0f} s, "
         f"hit rate {summary.hit_rate:.1%}, Jain {summary.jain_index:.3f} of given over owed and "
         f"{summary.jain_index_service_rate:.3f} of service rates, service difference "
         f"max {difference.max:.2f} avg {difference.avg:.2f} var {difference.var:.2f}",
@@ -332,7 +332,7 @@ def _report(summary: Summary, out: Path) -> None:
     )
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
-    console.print(judge(summary.record).sentence, style="bold", highlight=False)
+    console.print(summary.verdict, style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
 
 

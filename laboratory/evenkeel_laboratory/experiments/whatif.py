@@ -177,7 +177,7 @@ def _verdict(
     what = "no difference within the error of the model" if inside else effect
     sentence = (
         f"{name}{':' if inside else ''} {what}: {before.share:.0%} → {after.share:.0%} of the service, "
-        f"{before.tokens_per_s:,.1f} → {after.tokens_per_s:,.1f} tokens/s, "
+        f"{before.tokens_per_s:,.1f} → {after.tokens_per_s:,.1f} output tokens/s, "
         f"median TTFT {before.ttft_p50_s:,.2f} → {after.ttft_p50_s:,.2f} s."
     )
     return Verdict(client=name, effect=effect, sentence=sentence)

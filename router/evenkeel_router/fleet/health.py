@@ -124,6 +124,8 @@ class HealthMonitor:
         member = self._replicas.fleet.member(watch.replica.name)
         if member is None or member.unschedulable == why:
             return
+        if not (why in FOR_GOOD and member.unschedulable in FOR_GOOD):
+            member.unschedulable_since_s = self._now()
         member.unschedulable = why
         if why:
             _log.info("replica %s gets no new requests: %s", member.name, why)

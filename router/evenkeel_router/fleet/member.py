@@ -16,6 +16,8 @@ class Member:
     routable: bool = False
     unschedulable: str = ""
     """Why the replica may get no new requests, whatever its probes show; empty: it may."""
+    unschedulable_since_s: float = 0.0
+    """Since when, by the clock of the event loop."""
     lives: int = 0  # times that the replica joined
     loads: bool = False  # its process answers, and has not been ready yet
     context_tokens: int = 0

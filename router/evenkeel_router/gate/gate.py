@@ -195,6 +195,7 @@ class Gate:
     def admit(self, now_s: float) -> list[GatedRequest]:
         """The requests that go to the replica now, in this order."""
         admitted: list[GatedRequest] = []
+        self.prompts.expire(now_s)
         if not self.has_work:
             return admitted
         admissions = self.policy.admissions(now_s)

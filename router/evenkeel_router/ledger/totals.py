@@ -21,6 +21,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, other_clients
+from evenkeel_router.ledger.endings import GIVEN_UP, Endings
 from evenkeel_router.ledger.estimates import TenantEstimates
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -119,7 +120,7 @@ class Distributions:
 
 
 class ClientTotals(msgspec.Struct, eq=False):
-    """One client since the router started. A copy shares the counts of errors."""
+    """One client since the router started. A copy shares the counts of errors and endings."""
 
     identity: str
     distributions: Distributions
@@ -130,6 +131,9 @@ class ClientTotals(msgspec.Struct, eq=False):
     retries: int = 0
     relocations: int = 0
     errors: Counter[Outcome] = msgspec.field(default_factory=Counter)
+    given_up: int = 0
+    """Requests that the client gave up, without those behind its own (`endings`)."""
+    endings: Endings = msgspec.field(default_factory=Endings)
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -145,6 +149,12 @@ class ClientTotals(msgspec.Struct, eq=False):
     """Streams whose quality of experience was measured."""
     qoe: float = 0.0
     """Sum of the measured qualities of experience."""
+
+    def ended_as(self, ending: str, now_s: float) -> None:
+        """A request ended so (`endings`)."""
+        self.endings.add(ending, now_s)
+        if ending == GIVEN_UP:
+            self.given_up += 1
 
     def streamed(self, seconds: float, output_tokens: int) -> None:
         """A stream ended `seconds` after its first event."""

@@ -224,6 +224,8 @@ class Gateway(Front):
             totals = request_state.totals
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
+            if totals is not None:
+                totals.ended_as(request_state.outcome.value, self._now())
         for sink in self._sinks:
             sink(request_state, self._now() - request_state.started_s)
         if request_state.trace is not None:

@@ -59,6 +59,8 @@ class Intake:
         """Requests between admission and their end."""
         self.unanswered: set[Attempt] = set()
         """Attempts of active requests at replicas, whose client was sent nothing yet."""
+        self.content_s: dict[str, float] = {}
+        """URL of a replica → when it last sent content to a client, seconds of the loop's clock, within a quarter of a second."""
         self.draining = False
         """Whether the router ends, so that every answer closes its connection."""
         self.refuses_from_s = inf

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from evenkeel_contract.cellswire import CELL_PATH
 from evenkeel_contract.names import GUARDED_HEADERS
@@ -21,7 +22,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
-from evenkeel_router.api.errors import OURS
+from evenkeel_router.api.errors import OURS, Outcome
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.volatile import label_of
@@ -29,6 +30,7 @@ from evenkeel_router.fleet.long_prompts import NOT_LOOKED_UP
 from evenkeel_router.fleet.long_work import LongWork
 from evenkeel_router.fleet.prediction import Pages
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.endings import ANSWERED, BEYOND, GIVEN_UP, ending_of
 from evenkeel_router.ledger.estimates import Estimates
 from evenkeel_router.ledger.federation import Federation
 from evenkeel_router.ledger.key_sets import KeySetReader
@@ -62,6 +64,7 @@ from evenkeel_router.transport.client_request import (
 from evenkeel_router.transport.downstream import yielding
 
 _log = logging.getLogger(__name__)
+_ANSWERED_BEYOND: Final = ANSWERED + BEYOND
 _CONTENT_TYPE = istr("Content-Type")
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 
@@ -310,9 +313,26 @@ class Pipeline(Front):
         )
         return right and usage.input_tokens == tokenised.first.tokens
 
+    def _ending(self, request_state: RequestState, now_s: float, *, beyond: bool) -> str:
+        """How a request ended (`endings`)."""
+        if request_state.outcome is None:
+            return _ANSWERED_BEYOND if beyond else ANSWERED
+        started_s, first_s = request_state.started_s, request_state.first_byte_s
+        silent_s, replica = 0.0, self._replicas.configured.get(request_state.replica)
+        if request_state.outcome is Outcome.CLIENT_GONE and replica is not None:
+            silent_s = now_s - self._intake.content_s.get(replica.url, 0.0)
+        return ending_of(
+            request_state.outcome,
+            ttft_s=None if first_s is None else first_s - started_s,
+            duration_s=now_s - started_s,
+            silent_s=silent_s,
+            beyond=beyond,
+        )
+
     def finish(self, request_state: RequestState) -> None:
         """Count and log a request that is over."""
-        totals, duration_s = request_state.totals, self._now() - request_state.started_s
+        now_s, totals = self._now(), request_state.totals
+        duration_s = now_s - request_state.started_s
         if request_state.outcome is not None:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
@@ -326,14 +346,23 @@ class Pipeline(Front):
             delivery = request_state.delivery
             if delivery is not None and delivery.tokens and request_state.outcome is None:
                 totals.experienced(delivery.qoe())
-        client, beyond = request_state.client, self._service_ledger.fairness.now.beyond_share
-        if client is not None and client.identity not in beyond:
+        client = request_state.client
+        if client is not None and totals is not None:
+            beyond = client.identity in self._service_ledger.fairness.now.beyond_share
+            ending = self._ending(request_state, now_s, beyond=beyond)
+            totals.ended_as(ending, now_s)
             # The objective of clients within their share: the time of the first token, or that none came through our fault.
-            if ttft_s is not None and served is not None:
+            if not beyond and ttft_s is not None and served is not None:
                 self._totals.within_share_ttft_s.observe(ttft_s)
-            elif ttft_s is None and request_state.outcome in OURS:
+            elif not beyond and ttft_s is None and self._missed(request_state, ending, duration_s):
                 self._totals.within_share_ttft_s.never()
         for sink in self._sinks:
             sink(request_state, duration_s)
         if request_state.trace is not None:
             request_state.trace.ended(request_state)
+
+    def _missed(self, request_state: RequestState, ending: str, duration_s: float) -> bool:
+        """Whether no token came through our fault: the request failed, or its client gave it up when it had missed the objective already."""
+        threshold_s = self._settings.config.ttft_threshold_s
+        late = threshold_s is not None and duration_s > threshold_s
+        return request_state.outcome in OURS or (ending == GIVEN_UP and late)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from aiohttp import web
@@ -29,7 +30,13 @@ from evenkeel_contract.adminstate import (
     ActivationState,
     encode_state,
 )
-from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH, REQUESTS_PATH
+from evenkeel_contract.consolestate import (
+    HOUR_PATH,
+    NOW_PATH,
+    PAGE_PATH,
+    REQUESTS_PATH,
+    RUNBOOKS_PATH,
+)
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -55,7 +62,7 @@ from evenkeel_router.request.tenant_console import Asked
 from evenkeel_router.slices import in_slices
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.history import WHOLE_SERVICE
-from evenkeel_router.telemetry.recent import NO_REQUESTS, judged, recent_requests
+from evenkeel_router.telemetry.recent import seen
 from evenkeel_router.telemetry.served import AllServed, Served
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, send_pieces
 from evenkeel_router.telemetry.snapshot import replicas_state, router_state
@@ -107,6 +114,7 @@ def admin_app(served: AllServed, revocations: RevocationExchange) -> web.Applica
     app.router.add_get(NOW_PATH, _console)
     app.router.add_get(HOUR_PATH, _console)
     app.router.add_get(REQUESTS_PATH, _console)
+    app.router.add_get(RUNBOOKS_PATH + "{page:[a-z-]+}.md", _runbook)
     for path in TO_PAGE:
         app.router.add_get(path, _to_page)
     for path in served.files:
@@ -155,12 +163,11 @@ async def _state(request: web.Request) -> web.StreamResponse:
         every, shared = [], _asked(request).rooms
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        verdicts = []
+        found = []
         for rooms in (shared, *every):
-            recent, _ = await in_slices(recent_requests(rooms, now_s))
-            verdicts.append((rooms, judged(rooms, recent.get(WHOLE_SERVICE, NO_REQUESTS))))
-        (_, verdict), *services = verdicts
-        body, _ = await in_slices(router_state(shared, now_s, verdict, services=services))
+            found.append((rooms, (await in_slices(seen(rooms, now_s)))[0]))
+        (_, own), *services = found
+        body, _ = await in_slices(router_state(shared, now_s, own, services=services))
     return await send_pieces(request, cut(body), JSON)
 
 
@@ -205,6 +212,21 @@ async def _console(request: web.Request) -> web.StreamResponse:
 async def _page(request: web.Request) -> web.Response:
     body, content_type = request.app[SERVED].files[request.path]
     return web.Response(body=body, headers=[("content-type", content_type), *HEADERS])
+
+
+async def _runbook(request: web.Request) -> web.Response:
+    """A page of the folder with the runbooks, where that is on this machine."""
+    folder = urlsplit(request.app[SERVED].shared.settings.config.runbooks or "")
+    path = Path(unquote(folder.path)) / f"{request.match_info['page']}.md"
+    try:
+        if folder.scheme != "file":
+            raise FileNotFoundError
+        text = await asyncio.to_thread(path.read_text, "utf-8")
+    except OSError:
+        raise web.HTTPNotFound(text="There is no such runbook.\n") from None
+    return web.Response(
+        text=text, headers=[("content-type", "text/plain; charset=utf-8"), *HEADERS]
+    )
 
 
 async def _to_page(request: web.Request) -> web.Response:

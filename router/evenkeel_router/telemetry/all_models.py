@@ -205,10 +205,11 @@ def _client(rows: Sequence[tuple[str, ClientNow]], served: float) -> ClientNow:
     )
 
 
-def _fares(client: ClientNow) -> tuple[float, float, float, float, float]:
+def _fares(client: ClientNow) -> tuple[float, ...]:
     """The smaller, the worse a client fares in a model; then, the more it uses the model."""
     part = client.given_over_owed
     return (
+        _WORST_FIRST.index(client.level),
         inf if part is None or client.fair else part,
         -client.held,
         -client.failed,

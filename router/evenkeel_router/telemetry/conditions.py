@@ -11,20 +11,24 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenkeel_contract.adminstate import PeerState
-from evenkeel_contract.consolestate import AlertCondition
+from evenkeel_contract.consolestate import RUNBOOKS_PATH, AlertCondition
 from msgspec.structs import replace
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
+from evenkeel_router.ledger.endings import GIVEN_UP
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.recent import Recent
 from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.silences import FLEET
 
 # The limits of the alerts (monitoring/alerts/service.yaml).
 STALE_S: Final = 30.0
 STARVED: Final = 0.5
 SATURATED: Final = 0.9
 FAILING: Final = 0.144
+LATE_S: Final = 300.0
+"""Time after the drain timeout from which a draining replica is stuck."""
 
 
 def conditions(
@@ -33,7 +37,7 @@ def conditions(
     """All conditions, the problems first. `recent`: all requests of the last minute."""
     found = [
         *(replace(one, about="replicas") for one in _replicas(rooms, now_s, recent)),
-        replace(_failing(recent), about="clients"),
+        *(replace(one, about="clients") for one in _lost(recent)),
         *(replace(one, about="clients") for one in _fairness(rooms)),
         *(replace(one, about="ledger") for one in _ledger(rooms, peers)),
         _router(rooms, window),
@@ -45,9 +49,12 @@ def conditions(
 
 
 def runbook(folder: str | None, alert: str) -> str:
-    """The address of an alert's page: EvenkeelReplicaSuspect has `replica-suspect.md`. Empty without a folder or an alert."""
+    """The address of an alert's page: EvenkeelReplicaSuspect has `replica-suspect.md`. Empty without a folder or an alert. The router shows
+    pages of a folder on this machine itself."""
     if not folder or not alert:
         return ""
+    if folder.startswith("file:"):
+        folder = RUNBOOKS_PATH
     page = re.sub("(?<=[a-z])(?=[A-Z])", "-", alert.removeprefix("Evenkeel")).lower()
     return f"{folder.rstrip('/')}/{page}.md"
 
@@ -77,18 +84,29 @@ def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
     )
 
 
-def _failing(recent: Recent) -> AlertCondition:
-    ended = recent.answered + recent.failed
+def _lost(recent: Recent) -> Iterator[AlertCondition]:
     causes = ", ".join(f"{name} {count}" for name, count in recent.causes.most_common(3))
-    message = f"{recent.failed} of {ended} requests of the last minute failed: {causes}."
-    problem = recent.failed > FAILING * ended
-    return _is("EvenkeelRequestsFailing", problem, message, "Requests are answered.")
+    message = f"{recent.failed} of {recent.ended} requests of the last minute failed: {causes}."
+    problem = recent.failed > FAILING * recent.ended
+    yield _is("EvenkeelRequestsFailing", problem, message, "Requests are answered.")
+    given_up = recent.endings[GIVEN_UP]
+    message = f"Clients gave up {given_up} of {recent.ended} requests of the last minute before an answer."
+    problem = given_up > FAILING * recent.ended
+    yield _is("EvenkeelRequestsGivenUp", problem, message, "Clients wait for their answers.")
 
 
 def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondition]:
     fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
     routable = [member for member in fleet if member.routable]
-    yield _is("", not routable, f"{len(routable)} of {len(fleet)} replicas take requests.")
+    message = f"{len(routable)} of {len(fleet)} replicas take requests."
+    yield _is("EvenkeelReplicasMissing", not routable, message)
+    silent = rooms.silences.now
+    names = sorted(silent.keys() - {FLEET})
+    for_s = now_s - min(silent.values(), default=now_s)
+    message = f"No token for {for_s:.0f} s while requests wait: {', '.join(names)}."
+    yield _is(
+        "EvenkeelRequestsGivenUp", names, message, "Replicas give tokens where requests wait."
+    )
     ages = {
         one.name: now_s - reports[one.name].received_s for one in routable if one.name in reports
     }
@@ -101,11 +119,27 @@ def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondi
         elif failing := recent.failing(member.name):
             message = f"Replica {member.name} failed {failing:.0%} of its latest requests."
             yield _is("EvenkeelReplicaFailing", True, message)
-    draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
-    message = f"Draining: {', '.join(draining)}."
-    yield _is("EvenkeelDrainStuck", draining, message, "No replica drains.")
+    yield _draining(rooms, now_s)
     if rooms.replicas.activation.wanted:
         yield _is("EvenkeelActivationStuck", True, "A request waits for the first replica.")
+
+
+def _draining(rooms: Rooms, now_s: float) -> AlertCondition:
+    """Each rollout drains replicas: that is a problem only once it takes too long."""
+    since_s = {
+        one.name: now_s - one.unschedulable_since_s
+        for one in rooms.replicas.fleet
+        if one.unschedulable in FOR_GOOD
+    }
+    late_s = rooms.settings.config.drain_timeout_s + LATE_S
+    stuck = {name: age_s for name, age_s in since_s.items() if age_s > late_s}
+    named = ", ".join(
+        f"{name} for {age_s:.0f} s" for name, age_s in sorted((stuck or since_s).items())
+    )
+    fine = f"Draining: {named}." if since_s else "No replica drains."
+    return _is(
+        "EvenkeelDrainStuck", stuck, f"Draining: {named}; {late_s:.0f} s are usual at most.", fine
+    )
 
 
 def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[AlertCondition]:

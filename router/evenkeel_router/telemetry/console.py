@@ -14,7 +14,7 @@ from evenkeel_contract.consolestate import AtReplica
 from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
-from evenkeel_fairshare.verdict import AS_OWED, Judgement, Level, client_in_words
+from evenkeel_fairshare.verdict import AS_OWED, ClientRecord, Judgement, Level, judge_client
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
@@ -133,10 +133,10 @@ def now_reading(rooms: Rooms, history: History, now_s: float, *, tenant: str) ->
     """The answer of `NOW_PATH`, with the requests behind its times."""
     window, config = history.now, rooms.settings.config
     recent = yield from recent_requests(rooms, now_s)
-    clients = yield from _clients(rooms, history, tenant, recent)
+    clients = yield from _clients(rooms, history, tenant, recent=recent, now_s=now_s)
     own = recent.get(tenant, NO_REQUESTS)
     total = window.rates.get(tenant, NOTHING)
-    verdict = judged(rooms, own, tenant, served=total.service_per_s)
+    verdict = judged(rooms, own, now_s, tenant, served=total.service_per_s)
     beyond = rooms.service_ledger.fairness.now.beyond_share
     within = [
         of
@@ -167,7 +167,7 @@ def now_reading(rooms: Rooms, history: History, now_s: float, *, tenant: str) ->
         oldest_s=own.oldest_s,
         errors=dict(own.causes),
         limits=limits_now(rooms, tenant, now_s),
-        total=total,
+        total=_with_others(rooms, total, own),
         clients=clients,
     )
     if tenant == WHOLE_SERVICE:
@@ -231,7 +231,7 @@ def _with_fleet(
     verdict: Judgement,
 ) -> Steps[consolestate.ConsoleState]:
     """Add what only administrators see."""
-    replicas = yield from replica_states(rooms, now_s)
+    replicas = yield from replica_states(rooms, now_s, recent.at_replicas())
     peers = peer_states(rooms, now_s)
     rates = history.now.replicas
     shown = []
@@ -255,7 +255,12 @@ def _with_fleet(
 
 
 def _clients(
-    rooms: Rooms, history: History, scope: str, recent: Mapping[str, Recent]
+    rooms: Rooms,
+    history: History,
+    scope: str,
+    *,
+    recent: Mapping[str, Recent],
+    now_s: float,
 ) -> Steps[tuple[consolestate.ClientNow, ...]]:
     """Clients that the router knows: declared, or served since it started."""
     ledger, rates = rooms.service_ledger, history.now.rates
@@ -271,7 +276,7 @@ def _clients(
         if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
             share = fair_shares.get(one.identity, 0.0)
             of = recent.get(one.identity, NO_REQUESTS)
-            clients.append(_client(rooms, one, rates, scope, share=share, recent=of))
+            clients.append(_client(rooms, one, rates, scope, share=share, recent=of, now_s=now_s))
         if n % STRIDE == 0:
             yield
     return tuple(clients)
@@ -285,41 +290,51 @@ def _client(
     *,
     share: float,
     recent: Recent,
+    now_s: float,
 ) -> consolestate.ClientNow:
     """One client as the console shows it. `share`: its part of the fleet if every active client waited."""
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
-    own = rates.get(name, NOTHING)
+    own = _with_others(rooms, rates.get(name, NOTHING), recent)
     together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
-    words = client_in_words(
-        given_over_owed=part,
-        waits=own.waiting > 0,
-        active=one.here.in_flight > 0
-        or own.service_per_s > 0
-        or own.running > 0
-        or recent.answered > 0,
-        failed=recent.failed,
-        ended=recent.failed + recent.answered,
-        held=recent.held,
-        received=mean(own.service_per_s, fleet),
-        share=share,
+    hurts = _hurts(rooms, name)
+    found = judge_client(
+        ClientRecord(
+            given_over_owed=part,
+            hurts=hurts,
+            active=one.here.in_flight > 0
+            or own.service_per_s > 0
+            or own.running > 0
+            or recent.ended > 0,
+            failed=recent.failed,
+            given_up=recent.given_up,
+            ended=recent.ended,
+            waiting=own.waiting,
+            oldest_s=recent.oldest_s,
+            held=recent.held,
+            held_s=recent.held_s,
+            silence=recent.silence(rooms.silences.now, now_s, named=False),
+            received=mean(own.service_per_s, fleet),
+            share=share,
+        )
     )
     p50_s, p95_s = recent.latency_s()
     return consolestate.ClientNow(
         **msgspec.structs.asdict(own),
-        hurts=_hurts(rooms, name),
+        hurts=hurts,
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
         oldest_s=recent.oldest_s,
         held=recent.held,
-        failed=recent.failed,
-        causes={cause.value: count for cause, count in one.here.errors.items()},
+        failed=recent.failed + recent.given_up,
+        causes=dict(recent.causes),
         identity=name,
         tenant=one.tenant,
         client=one.name,
         weight=f"{weights.tenant(tenant_of(name)):g}·{weights.client(name):g}",
-        words=words,
-        fair=part is None or part >= AS_OWED,
+        words=found.sentence,
+        level=found.level.value,
+        fair=found.level is not Level.HELD_UP and (part is None or part >= AS_OWED),
         share=mean(own.service_per_s, together),
         owed=mean(own.owed_per_s, together) if one.fleet.backlogged else None,
         given_over_owed=part,
@@ -329,6 +344,14 @@ def _client(
         requests=one.here.requests,
         errors=one.here.errors.total(),
     )
+
+
+def _with_others(rooms: Rooms, own: Figures, recent: Recent) -> Figures:
+    """The figures of a window, with the requests that wait and run now. Those at other routers are as of the end of the window."""
+    waiting, running = recent.waiting, recent.running
+    if rooms.service_ledger.peer_contacts:
+        waiting, running = max(waiting, own.waiting), max(running, own.running)
+    return msgspec.structs.replace(own, waiting=waiting, running=running)
 
 
 def _hurts(rooms: Rooms, name: str) -> bool:

@@ -42,8 +42,10 @@ _Rows = tuple[tuple[Callable[..., Lines], str, _Value, str], ...]
 
 _CLIENTS: Final[_Rows] = (
     (counter, "request", "here.requests", "Requests of identified clients."),
+    (counter, "request_given_up", "here.given_up",
+     "Requests that clients within their share gave up."),
     (counter, "request_retry", "here.retries", "Requests that were sent again after a replica failed."),
-    (counter, "request_relocation", "here.relocations", "Requests that waited at a replica and were sent to another one: the first was draining, or the second idle."),
+    (counter, "request_relocation", "here.relocations", "Waiting requests that moved from a draining replica, or to an idle one."),
     (counter, "client_input_tokens", "here.input_tokens", "Input tokens of served requests, cached tokens included."),
     (counter, "client_cached_tokens", "here.cached_tokens", "Input tokens that replicas found in their caches."),
     (counter, "client_output_tokens", "here.output_tokens", "Output tokens of served requests."),
@@ -93,7 +95,7 @@ _MEMBERS: Final[_Rows] = (
 _REPLICAS: Final[_Rows] = (
     (counter, "replica_request", "requests", "Requests that were sent to the replica."),
     (counter, "replica_failure", "failures", "Requests that failed at the replica."),
-    (counter, "replica_backoff", "backoffs", "Times that the replica became suspect, so that it received nothing but probes."),
+    (counter, "replica_backoff", "backoffs", "Times that the replica became suspect and received nothing but probes."),
     (counter, "replica_usage_rejected", "rejected_usage",
       "Reports of usage that were impossible for their request. The bound or the estimate was charged instead."),
     (counter, "replica_input_tokens", "input_tokens", "Input tokens of requests that the replica served."),

@@ -1,5 +1,8 @@
 """This router's requests of the last minute, and those in flight: what a verdict judges first, and the latencies of clients.
 
+How requests ended is counted for all of them (`ledger.endings`); latencies, and the replicas that had requests last, are those of the newest
+ones, of which a router keeps records. A request *waits* until its answer begins, wherever it is: held by the router, at a gate, or in an engine.
+
 A request that waits belongs to its client's latency before it ends: otherwise a client that is never answered has none. Its age is a
 lower bound, so it counts once it is above the median of the requests that were answered.
 """
@@ -8,83 +11,139 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from evenkeel_contract.adminstate import Here
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.verdict import HELD_S, Judgement, RunRecord, judge
+from evenkeel_fairshare.verdict import HELD_S, NO_SILENCE, Judgement, RunRecord, Silence, judge
 from msgspec import Struct, field
 
 from evenkeel_router.api.errors import OURS, Outcome
+from evenkeel_router.ledger.endings import ANSWERED, BEYOND, GIVEN_UP, MINUTE_S
 from evenkeel_router.request.request_log import RequestLogLine
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import Steps, shares_of
+from evenkeel_router.telemetry.silences import FLEET
+from evenkeel_router.telemetry.snapshot import Seen, Steps, shares_of
 
-MINUTE_S: Final = 60.0
 FAILS: Final = 0.1
 """Share of failures from which a replica is shown as failing."""
 _OURS: Final = frozenset(outcome.value for outcome in OURS)
+_CLIENT_GONE: Final = Outcome.CLIENT_GONE.value
+_DECLINED: Final = frozenset(one.value for one in Outcome) - _OURS - {_CLIENT_GONE}
 
 
 class Recent(Struct):
     """Requests of one client, of a tenant, or of all."""
 
-    answered: int = 0
-    failed: int = 0
-    given_up: int = 0
-    """Requests whose clients left before the answer began."""
+    endings: Counter[str] = field(default_factory=Counter)
+    """How the requests of the last minute ended (`ledger.endings`)."""
     running: int = 0
     waiting: int = 0
     oldest_s: float = 0.0
     held: int = 0
     held_s: float = 0.0
-    causes: Counter[str] = field(default_factory=Counter)
+    at: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Requests in flight by their replica (empty: none yet), and whether their answer has begun."""
     replicas: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """Requests by the replica that had them last, and whether the service failed them."""
+    slow: int = 0
+    """Streams of which there is a record, whose first token came after `HELD_S` or more."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
     """Ages of the requests that wait."""
 
-    def ended(self, line: RequestLogLine) -> None:
-        """A request of the last minute."""
-        if line.outcome:
-            self.causes[line.outcome] += 1
+    @property
+    def answered(self) -> int:
+        """Requests that ended with an answer, or whose client left within one."""
+        return self.endings[ANSWERED] + self.endings[ANSWERED + BEYOND]
+
+    @property
+    def failed(self) -> int:
+        """Requests that the service failed."""
+        return sum(self.endings[name] for name in _OURS)
+
+    @property
+    def given_up(self) -> int:
+        """Requests that the client gave up."""
+        return self.endings[GIVEN_UP] + self.endings[GIVEN_UP + BEYOND]
+
+    @property
+    def ended(self) -> int:
+        """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
+        return self.answered + self.failed + self.given_up
+
+    @property
+    def causes(self) -> Counter[str]:
+        """Requests without an answer by cause, as in docs/reference/errors.md."""
+        found = Counter({name: self.endings[name] for name in (*_OURS, *_DECLINED, _CLIENT_GONE)})
+        found[_CLIENT_GONE] += self.given_up
+        return +found
+
+    def ended_with(self, line: RequestLogLine) -> None:
+        """A request of the last minute of which there is a record."""
         if line.replica:
             self.replicas[line.replica, line.outcome in _OURS] += 1
-        if line.outcome in _OURS:
-            self.failed += 1
-        elif not line.outcome:
-            self.answered += 1
-        elif line.outcome == Outcome.CLIENT_GONE.value and not line.ttft_s:
-            self.given_up += 1
         if line.ttft_s:
             self.ttfts_s.append(line.ttft_s)
+            self.slow += line.stream and line.ttft_s >= HELD_S
+
+    def here(self) -> Here:
+        """The counts that `/v1/state` shows."""
+        lost = self.causes.total()
+        return Here(unanswered=self.waiting, begun=self.running, lost=lost)
+
+    def at_replicas(self) -> dict[str, Here]:
+        """Replica → its requests there, and those of the last minute that failed there last."""
+        return {
+            name: Here(
+                unanswered=self.at[name, False],
+                begun=self.at[name, True],
+                lost=self.replicas[name, True],
+            )
+            for name in {name for name, _ in (*self.at, *self.replicas)} - {FLEET}
+        }
 
     def open(self, one: RequestState, now_s: float) -> None:
         """A request in flight."""
+        at = _replica_of(one)
         if one.first_byte_s is not None:
             self.running += 1
             self.ttfts_s.append(one.first_byte_s - one.started_s)
+            self.at[at, True] += 1
             return
         age_s = now_s - one.started_s
         self.waiting += 1
         self.ages_s.append(age_s)
         self.oldest_s = max(self.oldest_s, age_s)
+        self.at[at, False] += 1
         if one.holding_since_s:
             self.held += 1
             self.held_s = max(self.held_s, now_s - one.holding_since_s)
 
     def add(self, other: Recent) -> None:
         """Another client's requests, for all together; their latencies are not mixed."""
-        for name in ("answered", "failed", "given_up", "running", "waiting", "held"):
+        for name in ("running", "waiting", "held", "slow"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.oldest_s = max(self.oldest_s, other.oldest_s)
         self.held_s = max(self.held_s, other.held_s)
-        self.causes.update(other.causes)
-        self.replicas.update(other.replicas)
+        for counts in ("endings", "at", "replicas"):
+            getattr(self, counts).update(getattr(other, counts))
+
+    def silence(self, since_s: Mapping[str, float], now_s: float, *, named: bool = True) -> Silence:
+        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: with the names of replicas."""
+        at = sorted({name for name, _ in self.at if name in since_s} - {FLEET})
+        if not at:
+            return NO_SILENCE
+        return Silence(
+            seconds=now_s - min(since_s[name] for name in (*at, FLEET) if name in since_s),
+            replicas=tuple(at) if named else (),
+            waiting=sum(self.at[name, False] for name in at),
+            stopped=sum(self.at[name, True] for name in at),
+        )
 
     def failing(self, replica: str) -> float:
         """The part of a replica's requests that failed; 0 below `FAILS`, and after one failure only. The replica may be trusted: it is not
@@ -99,6 +158,13 @@ class Recent(Struct):
 
 
 NO_REQUESTS: Final = Recent()
+
+
+def _replica_of(one: RequestState) -> str:
+    """The replica that has a request in flight, or at whose gate it waits; `FLEET` if none."""
+    if one.sent_s:
+        return one.replica
+    return one.ticket.member.name if one.gate_since_s and one.ticket is not None else FLEET
 
 
 def latency_s(of: Iterable[Recent]) -> tuple[float | None, float | None]:
@@ -117,16 +183,14 @@ def latency_s(of: Iterable[Recent]) -> tuple[float | None, float | None]:
 
 def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
     """Client → its requests; and of each tenant, and of all (`WHOLE_SERVICE`) together."""
-    since_unix_s = time.time() - MINUTE_S
+    rooms.silences.look(now_s)
     found: dict[str, Recent] = {}
-    for distributions in rooms.totals.distributions():
-        lines: Collection[RequestLogLine] = tuple(distributions.recent)
-        for n, line in enumerate(reversed(lines)):  # type: ignore[call-overload]
-            if line.time < since_unix_s:
-                break
-            found.setdefault(line.client, Recent()).ended(line)
-            if n % STRIDE == 0:
-                yield
+    for n, totals in enumerate(list(rooms.totals.clients())):
+        if endings := totals.endings.counts(now_s):
+            found.setdefault(totals.identity, Recent()).endings = endings
+        if n % STRIDE == 0:
+            yield
+    yield from _read_records(rooms, found)
     for n, one in enumerate(list(rooms.intake.active_requests)):
         if one.client is not None:
             found.setdefault(one.client.identity, Recent()).open(one, now_s)
@@ -139,28 +203,56 @@ def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
     return found | together
 
 
+def _read_records(rooms: Rooms, found: dict[str, Recent]) -> Steps[None]:
+    since_unix_s = time.time() - MINUTE_S
+    for distributions in rooms.totals.distributions():
+        lines: Collection[RequestLogLine] = tuple(distributions.recent)
+        for n, line in enumerate(reversed(lines)):  # type: ignore[call-overload]
+            if line.time < since_unix_s:
+                break
+            found.setdefault(line.client, Recent()).ended_with(line)
+            if n % STRIDE == 0:
+                yield
+
+
 def judged(
-    rooms: Rooms, own: Recent, tenant: str = WHOLE_SERVICE, *, served: float = 0.0
+    rooms: Rooms, own: Recent, now_s: float, tenant: str = WHOLE_SERVICE, *, served: float = 0.0
 ) -> Judgement:
     """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router. `served`:
     service of a tenant, by whichever router; that of all is in the ledger's figures."""
-    fleet = rooms.replicas.fleet
+    fleet, silences, whole = rooms.replicas.fleet, rooms.silences, tenant == WHOLE_SERVICE
     routable = sum(member.routable for member in fleet)
     return judge(
         RunRecord(
             shares=shares_of(rooms, tenant),
+            minute=True,
             answered=own.answered,
+            answered_beyond=own.endings[ANSWERED + BEYOND],
             failed=own.failed,
-            given_up=own.given_up,
+            given_up=own.endings[GIVEN_UP],
+            given_up_beyond=own.endings[GIVEN_UP + BEYOND],
+            left=own.endings[_CLIENT_GONE],
+            declined=sum(own.endings[name] for name in _DECLINED),
             running=own.running,
             waiting=own.waiting,
             oldest_s=own.oldest_s,
+            slow=own.slow,
             held=own.held,
             held_s=own.held_s,
-            # How many replicas there are is not shown to a tenant.
-            replicas=sum(1 for _ in fleet) if tenant == WHOLE_SERVICE else None,
-            routable=routable if tenant == WHOLE_SERVICE else min(routable, 1),
-            serves=served > 0 or (not tenant and rooms.service_ledger.fairness.now.given > 0),
+            # Which replicas there are is not shown to a tenant.
+            silence=own.silence(silences.now, now_s, named=whole),
+            was_silent=silences.longest(now_s) if whole else NO_SILENCE,
+            replicas=sum(1 for _ in fleet) if whole else None,
+            routable=routable if whole else min(routable, 1),
+            serves=served > 0 or (whole and rooms.service_ledger.fairness.now.given > 0),
             starts=rooms.replicas.activation.holds,
         )
     )
+
+
+def seen(rooms: Rooms, now_s: float) -> Steps[Seen]:
+    """The verdict on all clients, and the requests of this router, for `/v1/state`."""
+    recent = yield from recent_requests(rooms, now_s)
+    own = recent.get(WHOLE_SERVICE, NO_REQUESTS)
+    clients = {name: of.here() for name, of in recent.items() if name.count("/") == 2}
+    return Seen(judged(rooms, own, now_s), own.here(), clients, own.at_replicas())

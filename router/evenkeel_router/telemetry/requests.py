@@ -32,6 +32,7 @@ NAMED: Final = 5
 LEAST_S: Final = 0.001
 """Shorter times are not worth a sentence."""
 OTHERS: Final = "other tenants"
+_CLIENT_GONE: Final = Outcome.CLIENT_GONE.value
 
 
 def requests_answer(
@@ -180,6 +181,8 @@ def why(one: RequestNow) -> Iterator[str]:
         yield f"The {what} came after {_time(before_s)}."
     elif one.state == "waiting":
         yield f"It has waited for {_time(before_s)}."
+    elif one.outcome == _CLIENT_GONE:
+        yield f"Its client left after {_time(before_s)}, before an answer began."
     else:
         yield f"It ended after {_time(before_s)} without an answer: {one.outcome or 'no content'}."
     places = (
@@ -194,16 +197,19 @@ def why(one: RequestNow) -> Iterator[str]:
     if one.attempts > 1:
         yield f"It was sent {one.attempts} times."
     if one.itl_s is not None:
-        yield f"Then {one.output_tokens:,} tokens came, one every {_time(one.itl_s)}."
+        came = "1 token" if one.output_tokens == 1 else f"{one.output_tokens:,} tokens"
+        yield f"Then {came} came, one every {_time(one.itl_s)}."
+    if one.ttft_s is not None and one.outcome == _CLIENT_GONE:
+        yield f"Its client left after {_time(one.duration_s)}, within the answer."
 
 
 def _at_replica(one: RequestNow) -> str:
     where = f"replica {one.replica}" if one.replica else "its replica"
-    if one.ttft_s is None and one.outcome == Outcome.REPLICA_FAILED.value:
+    if one.ttft_s is None and (one.outcome or one.state == "ended"):
         return f"at {where}, which gave no answer"
     computed = one.input_tokens - one.cached_tokens
     cached = f", {one.cached_tokens:,} more were cached" if one.cached_tokens else ""
-    rest = "" if one.streamed else ", and all of the answer"
+    rest = "" if one.streamed or one.ttft_s is None else ", and all of the answer"
     return f"at {where}: its queue, and {computed:,} input tokens to compute{cached}{rest}"
 
 

@@ -24,6 +24,7 @@ from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.request.connection_holders import shares_of
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.settings import Settings, Timing
+from evenkeel_router.telemetry.silences import Silences
 from evenkeel_router.transport.connection_shares import ConnectionShares
 
 
@@ -41,6 +42,8 @@ class Rooms:
     intake: Intake
     connections: ConnectionShares
     """The connections of the traffic port."""
+    silences: Silences
+    """When replicas gave no token while requests waited."""
     shared: Rooms | None = None
     """What one of several services shares with the others; None: the router has one service, or this is what is shared."""
 
@@ -75,6 +78,7 @@ class Rooms:
             totals,
             intake,
             connections,
+            Silences(replicas, service_ledger, intake),
             shared,
         )
 

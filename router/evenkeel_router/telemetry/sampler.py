@@ -38,6 +38,7 @@ async def sample(rooms: Rooms, history: History) -> None:
 
 def _tick(rooms: Rooms, history: History, now_s: float) -> Generator[None, None, None]:
     yield from rooms.totals.collect()
+    rooms.silences.look(now_s)
     moment = yield from read(rooms, now_s)
     latencies = {}
     if history.samples_next:
@@ -52,15 +53,19 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     """All clients and replicas at one moment, in steps."""
     now, totals = rooms.service_ledger.fairness.now, rooms.totals
     named = now.clients.keys() | {own.identity for own in totals.clients()}
-    waiting: Counter[str] = Counter()
-    running: Counter[str] = Counter()
+    waiting, running = _own_counts(rooms)
     replicas: dict[str, tuple[float, float, float]] = {}
     for member in list(rooms.replicas.fleet):
-        replicas[member.name] = _count(rooms, member.name, waiting, running)
+        account = rooms.service_ledger.account(member.name)
+        of = rooms.replicas.totals[member.name]
+        service = 0.0 if account is None else account.service
+        replicas[member.name] = service, of.cached_tokens, of.input_tokens
         yield
-    for one in list(rooms.intake.active_requests):
-        if one.holding_since_s and one.client is not None:
-            waiting[one.client.identity] += 1
+    if rooms.service_ledger.peer_contacts:
+        # Requests of other routers are known by what replicas report only.
+        for counts, reported in zip((waiting, running), _reported(rooms), strict=True):
+            counts |= reported
+        yield
     for counts in (waiting, running):
         for name in counts.keys() - named:
             # A client without figures of its own is one of its tenant's other clients, if the tenant has any.
@@ -75,17 +80,24 @@ def read(rooms: Rooms, now_s: float) -> Generator[None, None, Moment]:
     return Moment(now_s, clients, replicas, time.thread_time())
 
 
-def _count(
-    rooms: Rooms, replica: str, waiting: Counter[str], running: Counter[str]
-) -> tuple[float, float, float]:
-    """Count requests by client, as a replica reports them and at its gate. Returns its totals as in `Moment`."""
-    account, gate = rooms.service_ledger.account(replica), rooms.gates.gate(replica)
-    if account is not None:
-        for counts, found in ((waiting, account.waiting), (running, account.running)):
-            for name, count in found.items():
-                counts[name] += int(count)
-    if gate is not None:
-        waiting.update(request.client for request in gate.waiting())
-    service = 0.0 if account is None else account.service
-    totals = rooms.replicas.totals[replica]
-    return service, totals.cached_tokens, totals.input_tokens
+def _own_counts(rooms: Rooms) -> tuple[Counter[str], Counter[str]]:
+    """This router's requests by client: those that wait, because their answer has not begun, and the others."""
+    waiting: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for one in list(rooms.intake.active_requests):
+        if one.client is not None:
+            counts = waiting if one.first_byte_s is None else running
+            counts[one.client.identity] += 1
+    return waiting, running
+
+
+def _reported(rooms: Rooms) -> tuple[Counter[str], Counter[str]]:
+    """Requests by client in the queues and in the batches of replicas, as the live ones report them."""
+    waiting: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for member in list(rooms.replicas.fleet):
+        account = rooms.service_ledger.account(member.name) if member.joined else None
+        if account is not None:
+            for counts, found in ((waiting, account.waiting), (running, account.running)):
+                counts.update({name: int(count) for name, count in found.items()})
+    return waiting, running

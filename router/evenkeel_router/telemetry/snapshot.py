@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from evenkeel_contract import adminstate
-from evenkeel_contract.adminstate import fields_of
+from evenkeel_contract.adminstate import NOTHING_HERE, Here, fields_of
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.replica_account import (
@@ -36,24 +36,29 @@ Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
+class Seen(NamedTuple):
+    """What this router saw of its requests."""
+
+    verdict: Judgement
+    here: Here = NOTHING_HERE
+    clients: Mapping[str, Here] = {}
+    replicas: Mapping[str, Here] = {}
+
+
 def router_state(
-    rooms: Rooms,
-    now_s: float,
-    verdict: Judgement,
-    *,
-    services: Sequence[tuple[Rooms, Judgement]] = (),
+    rooms: Rooms, now_s: float, seen: Seen, *, services: Sequence[tuple[Rooms, Seen]] = ()
 ) -> Steps[bytes]:
     """The answer of `/v1/state`, as JSON. `services`: those of a router of several."""
-    state = yield from _router_state(rooms, now_s, verdict)
+    state = yield from _router_state(rooms, now_s, seen)
     each = []
-    for one, judgement in services:
-        each.append((yield from _router_state(one, now_s, judgement)))
+    for one, own in services:
+        each.append((yield from _router_state(one, now_s, own)))
     return adminstate.encode_state(msgspec.structs.replace(state, services=tuple(each)))
 
 
-def _router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[adminstate.RouterState]:
-    replicas = yield from replica_states(rooms, now_s)
-    tenants = (yield from _tenants(rooms)) if rooms.has_service else ()
+def _router_state(rooms: Rooms, now_s: float, seen: Seen) -> Steps[adminstate.RouterState]:
+    replicas = yield from replica_states(rooms, now_s, seen.replicas)
+    tenants = (yield from _tenants(rooms, seen.clients)) if rooms.has_service else ()
     config = rooms.settings.config
     return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
@@ -67,13 +72,14 @@ def _router_state(rooms: Rooms, now_s: float, verdict: Judgement) -> Steps[admin
         draining=rooms.of_process.intake.draining,
         in_flight=rooms.intake.admission.running,
         waiting=len(rooms.replicas.wait_queue),
+        here=seen.here,
         gate_waiting=rooms.gates.waiting,
         prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
         config_faults=rooms.of_process.settings.faults,
         prefix=_prefix(rooms),
         replicas=replicas,
         tenants=tenants,
-        fleet=fleet_state(rooms, verdict),
+        fleet=fleet_state(rooms, seen.verdict),
         ledger=ledger_state(rooms),
         peers=peer_states(rooms, now_s),
     )
@@ -90,21 +96,25 @@ def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
     return adminstate.encode_state(state)
 
 
-def replica_states(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
-    """All replicas, in steps."""
+def replica_states(
+    rooms: Rooms, now_s: float, here: Mapping[str, Here] | None = None
+) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+    """All replicas, in steps. `here`: replica → requests of this router there, where they were counted."""
     found = []
     for member in list(rooms.replicas.fleet):
         if member.name in rooms.replicas.configured:  # it may leave between two steps
-            found.append(_replica(rooms, member, now_s))
+            own = Here() if here is None else here.get(member.name, NOTHING_HERE)
+            found.append(_replica(rooms, member, now_s, own))
             yield
     return tuple(found)
 
 
-def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
+def _replica(rooms: Rooms, member: Member, now_s: float, here: Here) -> adminstate.ReplicaState:
     totals = rooms.replicas.totals[member.name]
     seen = rooms.replicas.reports.get(member.name)
     follower = rooms.prefixes.followers.get(member.name)
-    account = rooms.service_ledger.account(member.name)
+    # What a process that is gone reported last is over.
+    account = rooms.service_ledger.account(member.name) if member.joined else None
     gate = rooms.gates.gate(member.name)
     return adminstate.ReplicaState(
         name=member.name,
@@ -113,8 +123,10 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         loads=member.loads,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
+        silent_s=now_s - rooms.silences.now.get(member.name, now_s),
         suspicion=member.standing.suspicion,
         in_flight=rooms.replicas.fleet.load(member),
+        here=here,
         gate_waiting=0 if gate is None else gate.clients.total(),
         gate_limit=0 if gate is None else gate.limit,
         requests=totals.requests,
@@ -165,7 +177,7 @@ def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     )
 
 
-def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
+def _tenants(rooms: Rooms, here: Mapping[str, Here]) -> Steps[tuple[adminstate.TenantState, ...]]:
     """Configured tenants in their order, then other tenants that this router or another one served."""
     config, ledger = rooms.settings.config, rooms.service_ledger
     clients: defaultdict[str, list[ClientFigures]] = defaultdict(list)
@@ -178,17 +190,26 @@ def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
         tenant = declared.get(name)
         if tenant is None:
             tenant = TenantConfig(namespace=config.namespace, name=clients[name][0].tenant)
-        tenants.append((yield from _tenant(rooms, name, tenant, clients[name])))
+        tenants.append((yield from _tenant(rooms, name, tenant, clients=clients[name], here=here)))
     return tuple(tenants)
 
 
 def _tenant(
-    rooms: Rooms, name: str, tenant: TenantConfig, clients: list[ClientFigures]
+    rooms: Rooms,
+    name: str,
+    tenant: TenantConfig,
+    *,
+    clients: list[ClientFigures],
+    here: Mapping[str, Here],
 ) -> Steps[adminstate.TenantState]:
     # Encoded one at a time: with many replicas, to encode (and to free) all of them together takes too long.
     shown = []
     for own in clients:
-        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, own))))
+        shown.append(
+            msgspec.Raw(
+                msgspec.json.encode(_client(rooms, own, here.get(own.identity, NOTHING_HERE)))
+            )
+        )
         yield
     figures = rooms.service_ledger.fairness.now.tenants.get(name, NO_FIGURES)
     state = adminstate.TenantState(
@@ -202,12 +223,13 @@ def _tenant(
     return msgspec.structs.replace(state, clients=tuple(shown))
 
 
-def _client(rooms: Rooms, own: ClientFigures) -> adminstate.ClientState:
+def _client(rooms: Rooms, own: ClientFigures, seen: Here) -> adminstate.ClientState:
     fleet, here = own.fleet, own.here
     return adminstate.ClientState(
         identity=own.identity,
         name=own.name,
         weight=int(rooms.service_ledger.weights.client(own.identity)),
+        here=seen,
         in_flight=here.in_flight,
         requests=here.requests,
         errors=here.errors.total(),

@@ -56,15 +56,19 @@ _LOCAL_ERRORS: Final = (
 class Connections:
     """All connections to all replicas."""
 
-    def __init__(self, max_open: Callable[[], int] = lambda: MAX_OPEN) -> None:
-        """`max_open`: the bound, which may change."""
+    def __init__(
+        self,
+        max_open: Callable[[], int] = lambda: MAX_OPEN,
+        content_s: dict[str, float] | None = None,
+    ) -> None:
+        """`max_open`: the bound, which may change. `content_s`: where the last content of each replica is noted (`SilenceTimer.active_s`)."""
         self._loop = asyncio.get_running_loop()
         self._max_open = max_open
         self._open: set[ReplicaConnection] = set()
         self._opening = 0
         self._idle: dict[str, deque[ReplicaConnection]] = {}
         """URL of a replica → its idle connections; the last one used is on the right."""
-        self._timer = SilenceTimer()
+        self._timer = SilenceTimer(content_s)
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def pooled(self, replica: ReplicaConfig) -> Exchange | None:

@@ -22,11 +22,12 @@ class Watched(Protocol):
 class SilenceTimer:
     """One timer for all connections that wait. A timer for each event of each stream would cost too much."""
 
-    def __init__(self) -> None:
+    def __init__(self, active_s: dict[str, float] | None = None) -> None:
+        """`active_s`: see the attribute."""
         self.connections: set[Watched] = set()
         """Connections that have a request."""
         self._timer: asyncio.TimerHandle | None = None
-        self.active_s: dict[str, float] = {}
+        self.active_s = {} if active_s is None else active_s
         """URL of a replica → when it last sent content to a client, as of the last check."""
 
     def watch(self, connection: Watched) -> None:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_fairshare.verdict import RunRecord
+from evenkeel_fairshare.verdict import HELD_S, RunRecord, judge
 from evenkeel_fairshare.window import Taken, WindowShares
 
 from evenkeel_simulator.traffic.owed import owed_service, service_of
@@ -80,6 +80,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that would not have fitted an empty engine."""
     failed: int
     """Requests that the service failed."""
+    slow: int = 0
+    """Finished requests whose first token came after two seconds or more."""
     oldest_open_s: float = 0.0
     """Age of the oldest request that had not ended when the run did."""
     retractions: int
@@ -105,6 +107,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     took: dict[str, Taken]
     """Clients that were given more than they were owed in the worst minute of all."""
     clients: dict[str, ClientSummary]
+    verdict: str = ""
+    """One sentence (`evenkeel_fairshare.verdict`), as `evenkeel top` gives it of the last minute."""
+    level: str = ""
+    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Fair` or `Nothing`."""
 
     @property
     def record(self) -> RunRecord:
@@ -121,6 +127,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             answered=self.finished,
             failed=self.failed,
             declined=self.rejected + self.refused,
+            slow=self.slow,
             waiting=open_,
             oldest_s=self.oldest_open_s,
         )
@@ -158,7 +165,7 @@ def summarise(
         name: _client(own, owed.service.get(name, 0.0), owed.shares.given_over_owed.get(name))
         for name, own in _by(records, lambda r: r.client).items()
     }
-    return Summary(
+    summary = Summary(
         requests=len(records),
         finished=len(finished),
         rejected=sum(record.status == "rejected" for record in records),
@@ -186,7 +193,10 @@ def summarise(
         jain_index_service_rate=_jain(spans, completions, servable),
         took=dict(owed.shares.took),
         clients=by_client,
+        slow=sum(one.ttft_s is not None and one.ttft_s >= HELD_S for one in finished),
     )
+    found = judge(summary.record)
+    return msgspec.structs.replace(summary, verdict=found.sentence, level=found.level.value)
 
 
 def program_latencies(records: Collection[Record]) -> list[float]:

@@ -207,7 +207,7 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
     with console.capture() as capture:
         console.print(render(make_view(reported, None), verbose=True))
     for words in (
-        "Unfair: hurt: a client (given 75% of what it was owed).",
+        "Unfair: hurt in the last minute: a client (given 75% of what it was owed while it waited).",
         "QoE of streams: ads 0.75",
         "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
         "closed totals version 7, 3 open replica accounts · 1 of 2 peers",

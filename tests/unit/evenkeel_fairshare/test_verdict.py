@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evenkeel_fairshare.verdict import Level, RunRecord, client_in_words, judge
+from evenkeel_fairshare.verdict import (
+    ClientRecord,
+    Level,
+    RunRecord,
+    Silence,
+    judge,
+    judge_client,
+)
 from evenkeel_fairshare.window import Taken, WindowShares
 
 FAIR = "Fair: no client had to wait for another."
@@ -25,21 +32,25 @@ FAIR = "Fair: no client had to wait for another."
             {"a": Taken(0.6, 0.5)},
             "Fair: every client that waited was given at least 80% of what it was owed.",
         ),
-        ({"b": 0.43}, {}, "Unfair: hurt: b (given 43% of what it was owed)."),
+        (
+            {"b": 0.43},
+            {},
+            "Unfair: hurt in the worst minute: b (given 43% of what it was owed while it waited).",
+        ),
         (
             {"a": 1.2, "b": 0.43, "c": 0.79, "d": 0.8},
             {"a": Taken(0.97, 0.11), "e": Taken(0.12, 0.1), "f": Taken(0.104, 0.1)},
             (
-                "Unfair: a took 97% of the service, owed 11%, e 12%, owed 10%; "
-                "hurt: b (given 43% of what it was owed), c (79%)."
+                "Unfair: in the worst minute a took 97% of the service, owed 11%, e 12%, owed 10%; "
+                "hurt: b (given 43% of what it was owed while it waited), c (79%)."
             ),
         ),
         (
             {name: 0.5 for name in "abcdef"},
             {name: Taken(0.2, 0.1) for name in "vwxyz"},
             (
-                "Unfair: v took 20% of the service, owed 10%, w 20%, owed 10%, x 20%, owed 10%, and 2 more; "
-                "hurt: a (given 50% of what it was owed), b (50%), c (50%), and 3 more."
+                "Unfair: in the worst minute v took 20% of the service, owed 10%, w 20%, owed 10%, x 20%, owed 10%, and 2 more; "
+                "hurt: a (given 50% of what it was owed while it waited), b (50%), c (50%), and 3 more."
             ),
         ),
     ],
@@ -143,8 +154,10 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
             Level.HELD_UP,
             "Held up: 10 of 100 requests failed.",
         ),
-        (UP | {"answered": 91, "failed": 9}, Level.FAIR, FAIR),
-        (UP | {"answered": 1, "failed": 1}, Level.FAIR, FAIR),
+        (UP | {"answered": 98, "failed": 2}, Level.HELD_UP, "Held up: 2 of 100 requests failed."),
+        (UP | {"answered": 198, "failed": 2}, Level.HELD_UP, "Held up: 2 of 200 requests failed."),
+        (UP | {"answered": 199, "failed": 2}, Level.FAIR, f"{FAIR} 2 of 201 requests failed."),
+        (UP | {"answered": 1, "failed": 1}, Level.FAIR, f"{FAIR} 1 of 2 requests failed."),
         (
             UP | {"answered": 2, "failed": 2, "held": 1, "held_s": 2.0},
             Level.HELD_UP,
@@ -177,36 +190,196 @@ def test_an_outage_is_no_fair_service_and_no_unfair_one() -> None:
     """Where all requests fail, shares mean nothing."""
     shares = WindowShares({"a": 0.1}, {"b": Taken(0.9, 0.5)})
     assert judge(RunRecord(shares=shares, failed=3)).level is Level.OUT
-    assert judge(RunRecord(shares=shares, failed=3, answered=97)).level is Level.UNFAIR
+    assert judge(RunRecord(shares=shares, failed=3, answered=397)).level is Level.UNFAIR
     both = judge(RunRecord(shares=shares, failed=3, answered=7))
     assert both.level is Level.HELD_UP
     assert both.sentence == (
         "Held up: 3 of 10 requests failed. "
-        "Unfair: b took 90% of the service, owed 50%; hurt: a (given 10% of what it was owed)."
+        "Unfair: in the worst minute b took 90% of the service, owed 50%; "
+        "hurt: a (given 10% of what it was owed while it waited)."
     )
 
 
+MINUTE = UP | {"minute": True}
+
+
 @pytest.mark.parametrize(
-    ("changes", "want"),
+    ("facts", "level", "want"),
     [
         (
-            {"given_over_owed": 0.43, "waits": True},
-            "Gets too little: it was given 43% of what it was owed while it waited.",
+            {"answered": 315, "given_up": 52},
+            Level.HELD_UP,
+            "Held up: 52 of 367 requests of the last minute were given up.",
         ),
         (
-            {"given_over_owed": 0.97},
-            "Gets its share: it was given 97% of what it was owed while it waited.",
+            {"answered": 312, "given_up": 52, "failed": 3},
+            Level.HELD_UP,
+            "Held up: 3 of 367 requests of the last minute failed, and 52 were given up.",
         ),
-        ({"waits": True}, "Requests have begun to wait."),
-        ({"failed": 1, "ended": 10, "active": False}, "Requests fail: 1 of 10 in the last minute."),
-        ({"failed": 1, "ended": 11, "active": False}, "Sends no requests."),
-        ({"held": 1, "waits": True}, "Requests wait in the router, because no replica takes them."),
-        ({"active": False, "received": None}, "Sends no requests."),
-        ({"received": 0.6}, "Uses idle capacity; no request waits."),
-        ({"received": 0.2}, "Gets all that it requests; no request waits."),
-        ({"received": None}, "Gets all that it requests; no request waits."),
+        (
+            {"answered": 500, "given_up": 1},
+            Level.FAIR,
+            f"{FAIR} 1 of 501 requests of the last minute was given up.",
+        ),
+        # Clients that leave within two seconds are impatient, and nothing else.
+        ({"answered": 300, "left": 200}, Level.FAIR, FAIR),
+        (
+            {"left": 30, "serves": True},
+            Level.NOTHING,
+            "Nothing to judge: 30 requests had no answer, because their clients left within 2 s.",
+        ),
+        (
+            {"left": 1},
+            Level.NOTHING,
+            "Nothing to judge: 1 request had no answer, because its client left within 2 s.",
+        ),
     ],
 )
-def test_a_client_is_described_by_what_it_gets(changes: dict[str, Any], want: str) -> None:
-    given = {"given_over_owed": None, "waits": False, "active": True, "received": 0.5, "share": 0.5}
-    assert client_in_words(**(given | changes)) == want
+def test_requests_that_were_given_up_hold_the_verdict(
+    facts: dict[str, Any], level: Level, want: str
+) -> None:
+    found = judge(RunRecord(**(MINUTE | facts)))
+    assert (found.level, found.sentence) == (level, want)
+
+
+def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> None:
+    flood = MINUTE | {"answered": 150, "answered_beyond": 50, "given_up_beyond": 150}
+    found = judge(RunRecord(**flood))
+    assert found.level is Level.FAIR
+    assert found.sentence == (
+        f"{FAIR} 150 of 300 requests of the last minute were given up, by clients that ask for more than their share."
+    )
+    # Nobody else is answered: it is no flood, but too small a fleet.
+    alone = judge(RunRecord(**(flood | {"answered": 50})))
+    assert alone.level is Level.HELD_UP
+    assert alone.sentence == "Held up: 150 of 200 requests of the last minute were given up."
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "want"),
+    [
+        (
+            {"waiting": 23, "silence": Silence(seconds=9.0, replicas=("r0",), waiting=23)},
+            Level.HELD_UP,
+            "Held up: no token for 9 s: 23 requests wait at replica r0.",
+        ),
+        (
+            {
+                "waiting": 6,
+                "running": 2,
+                "held": 1,
+                "silence": Silence(seconds=9.0, replicas=("r0", "r1"), waiting=5, stopped=2),
+            },
+            Level.HELD_UP,
+            "Held up: no token for 9 s: 5 requests wait and 2 answers have stopped at replicas r0, r1.",
+        ),
+        (
+            {
+                "waiting": 9,
+                "running": 7,
+                "silence": Silence(seconds=9.0, replicas=("r0",), waiting=1, stopped=1),
+            },
+            Level.HELD_UP,
+            "Held up: replica r0 gives no token for 9 s: 1 request waits and 1 answer has stopped there.",
+        ),
+        (
+            {"running": 3, "silence": Silence(seconds=9.0, stopped=3)},
+            Level.HELD_UP,
+            "Held up: no token for 9 s: 3 answers have stopped.",
+        ),
+        (
+            {"waiting": 23, "silence": Silence(seconds=30.0, replicas=("r0",), waiting=23)},
+            Level.OUT,
+            "No client is served: no token came for 30 s from replica r0; 23 requests wait.",
+        ),
+        # While another replica serves, the service is not out.
+        (
+            {
+                "waiting": 23,
+                "running": 1,
+                "silence": Silence(seconds=50.0, replicas=("r0",), waiting=23),
+            },
+            Level.HELD_UP,
+            "Held up: replica r0 gives no token for 50 s: 23 requests wait there.",
+        ),
+        (
+            {"was_silent": Silence(seconds=25.0, replicas=("r0",))},
+            Level.HELD_UP,
+            "Held up: replica r0 gave no token for 25 s of the last minute, while requests waited.",
+        ),
+        (
+            {"was_silent": Silence(seconds=25.0)},
+            Level.HELD_UP,
+            "Held up: no token came for 25 s of the last minute, while requests waited.",
+        ),
+    ],
+)
+def test_nothing_is_fair_while_no_token_comes(
+    facts: dict[str, Any], level: Level, want: str
+) -> None:
+    found = judge(RunRecord(**(MINUTE | {"answered": 340} | facts)))
+    assert (found.level, found.sentence) == (level, want)
+
+
+GIVEN = "it was given {} of what it was owed while it waited in the last minute."
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "want"),
+    [
+        (
+            {"given_over_owed": 0.43, "waiting": 1},
+            Level.UNFAIR,
+            f"Gets too little: {GIVEN.format('43%')}",
+        ),
+        ({"given_over_owed": 0.97}, Level.FAIR, f"Gets its share: {GIVEN.format('97%')}"),
+        (
+            {"given_over_owed": 1.84, "hurts": True},
+            Level.UNFAIR,
+            f"Takes what others are owed: {GIVEN.format('184%')}",
+        ),
+        ({"hurts": True}, Level.UNFAIR, "Takes what others are owed."),
+        (
+            {"given_over_owed": 0.43, "hurts": True},
+            Level.UNFAIR,
+            f"Gets too little: {GIVEN.format('43%')}",
+        ),
+        ({"waiting": 1, "oldest_s": 1.9}, Level.FAIR, "Requests have begun to wait."),
+        (
+            {"waiting": 4, "oldest_s": 12.0},
+            Level.FAIR,
+            "4 requests wait, the oldest for 12 s.",
+        ),
+        (
+            {"failed": 1, "ended": 10},
+            Level.HELD_UP,
+            "Requests fail: 1 of 10 in the last minute.",
+        ),
+        (
+            {"given_up": 5, "ended": 10, "given_over_owed": 1.0},
+            Level.HELD_UP,
+            "Requests are given up: 5 of 10 in the last minute.",
+        ),
+        ({"failed": 1, "ended": 11, "active": False}, Level.NOTHING, "Sends no requests."),
+        (
+            {"held": 1, "held_s": 2.0, "waiting": 1},
+            Level.HELD_UP,
+            "Requests wait in the router, because no replica takes them.",
+        ),
+        (
+            {"silence": Silence(seconds=9.0, waiting=3), "waiting": 3},
+            Level.HELD_UP,
+            "No token for 9 s: 3 requests wait.",
+        ),
+        ({"active": False, "received": None}, Level.NOTHING, "Sends no requests."),
+        ({"received": 0.6}, Level.FAIR, "Uses idle capacity; no request waits."),
+        ({"received": 0.2}, Level.FAIR, "Gets all that it requests; no request waits."),
+        ({"received": None}, Level.FAIR, "Gets all that it requests; no request waits."),
+    ],
+)
+def test_a_client_is_described_by_what_it_gets(
+    changes: dict[str, Any], level: Level, want: str
+) -> None:
+    given = {"active": True, "received": 0.5, "share": 0.5}
+    found = judge_client(ClientRecord(**(given | changes)))
+    assert (found.level, found.sentence) == (level, want)

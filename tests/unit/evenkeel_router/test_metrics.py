@@ -74,7 +74,7 @@ def labelled(**labels: str) -> frozenset[tuple[str, str]]:
 async def test_a_scrape_of_a_thousand_clients_is_bounded() -> None:
     """10.6 MB before, with a histogram of each kind for each client."""
     text = scrape(served(MAX_CLIENTS))
-    assert len(text) < 2_000_000
+    assert len(text) < 2_100_000
     assert len(scrape(served(2 * MAX_CLIENTS))) < 1.1 * len(text)
     histograms = re.findall(r"^# TYPE (\S+) histogram$", text, re.MULTILINE)
     assert histograms
@@ -83,7 +83,7 @@ async def test_a_scrape_of_a_thousand_clients_is_bounded() -> None:
 
 async def test_a_scrape_with_a_thousand_tenants_is_bounded() -> None:
     text = scrape(served(MAX_CLIENTS, tenants=MAX_CLIENTS))
-    assert len(text) < 3_000_000
+    assert len(text) < 3_100_000
 
 
 async def test_requests_run_while_a_scrape_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_fairshare.verdict import Level
+from evenkeel_router.api.errors import Outcome
+from evenkeel_router.ledger.endings import ending_of
 from evenkeel_router.request.request_log import RequestLogLine
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent, judged, recent_requests
@@ -19,12 +21,23 @@ from tests.support.steps import result_of
 NOW_S = 1000.0
 
 
-def over(rooms: Rooms, name: str = "c", tenant: str = "acme", **facts: Any) -> None:
-    """A request that ended now."""
-    of = client(tenant, name)
-    given = {"time": time.time(), "request_id": "1", "path": "/", "status": 200, "duration_s": 2.0}
+def over(
+    rooms: Rooms, name: str = "c", tenant: str = "acme", *, ago_s: float = 0.0, **facts: Any
+) -> None:
+    """A request that ended so many seconds ago, after two."""
+    of, at = client(tenant, name), time.time() - ago_s
+    given = {"time": at, "request_id": "1", "path": "/", "status": 200, "duration_s": 2.0}
     line = RequestLogLine(client=of.identity, **(given | facts))
-    rooms.totals.of(of).distributions.recent.append(line)
+    totals = rooms.totals.of(of)
+    totals.distributions.recent.append(line)
+    ending = ending_of(
+        Outcome(line.outcome) if line.outcome else None,
+        ttft_s=line.ttft_s or None,
+        duration_s=line.duration_s,
+        silent_s=0.0,
+        beyond=False,
+    )
+    totals.ended_as(ending, NOW_S - ago_s)
 
 
 def opened(rooms: Rooms, age_s: float, name: str = "c", **facts: Any) -> RequestState:
@@ -56,9 +69,9 @@ def test_requests_are_counted_by_client_tenant_and_all_together() -> None:
 
 def test_what_ended_more_than_a_minute_ago_no_longer_counts() -> None:
     rooms = rooms_of("r0")
-    over(rooms, time=time.time() - 61)
+    over(rooms, ago_s=63)
     assert found(rooms).answered == 0
-    over(rooms, time=time.time() - 55)
+    over(rooms, ago_s=55)
     assert found(rooms).answered == 1
 
 
@@ -88,7 +101,7 @@ def test_an_engine_that_fails_everything_is_an_outage() -> None:
     for _ in range(106):
         over(rooms, outcome="replica_failed", status=502)
     opened(rooms, 80.0)
-    verdict = judged(rooms, found(rooms))
+    verdict = judged(rooms, found(rooms), NOW_S)
     assert verdict.level is Level.OUT
     assert verdict.sentence == (
         "No client is served: all 106 requests that ended failed; 1 request waits, the oldest for 80 s."
@@ -111,7 +124,7 @@ def test_requests_that_the_router_holds_are_held_up() -> None:
     rooms = rooms_of("r0")
     over(rooms)
     opened(rooms, 50.0, holding_since_s=NOW_S - 47.0)
-    assert judged(rooms, found(rooms)).sentence == (
+    assert judged(rooms, found(rooms), NOW_S).sentence == (
         "Held up: 1 request waits for a replica, the oldest for 47 s."
     )
 
@@ -131,18 +144,18 @@ def test_a_fleet_without_a_replica_that_takes_requests_is_out(
     rooms = rooms_of(*names)
     for name in names:
         ends(rooms, name)
-    assert judged(rooms, found(rooms, tenant), tenant).sentence == want
+    assert judged(rooms, found(rooms, tenant), NOW_S, tenant).sentence == want
 
 
 def test_service_that_other_routers_gave_is_judged_too() -> None:
     rooms = rooms_of("r0")
     fairness = rooms.service_ledger.fairness
     fairness.now = msgspec.structs.replace(fairness.now, given=1.0)
-    assert judged(rooms, NO_REQUESTS).level is Level.FAIR
-    assert judged(rooms, NO_REQUESTS, "ns/acme").level is Level.NOTHING
-    assert judged(rooms, NO_REQUESTS, "ns/acme", served=1.0).level is Level.FAIR
+    assert judged(rooms, NO_REQUESTS, NOW_S).level is Level.FAIR
+    assert judged(rooms, NO_REQUESTS, NOW_S, "ns/acme").level is Level.NOTHING
+    assert judged(rooms, NO_REQUESTS, NOW_S, "ns/acme", served=1.0).level is Level.FAIR
 
 
 def test_without_requests_there_is_nothing_to_judge() -> None:
     rooms = rooms_of("r0")
-    assert judged(rooms, found(rooms)).level is Level.NOTHING
+    assert judged(rooms, found(rooms), NOW_S).level is Level.NOTHING

@@ -51,7 +51,7 @@ def test_the_parts_of_a_wait_add_up_to_it_and_the_largest_comes_first() -> None:
         ),
         (
             {"ttft_s": 0.0, "engine_s": 0.0, "outcome": "client_gone", "output_tokens": 0},
-            ["It ended after 10.0 s without an answer: client_gone."],
+            ["Its client left after 10.0 s, before an answer began."],
         ),
     ],
 )
@@ -60,7 +60,17 @@ def test_an_answer_that_was_whole_or_never_came_is_told_so(
 ) -> None:
     sentences = list(why(of_line(line(**facts))))
     assert sentences[:1] == want
-    assert sentences[2].startswith("1.5 s at replica r0: its queue, and 600 input tokens")
+    at_replica = {
+        True: "1.5 s at replica r0: its queue, and 600 input tokens to compute, 300 more were cached, and all of the answer.",
+        False: "1.5 s at replica r0, which gave no answer.",
+    }
+    assert sentences[2] == at_replica[facts["ttft_s"] > 0]
+
+
+def test_a_client_that_left_within_an_answer_had_not_all_of_it() -> None:
+    sentences = list(why(of_line(line(outcome="client_gone"))))
+    assert sentences[0] == "The first token came after 9.6 s."
+    assert sentences[-1] == "Its client left after 10.0 s, within the answer."
 
 
 def test_a_replica_that_gave_no_answer_is_not_said_to_have_computed_one() -> None:

@@ -20,7 +20,7 @@ from evenkeel_router.api.identity import client_of
 from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import at_replicas, router_state
+from evenkeel_router.telemetry.snapshot import Seen, at_replicas, router_state
 from msgspec.structs import replace as replace_fields
 
 from tests.support.fakes import replicas
@@ -32,7 +32,7 @@ from tests.support.steps import result_of
 
 def shown_by(rooms: Rooms, now_s: float = 0.0) -> adminstate.RouterState:
     """What `/v1/state` shows."""
-    return decode_state(result_of(router_state(rooms, now_s, judge(RunRecord()))))
+    return decode_state(result_of(router_state(rooms, now_s, Seen(judge(RunRecord())))))
 
 
 async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:

@@ -20,6 +20,7 @@ CASES: Mapping[str, Any] = yaml.safe_load((HERE / "alerts.yaml").read_text())
 LONG = (
     "EvenkeelTtftBudgetBurning",
     "EvenkeelRequestsFailing",
+    "EvenkeelRequestsGivenUp",
     "EvenkeelRequestsRefused",
     "EvenkeelReplicaFailing",
 )
