@@ -41,8 +41,8 @@ def turn() -> Turn | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Wait for the turn of a test, outside its time limit."""
-    mine = turn()
+    """Wait for the turn of a test that uses the cluster, outside its time limit."""
+    mine = turn() if "kubectl" in getattr(item, "fixturenames", ()) else None
     if mine is not None:
         mine.take(alone=item.get_closest_marker("alone") is not None)
     return (yield)

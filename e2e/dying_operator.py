@@ -17,8 +17,10 @@ class _Countdown:
 _write = KubeClient._write
 
 
-async def _dying(self: KubeClient, method: str, path: str, *rest: Any) -> dict[str, Any]:
-    answer = await _write(self, method, path, *rest)
+async def _dying(
+    self: KubeClient, method: str, path: str, *rest: Any, **named: Any
+) -> dict[str, Any]:
+    answer = await _write(self, method, path, *rest, **named)
     # Writes of the Lease do not count: they are not part of a pass.
     if "/leases" not in path:
         _Countdown.left -= 1

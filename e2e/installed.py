@@ -288,7 +288,9 @@ class Stream(threading.Thread):
             with self._client.stream(
                 "POST", "/v1/completions", json=request(tokens=self._tokens, stream=True)
             ) as response:
-                response.raise_for_status()
+                if not response.is_success:  # the message has the router's reason
+                    said = f"{response.status_code}: {response.read().decode(errors='replace')}"
+                    raise httpx.HTTPStatusError(said, request=response.request, response=response)
                 for line in response.iter_lines():
                     if line.startswith("data: "):
                         self.events.append(line.removeprefix("data: "))
@@ -314,10 +316,14 @@ class Stream(threading.Thread):
         assert len([text for text in texts if text]) >= self._tokens // 2
 
 
+OVERLAP_S: Final = 4.0
+"""From one stream of `under_load` to the next; each lives for several times as long."""
+
+
 @contextmanager
-def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -> Iterator[Stream]:
-    """Short requests, one after another, and a long stream, which must all be answered."""
-    stop, outcomes = threading.Event(), []
+def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -> Iterator[None]:
+    """Short requests, one after another, and streams that overlap at every moment: all must be answered."""
+    stop, outcomes, streams = threading.Event(), list[str](), list[Stream]()
 
     def ask() -> None:
         with team.client(service, key) as client:
@@ -328,15 +334,25 @@ def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -
                 except httpx.HTTPError as error:
                     outcomes.append(repr(error))
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        with team.client(service, key) as client:
-            stream = Stream(client, tokens=tokens).started()
-            yield stream
-            stream.finish()
-    finally:
-        stop.set()
-        asking.join(timeout=60)
+    with team.client(service, key) as client:
+
+        def stream() -> None:
+            while not stop.wait(OVERLAP_S):
+                streams.append(Stream(client, tokens=tokens))
+                streams[-1].start()
+
+        streams.append(Stream(client, tokens=tokens).started())
+        threads = [threading.Thread(target=one) for one in (ask, stream)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+            assert any(one.is_alive() for one in streams)  # else this would prove nothing
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(timeout=60)
+        for one in streams:
+            one.finish()
     assert len(outcomes) > 10
     assert set(outcomes) == {"200"}

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from e2e.reading import NotReadable, ReadError, reader
 from e2e.rig.layout import CACHE, KUBECONFIG
 
 
@@ -38,7 +41,12 @@ class Kubectl:
 
     def get(self, *arguments: str) -> Any:
         """`kubectl get -o json`."""
-        return json.loads(self("get", *arguments, "-o", "json"))
+        try:
+            return reader(self.kubeconfig).get(arguments)
+        except ReadError as error:
+            raise KubectlError(f"get {' '.join(arguments)}: {error}") from error
+        except (NotReadable, httpx.TransportError):
+            return json.loads(self("get", *arguments, "-o", "json"))
 
 
 def find_cluster() -> Kubectl | None:

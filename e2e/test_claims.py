@@ -15,14 +15,14 @@ from e2e.operators import wait_until
 from e2e.rig import cluster
 from e2e.rig.components import DRA_DRIVER
 from e2e.rig.errors import NotHereError
-from e2e.rig.images import REGISTRY, TAG, BinaryImage, archive, digest, of_binary, product_archives
+from e2e.rig.images import BinaryImage, of_binary
+from e2e.standin import stand_in
 from images.cache import CACHE
 from images.programs import build_program, fetch_modules
 
 pytestmark = pytest.mark.timeout(900)
-FOLDER: Final = Path(__file__).parent / "claims"
+OBJECTS: Final = Path(__file__).with_name("claims.yaml")
 DRIVER: Final = "gpu.example.com"
-ENGINE: Final = f"{REGISTRY}/sglang-stand-in:1"
 KEY: Final = "sk-claims"
 
 
@@ -36,8 +36,8 @@ def driver(kubectl: Kubectl) -> Iterator[None]:
     except NotHereError as error:
         pytest.skip(str(error))
     image = BinaryImage("evenkeel.dev/e2e/dra-driver:1", DRA_DRIVER.name)
-    cluster.load_images([of_binary(image, build_program(DRA_DRIVER)), engine()])
-    kubectl("apply", "--server-side", "-f", FOLDER / "driver.yaml")
+    cluster.load_images([of_binary(image, build_program(DRA_DRIVER))])
+    kubectl("apply", "--server-side", "-f", OBJECTS)
     try:
         kubectl("-n", "dra-driver", "rollout", "status", "daemonset/driver", "--timeout=90s")
         wait_until(lambda: len(kubectl.get("resourceslices")["items"]) == 2, "the devices")
@@ -45,20 +45,7 @@ def driver(kubectl: Kubectl) -> Iterator[None]:
     finally:
         # Without the driver, pods with claims would never end.
         wait_until(lambda: not kubectl.get("resourceclaims", "-A")["items"], "the end of claims")
-        kubectl("delete", "-f", FOLDER / "driver.yaml")
-
-
-def engine() -> Path:
-    """An image with the simulator under the name of SGLang's command."""
-    base = f"{REGISTRY}/simulator:{TAG}"
-    (simulator,) = [path for path in product_archives() if "simulator" in path.name]
-    return archive(
-        ENGINE,
-        FOLDER,
-        containerfile=FOLDER / "Containerfile",
-        key=simulator.name + digest(FOLDER, ["Containerfile", "sglang/launch_server.py"]),
-        arguments=(f"--build-arg=BASE={base}",),
-    )
+        kubectl("delete", "-f", OBJECTS)
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +70,7 @@ def template(name: str, count: int) -> dict[str, Any]:
 def claiming(team: Namespace, name: str, template_name: str) -> dict[str, Any]:
     found = service(name, host=team.host(name), tenancy={"anonymous": "Reject"})
     claim = {"name": "gpu", "resourceClaimTemplateName": template_name, "request": "gpu"}
-    found["spec"]["engine"] = {
-        "runtime": "SGLang",
-        "image": ENGINE,
-        "replicas": 2,
-        "gpu": {"count": 2, "claims": [claim]},
-        "template": {"spec": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}}},
-    }
+    found["spec"]["engine"] = stand_in(team, replicas=2, gpu={"count": 2, "claims": [claim]})
     return found
 
 
@@ -126,6 +107,14 @@ def test_the_driver_prepared_each_claim_before_its_engine_ran(
     log = kubectl("-n", "dra-driver", "logs", "-l", "app=driver", "--tail=-1")
     for claim in claims(served).values():
         assert f"Returning newly prepared devices for claim '{claim['metadata']['uid']}'" in log
+
+
+def test_the_engine_sees_its_devices_and_no_others(served: Namespace) -> None:
+    """The runtime puts their variables (CDI) into the container."""
+    code = "import os; print(*(value for name, value in sorted(os.environ.items()) if name.removeprefix('GPU_DEVICE_').isdecimal()))"
+    for pod, claim in claims(served).items():
+        seen = set(served.python(pod, code).split())
+        assert seen == {device for _, device in devices(claim)}
 
 
 def test_a_claim_goes_with_its_replica(served: Namespace) -> None:

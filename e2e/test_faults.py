@@ -30,7 +30,7 @@ def degraded(team: Namespace, name: str) -> Any:
 @pytest.mark.core
 def test_a_healthy_start_and_a_scale_up_emit_no_warning(team: Namespace) -> None:
     team.tenant("any", KEY)
-    team.serve("healthy", replicas=2)
+    team.serve("healthy", replicas=2, router={"replicas": 1})
     team.ready("healthy", replicas=2)
     team("scale", "fis/healthy", "--replicas=3")
     team.ready("healthy", replicas=3)
@@ -58,10 +58,10 @@ def test_a_second_service_does_not_take_the_host_of_the_first(
     team: Namespace, kubectl: Kubectl
 ) -> None:
     team.tenant("any", KEY)
-    team.serve("first", replicas=1)
+    team.serve("first", router={"replicas": 1})
     team.answers("first", KEY, 200)
     with namespace(kubectl, "faults-other") as other:
-        other.apply(service("second", host=team.host("first")))
+        other.apply(service("second", host=team.host("first"), router={"replicas": 1}))
         wait_until(lambda: degraded(other, "second").get("reason") == "HostTaken", "HostTaken")
         assert f"namespace {team.name} (service first)" in degraded(other, "second")["message"]
         with pytest.raises(KubectlError, match="NotFound"):

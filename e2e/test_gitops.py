@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 from evenkeel_contract.crd.definition import UNSEEN
+from evenkeel_contract.names import USE_LABEL
 
 from e2e.installed import ROOT, Namespace, service
 from e2e.operators import wait_until
@@ -70,14 +71,14 @@ def judging(program: Path) -> Iterator[Judge]:
 
 
 @pytest.fixture(scope="module")
-def seen(team: Namespace, judge: Judge) -> Callable[[Verdict], list[Verdict]]:
-    """All verdicts about service `one` until a given one, each once, in their order."""
+def seen(team: Namespace, judge: Judge) -> Callable[..., list[Verdict]]:
+    """All verdicts about an object, service `one` by default, until a given one, each once, in their order."""
 
-    def until(want: Verdict) -> list[Verdict]:
+    def until(want: Verdict, kind: str = "fis", name: str = "one") -> list[Verdict]:
         found: list[Verdict] = []
 
         def is_so() -> bool:
-            verdict = judge(team.get("fis", "one"))
+            verdict = judge(team.get(kind, name))
             if verdict not in found:
                 found.append(verdict)
             return verdict == want
@@ -133,6 +134,43 @@ def test_a_service_at_zero_by_hand_is_suspended(
     assert seen(("InProgress", "Suspended"))[-1] == ("InProgress", "Suspended")
     team("scale", "fis/one", "--replicas=1")
     assert seen(WELL)[-1] == WELL
+
+
+def test_a_gateway_waits_for_its_service_and_fails_where_another_one_has_it(
+    team: Namespace, judge: Judge, seen: Callable[..., list[Verdict]]
+) -> None:
+    team.apply(gateway("early", "one"), gateway("late", "two"))
+    assert seen(WELL, "fig", "early") == [BUSY, WELL]
+    assert seen(BUSY, "fig", "late") == [BUSY]
+    team.apply(service("two", host=team.host("two"), replicas=1, model={"source": "hf://a/b"}))
+    assert seen(WELL, "fig", "late") == [BUSY, WELL]
+    team.apply(gateway("late", "one"))
+    assert seen(BAD, "fig", "late")[-1] == BAD
+    assert judge.message == "Gateway early serves service one already."
+    team("delete", "fig", "early", "late")
+
+
+def gateway(name: str, *services: str) -> dict[str, Any]:
+    models = [{"serviceRef": {"name": one}} for one in services]
+    return {
+        "apiVersion": "evenkeel.dev/v1alpha1",
+        "kind": "FairInferenceGateway",
+        "metadata": {"name": name},
+        "spec": {"models": models},
+    }
+
+
+def test_a_tenant_waits_for_its_secret_and_fails_without_the_label(
+    team: Namespace, judge: Judge, seen: Callable[..., list[Verdict]]
+) -> None:
+    team.tenant("ads", "sk-gitops")
+    assert seen(WELL, "itn", "ads")[-1] == WELL
+    team("label", "secret", "ads-keys", f"{USE_LABEL}-")
+    team("patch", "secret", "ads-keys", "-p", json.dumps({"stringData": {"chat": "sk-other"}}))
+    assert seen(BAD, "itn", "ads")[-1] == BAD
+    assert f"kubectl label secret ads-keys {USE_LABEL}=true" in judge.message
+    team("delete", "secret", "ads-keys")
+    assert seen(BUSY, "itn", "ads")[-1] == BUSY
 
 
 def test_an_object_that_no_operator_has_seen_is_in_progress(judge: Judge) -> None:

@@ -100,7 +100,7 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     def tried_again() -> bool:  # and it writes nothing in any state of the container
         (container,) = served.pods("one", "engine")[new]["status"]["containerStatuses"]
         assert served.condition("one", "Progressing")["message"] == message
-        return bool(container["restartCount"] >= 3)
+        return bool(container["restartCount"] >= 2)
 
     wait_until(tried_again, "the kubelet to try again")
     assert served.status("one", KEY) == 200

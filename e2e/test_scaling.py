@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import pytest
 
 from e2e.installed import Namespace, Stream, namespace
@@ -10,6 +12,7 @@ from e2e.operators import wait_until
 
 pytestmark = pytest.mark.core
 KEY = "sk-scaled"
+ALONE: Final[dict[str, Any]] = {"router": {"replicas": 1}, "tenancy": {"anonymous": "Reject"}}
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +94,8 @@ def test_two_services_and_two_tenants_side_by_side_do_not_touch_each_other(
 ) -> None:
     with namespace(kubectl, "scaling-neighbour") as other:
         other.tenant("ads", "sk-neighbour")  # the same tenant's name, another key
-        other.serve("one", replicas=1, tenancy={"anonymous": "Reject"})
-        scaled.serve("two", replicas=1, tenancy={"anonymous": "Reject"})
+        other.serve("one", **ALONE)
+        scaled.serve("two", **ALONE)
         other.answers("one", "sk-neighbour", 200)
         assert other.status("one", KEY) == 401
         assert scaled.status("one", "sk-neighbour") == 401

@@ -58,7 +58,7 @@ def build(components: Sequence[Component], folder: Path) -> None:
         names = ", ".join(one.name for one in missing)
         _say(f"building {len(missing)} programs, {at_a_time} at a time: {names}")
         _say(
-            "the first time takes about 11 minutes of CPU; built programs are kept for each version"
+            "the first time takes about 13 minutes of CPU; built programs are kept for each version"
         )
         with ThreadPoolExecutor(at_a_time) as pool:
             for built in as_completed([pool.submit(_compile, one, folder) for one in missing]):

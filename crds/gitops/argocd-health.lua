@@ -1,4 +1,4 @@
--- Health of a FairInferenceService for Argo CD (docs/how-to/gitops.md).
+-- Health of a FairInferenceService, a FairInferenceGateway or an InferenceTenant for Argo CD (docs/how-to/gitops.md).
 local function conditions(status)
   local found = {}
   for _, one in ipairs(status.conditions or {}) do

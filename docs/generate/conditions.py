@@ -28,11 +28,14 @@ _TRUE: Final[Mapping[ServiceCondition | TenantCondition | GatewayCondition, str]
     ServiceCondition.STALLED: "The newest spec is invalid, or its rollout is stuck (kstatus). The service may still answer.",
     TenantCondition.READY: "The routers of its services accept its API keys.",
     TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",
+    TenantCondition.STALLED: "Routers reject the newest spec or a key until a spec or a Secret changes (kstatus). A Secret that is missing may still come.",
     GatewayCondition.READY: "A router is ready, and serves a model.",
     GatewayCondition.MODELS_READY: "Every model of the spec is served.",
     GatewayCondition.ROUTER_READY: "All desired router pods are ready.",
     GatewayCondition.DEGRADED: "A part of the spec is not fulfilled.",
     GatewayCondition.SPEC_VALID: "The newest spec is valid. If False, the objects stay as they are.",
+    GatewayCondition.RECONCILING: "A rollout of routers is in progress, or a service of the spec is not there yet (kstatus).",
+    GatewayCondition.STALLED: "The newest spec is invalid or contradicts another resource, or its rollout is stuck (kstatus). The routers may still answer.",
 }
 
 

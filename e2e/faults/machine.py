@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 
+from e2e.rig.components import binaries
 from e2e.rig.layout import API_PORT, NODES, STATE, Node
 from e2e.scraping import free_port, host
 from images.commands import run
@@ -109,7 +110,7 @@ def inside(node: Node, *command: str) -> str:
 def containers(node: Node, *command: str) -> str:
     """`ctr` of a node."""
     socket_of = files_of(node) / "run/containerd/containerd.sock"
-    return run("ctr", "-a", socket_of, "-n", "k8s.io", *command)
+    return run(binaries() / "ctr", "-a", socket_of, "-n", "k8s.io", *command)
 
 
 def kill(pod: Any) -> str:

@@ -95,15 +95,15 @@ def is_up() -> bool:
 
 def load_images(archives: Sequence[Path], *, nodes: Sequence[Node] = NODES) -> None:
     """Import image archives into nodes that lack them."""
-    pid = _init_pid()
-    if pid is None:
+    if _init_pid() is None:
         raise RigError("the cluster is not up; run `make cluster`")
+    ctr = binaries() / "ctr"
     for node in nodes:
         socket = f"/proc/{_containerd_pid(node.name)}/root/run/containerd/containerd.sock"
         for path in archives:
             loaded = node.folder / "loaded" / path.name
             if not loaded.exists():
-                run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", path)
+                run(ctr, "-a", socket, "-n", "k8s.io", "images", "import", path)
                 loaded.parent.mkdir(exist_ok=True)
                 loaded.touch()
 
@@ -112,7 +112,7 @@ def _containerd_pid(node: str) -> int:
     config = str(STATE / node / "containerd.toml")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         words = path.read_bytes().decode(errors="replace").split("\0")
-        if words[:1] == ["containerd"] and config in words:
+        if Path(words[0]).name == "containerd" and config in words:
             return int(path.parent.name)
     raise RigError(f"{node}'s containerd does not run")
 

@@ -42,6 +42,13 @@ COMPONENTS: Final = (
         flags=_VERSION_FLAGS,
     ),
     Component("etcd", MODULES / "etcd"),
+    # Debian 12 has containerd 1.6, which cannot mount image volumes.
+    *(
+        Component(
+            name, MODULES / "containerd", package=f"github.com/containerd/containerd/v2/cmd/{name}"
+        )
+        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    ),
     Component("coredns", MODULES / "coredns"),
     Component("traefik", MODULES / "traefik", package="github.com/traefik/traefik/v3/cmd/traefik"),
     HELM,

@@ -22,10 +22,10 @@ from e2e.rig.processes import succeeds
 from images.base import check_distribution
 
 _PROGRAMS: Final = (
-    "containerd", "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare", "dpkg-deb",
+    "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare", "dpkg-deb",
 )  # fmt: skip
 PACKAGES: Final = (
-    "containerd", "runc", "containernetworking-plugins", "buildah",
+    "runc", "containernetworking-plugins", "buildah",
     "iproute2", "iptables", "nftables", "conntrack", "openssl",
 )  # fmt: skip
 
@@ -79,8 +79,8 @@ def _install() -> None:
             break
     else:
         raise NotHereError(f"apt-get cannot install what is missing: {done.stderr.strip()[-500:]}")
-    if not succeeds("containerd", "--version"):
-        raise NotHereError("containerd was installed and does not start")
+    if not succeeds("runc", "--version"):
+        raise NotHereError("runc was installed and does not start")
 
 
 def _once_unlocked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def main(name: str, binaries: Path) -> None:
         run("mount", "-t", "tmpfs", "tmpfs", folder)
     run("mount", "--make-rshared", "/")
     make_cgroups(node)
-    for process in [_containerd(node), *_kubernetes(node, binaries)]:
+    for process in [_containerd(node, binaries), *_kubernetes(node, binaries)]:
         process.wait()
 
 
@@ -58,13 +59,18 @@ def _hierarchies() -> list[Path]:
     return [path for path in Path("/sys/fs/cgroup").iterdir() if path.is_dir()]
 
 
-def _containerd(node: Node) -> subprocess.Popen[bytes]:
+def _containerd(node: Node, binaries: Path) -> subprocess.Popen[bytes]:
     (node.folder / "cni").mkdir(parents=True, exist_ok=True)
     (node.folder / "cni" / "10-pods.conflist").write_text(settings.cni(node))
     config = node.folder / "containerd.toml"
     config.write_text(settings.containerd(node))
-    process = start(f"{node.name}-containerd", ["containerd", "-c", config], logs=STATE / "logs")
-    ctr = ("ctr", "-a", _SOCKET, "-n", "k8s.io")
+    process = start(
+        f"{node.name}-containerd",
+        [binaries / "containerd", "-c", config],
+        logs=STATE / "logs",
+        environment={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},  # for its shim
+    )
+    ctr = (binaries / "ctr", "-a", _SOCKET, "-n", "k8s.io")
     wait_for(f"{node.name}'s containerd", lambda: succeeds(*ctr, "version"))
     for archive in sorted((STATE / "images").glob("*.tar")):
         run(*ctr, "images", "import", archive)

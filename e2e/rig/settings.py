@@ -17,33 +17,32 @@ TRAEFIK_IMAGE: Final = "evenkeel.dev/e2e/traefik:1"
 
 
 def containerd(node: Node) -> str:
-    """containerd 1.6 and newer, configuration version 2."""
-    return f"""version = 2
+    """containerd 2.2 and newer, configuration version 3."""
+    return f"""version = 3
 root = "{node.folder}/containerd"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.tracing.processor.v1.otlp"]
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
 
 [grpc]
   address = "/run/containerd/containerd.sock"
 
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  # Without CAP_SYS_RESOURCE a negative oom_score_adj is refused and no sandbox starts.
-  restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.images"]
+  pinned_images.sandbox = "{PAUSE_IMAGE}"
   # Registries without TLS: containerd reads a folder per registry at each pull.
   registry.config_path = "{node.folder}/certs.d"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  # Without CAP_SYS_RESOURCE a negative oom_score_adj is refused and no sandbox starts.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{node.folder}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    options.SystemdCgroup = false
 """
 
 

@@ -131,6 +131,8 @@ class GatewayCondition(Enum):
     ROUTER_READY = "RouterReady"
     DEGRADED = "Degraded"
     SPEC_VALID = "SpecValid"
+    RECONCILING = "Reconciling"  # as kstatus has it: a rollout of routers is in progress, or a service is not there yet
+    STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,4 +160,4 @@ class GatewayStatus:
     models: Annotated[tuple[ServedModel, ...], UniqueBy(("service",)), Length(0, 256)] = ()
     """The models that the routers serve."""
     conditions: Conditions = ()
-    """Conditions of types Ready, ModelsReady, RouterReady, Degraded and SpecValid."""
+    """Conditions of types Ready, ModelsReady, RouterReady, Degraded, SpecValid, Reconciling and Stalled."""

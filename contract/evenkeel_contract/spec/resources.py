@@ -328,9 +328,7 @@ class ServiceCondition(Enum):
     PROGRESSING = "Progressing"  # the operator is applying a change
     DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
     PLUGIN_INACTIVE = "PluginInactive"  # an engine does not fit the plug-in
-    MODEL_CACHED = (
-        "ModelCached"  # the volume that a Job fills has all files of the newest spec's model
-    )
+    MODEL_CACHED = "ModelCached"  # the volume that a Job fills has all files of the model
     SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
     RECONCILING = "Reconciling"  # as kstatus has it: the newest spec is being applied
     STALLED = "Stalled"  # as kstatus has it: the newest spec cannot be applied
@@ -341,6 +339,7 @@ class TenantCondition(Enum):
 
     READY = "Ready"  # the routers of its services accept its API keys
     SPEC_VALID = "SpecValid"
+    STALLED = "Stalled"  # as kstatus has it: routers reject keys, or the newest spec, until a spec or a Secret changes
 
 
 class ConditionStatus(Enum):
@@ -450,6 +449,6 @@ class TenantStatus:
     observed_generation: Generation | None = None
     """Generation of the spec that this status describes."""
     conditions: Conditions = ()
-    """Conditions of types Ready and SpecValid."""
+    """Conditions of types Ready, SpecValid and Stalled."""
     services: Annotated[tuple[ServedBy, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """Services that select this tenant."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from evenkeel_contract.decode import to_plain
 from evenkeel_contract.gateway import Member, Members
@@ -30,6 +30,7 @@ from evenkeel_operator.core.status import (
     conditions,
     cut,
     generation_of,
+    kstatus,
     pods_verdict,
     spec_verdict,
 )
@@ -138,7 +139,29 @@ def gateway_verdicts(found: GatewayFindings) -> tuple[Verdict, ...]:
         pods_verdict(GatewayCondition.ROUTER_READY, found.routers, "routers"),
         _degraded(found),
         spec_verdict(found.faults),
+        *_kstatus(found),
     )
+
+
+_BY_A_PERSON: Final = frozenset({reasons.MODEL_CLASH, reasons.SERVICE_TAKEN})
+"""Why a model is not served until a spec changes. A service that is missing or starts may come."""
+
+
+def _kstatus(found: GatewayFindings) -> tuple[Verdict, ...]:
+    """What tools that follow kstatus wait for."""
+    stuck = found.routers.stuck
+    stalled: Note | Verdict | None = next(
+        (note for note in found.lacking if note.reason in _BY_A_PERSON), None
+    )
+    if found.faults:
+        stalled = spec_verdict(found.faults)
+    elif stuck is not None:
+        message = cut(f"The rollout of routers is stuck: {stuck.message}")
+        stalled = Note(reasons.ROLLOUT_STUCK, message)
+    moving: Note | None = next(iter(found.lacking), None)
+    if moving is None and not found.routers.settled:
+        moving = Note(reasons.ROLLING_OUT, "The rollout of routers is in progress.")
+    return kstatus(stalled, moving)
 
 
 def _ready(found: GatewayFindings) -> Verdict:

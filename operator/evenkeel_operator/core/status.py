@@ -203,26 +203,30 @@ def _progressing(found: Findings) -> Verdict:
 
 def _kstatus(found: Findings) -> tuple[Verdict, Verdict]:
     """What tools that follow kstatus (Flux, Helm, Argo CD) wait for. The service may answer by its last good spec all the time."""
-    progress, valid = _progressing(found), spec_verdict(found.faults)
-    why = valid if found.faults else progress
-    stalled = bool(found.faults) or progress.reason == reasons.ROLLOUT_STUCK
+    progress = _progressing(found)
+    stalled = None
+    if found.faults:
+        stalled = spec_verdict(found.faults)
+    elif progress.reason == reasons.ROLLOUT_STUCK:
+        stalled = progress
     # A rollout without room continues by itself once there is room.
-    moving = not stalled and progress.reason != reasons.STABLE
-    rest = "The newest spec is applied."
-    return (
-        Verdict(
-            ServiceCondition.RECONCILING,
-            TRUE if moving else FALSE,
-            progress.reason if moving else reasons.STABLE,
-            progress.message if moving else "No rollout is in progress.",
-        ),
-        Verdict(
-            ServiceCondition.STALLED,
-            TRUE if stalled else FALSE,
-            why.reason if stalled else reasons.STABLE,
-            why.message if stalled else "The rollout can continue." if moving else rest,
-        ),
-    )
+    return kstatus(stalled, None if progress.reason == reasons.STABLE else progress)
+
+
+def kstatus(
+    stalled: Note | Verdict | None, moving: Note | Verdict | None
+) -> tuple[Verdict, Verdict]:
+    """Reconciling and Stalled. `stalled`: why the newest spec does not come into use by itself; else `moving`: what is awaited."""
+    condition = ServiceCondition.RECONCILING
+    if moving is None or stalled is not None:
+        reconciling = Verdict(condition, FALSE, reasons.STABLE, "No rollout is in progress.")
+    else:
+        reconciling = Verdict(condition, TRUE, moving.reason, moving.message)
+    condition = ServiceCondition.STALLED
+    if stalled is not None:
+        return reconciling, Verdict(condition, TRUE, stalled.reason, stalled.message)
+    message = "The newest spec is applied." if moving is None else "The rollout can continue."
+    return reconciling, Verdict(condition, FALSE, reasons.STABLE, message)
 
 
 def _stuck(found: Findings) -> Iterator[Note]:

@@ -24,7 +24,7 @@ from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object, entries_of, labels_of, without_status
-from evenkeel_operator.core.status import Verdict, conditions, generation_of, spec_verdict
+from evenkeel_operator.core.status import Verdict, conditions, generation_of, kstatus, spec_verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def tenant_status(
     status = TenantStatus(
         observed_generation=generation_of(raw),
         conditions=conditions(
-            (_keys_verdict(faults, found), spec_verdict(faults)),
+            (ready := _keys_verdict(faults, found), spec_verdict(faults), _stalled(faults, ready)),
             raw,
             now=now,
         ),
@@ -134,6 +134,13 @@ def tenant_status(
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
+
+
+def _stalled(faults: Sequence[Fault], ready: Verdict) -> Verdict:
+    """What tools that follow kstatus take for a failure. A Secret that is missing may come."""
+    needs_a_person = ready.reason in (reasons.SECRET_NOT_LABELLED, reasons.KEYS_CLASH)
+    stalled = spec_verdict(faults) if faults else ready if needs_a_person else None
+    return kstatus(stalled, None)[1]
 
 
 def _keys_verdict(faults: Sequence[Fault], found: KeyFindings) -> Verdict:

@@ -30,8 +30,10 @@ from evenkeel_operator.core.objects import (
 from evenkeel_operator.core.reasons import Note
 
 _IMAGE: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+    + ("ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 )
+"""Reasons of the kubelet (1.35) about an image of a container, or of a volume of its pod."""
 _CONFIG: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
@@ -74,7 +76,7 @@ def of_containers(pod: Object) -> Iterator[Note]:
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         ended = state.get("terminated") or before.get("terminated")
         if reason in _IMAGE:
-            image = container.get("image", "")
+            image = _missing_image(pod, container)
             yield Note(
                 reasons.IMAGE_CANNOT_BE_PULLED, f"{where}: the image {image} cannot be pulled."
             )
@@ -86,6 +88,16 @@ def of_containers(pod: Object) -> Iterator[Note]:
         elif container.get("restartCount") and not container.get("ready"):
             # The kubelet has removed what was left of it, and forgot how it ended.
             yield Note(reasons.CRASHING, f"{where} exited and restarts.")
+
+
+def _missing_image(pod: Object, container: Mapping[str, Any]) -> str:
+    """The image that the kubelet cannot pull for a container: the one of a volume, if the kubelet names it, else that of the container."""
+    own = container.get("image", "")
+    volumes = pod.get("spec", {}).get("volumes") or ()
+    references = (str((one.get("image") or {}).get("reference") or "") for one in volumes)
+    message = container["state"]["waiting"].get("message") or ""
+    named = [one for one in (own, *references) if one and one in message]
+    return str(max(named, key=len, default=own))  # one name may be the beginning of another
 
 
 def _how(ended: Mapping[str, Any]) -> str:

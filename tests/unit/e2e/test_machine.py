@@ -29,7 +29,7 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing_is_named_and_where_to_get_it(bare: Path) -> None:
-    with pytest.raises(NotHereError, match=r"missing: containerd.*install containerd runc"):
+    with pytest.raises(NotHereError, match=r"missing: runc.*install runc containernetworking"):
         machine.check()
     with pytest.raises(NotHereError, match="no apt-get"):
         machine.prepare()

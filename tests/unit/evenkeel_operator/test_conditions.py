@@ -386,6 +386,25 @@ def test_the_reason_why_pods_are_not_ready(
     assert found == (None if want is None else Note(*want))
 
 
+@pytest.mark.parametrize(
+    ("message", "image"),
+    [
+        ('Back-off pulling image "r/model:1": not found', "r/model:1"),
+        ('failed to pull and unpack image "docker.io/library/i:1-model"', "i:1-model"),
+        ('Container image "i:1" is not present with pull policy of Never', "i:1"),
+        ("registry is unavailable", "i:1"),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_may_be_that_of_a_volume(message: str, image: str) -> None:
+    found = waiting("ErrImagePull")
+    found["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = message
+    references = ({"image": {"reference": one}} for one in ("r/model:1", "i:1-model"))
+    found["spec"] = {"volumes": [{"emptyDir": {}}, *references, {"image": {}}]}
+    failure = workload(deployment(), wanted=1, pods=[found]).failure
+    assert failure is not None
+    assert failure.message.endswith(f": the image {image} cannot be pulled.")
+
+
 def test_a_long_last_line_is_reported_by_its_end() -> None:
     ended = {"exitCode": 1, "message": "x" * 2000 + " no such file"}
     found = workload(deployment(), wanted=1, pods=[container({"terminated": ended})]).failure

@@ -120,6 +120,32 @@ class World:
         return config
 
 
+def kstatus(world: World, name: str = "models") -> tuple[str, str]:
+    """Reconciling and Stalled of a gateway."""
+    reconciling, stalled = (world.condition(one, name) for one in ("Reconciling", "Stalled"))
+    return reconciling["status"], stalled["status"]
+
+
+def crash_routers(world: World) -> None:
+    """A rollout whose first new router ends with an error."""
+    routers = world.get("Deployment", "models-gateway-router")
+    assert routers is not None
+    owner = {"uid": routers["metadata"]["uid"], "controller": True}
+    common = {
+        "namespace": NAMESPACE,
+        "labels": {
+            "evenkeel.dev/service": "models-gateway",
+            "evenkeel.dev/component": "router",
+            "pod-template-hash": "new",
+        },
+    }
+    world.cluster.put({"kind": "ReplicaSet", "metadata": {**common, "name": "new", "ownerReferences": [owner]}})  # fmt: skip
+    ended = {"name": "router", "state": {"terminated": {"reason": "Error", "exitCode": 1}}}
+    status = {"phase": "Running", "containerStatuses": [ended]}
+    world.cluster.put({"kind": "Pod", "metadata": {**common, "name": "new"}, "spec": {}, "status": status})  # fmt: skip
+    world.cluster.put({**routers, "status": {**routers["status"], "updatedReplicas": 1}})
+
+
 @pytest.fixture
 def world() -> World:
     return World()
@@ -156,6 +182,8 @@ async def test_routers_of_a_gateway_know_its_services(world: World) -> None:
         "RouterReady": "True",
         "Degraded": "False",
         "SpecValid": "True",
+        "Reconciling": "False",
+        "Stalled": "False",
     }
 
 
@@ -374,6 +402,7 @@ async def test_a_service_that_does_not_exist_is_named_and_others_are_served(worl
     assert "spec.models[1].serviceRef" in found["message"]
     assert [pool.service for pool in world.config().pools] == [SMALL.name]
     assert world.condition("Ready")["status"] == "True"
+    assert kstatus(world) == ("True", "False")  # it may come
 
 
 async def test_a_gateway_without_any_service_has_no_routers(world: World) -> None:
@@ -396,6 +425,21 @@ async def test_of_two_gateways_the_older_has_the_service(world: World) -> None:
         "Gateway models serves service small already.",
     )
     assert [pool.service for pool in world.config().pools] == [BIG.name, SMALL.name]
+    assert kstatus(world, "another") == ("False", "True")
+
+
+async def test_a_rollout_of_routers_is_reconciling_and_stalled_where_they_crash(
+    world: World,
+) -> None:
+    world.cluster.put(gateway())
+    await world.passes()
+    assert kstatus(world) == ("True", "False")
+    await world.settle()
+    assert kstatus(world) == ("False", "False")
+    crash_routers(world)
+    await world.passes()
+    assert kstatus(world) == ("False", "True")
+    assert "rollout of routers is stuck" in world.condition("Stalled")["message"]
 
 
 async def test_routers_of_a_gateway_drain_as_long_as_the_slowest_service(world: World) -> None:
@@ -422,6 +466,7 @@ async def test_an_invalid_spec_leaves_the_routers_as_they_are(world: World) -> N
     await world.settle()
     assert world.condition("SpecValid")["status"] == "False"
     assert "spec.models[0].serviceRef" in world.condition("SpecValid")["message"]
+    assert kstatus(world) == ("False", "True")
     assert world.config() == before
     assert len(world.status()["models"]) == 2
     assert world.get("Deployment", "simulated-router") is None

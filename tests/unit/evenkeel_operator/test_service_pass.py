@@ -369,16 +369,18 @@ async def test_a_tenant_says_what_routers_know_of_it(cluster: FakeCluster) -> No
     operator = Operator(cluster)
     key = Key(TENANT, "team-ml", "ads")
 
-    async def ready() -> tuple[str, str]:
+    async def said() -> tuple[str, str, str]:
+        """Ready with its reason, and Stalled."""
         await operator.make_tenant_pass(key)
         conditions = cluster.objects[TENANT, "team-ml", "ads"]["status"]["conditions"]
-        return conditions[0]["status"], conditions[0]["reason"]
+        found = {one["type"]: one for one in conditions}
+        return found["Ready"]["status"], found["Ready"]["reason"], found["Stalled"]["status"]
 
-    assert await ready() == ("False", "KeysMissing")
+    assert await said() == ("False", "KeysMissing", "False")
     operator.store.see("ADDED", "Secret", cluster.put(_keys(chat="same", batch="same")))
-    assert await ready() == ("False", "KeysClash")
+    assert await said() == ("False", "KeysClash", "True")
     operator.store.see("MODIFIED", "Secret", cluster.put(_keys(chat="a", batch="b")))
-    assert await ready() == ("True", "KeysKnown")
+    assert await said() == ("True", "KeysKnown", "False")
     services = cluster.objects[TENANT, "team-ml", "ads"]["status"]["services"]
     assert services == [{"name": "simulated"}]
     cluster.writes.clear()

@@ -1,17 +1,20 @@
-"""A simulated replica by the command line of SGLang: only runtimes with an engine request devices. Flags that it does not know are ignored."""
+"""A simulated replica by the command line of SGLang (`standin.py`). Flags that it does not know are ignored; a model in a folder must be there."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from evenkeel_contract.names import KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
 from evenkeel_simulator.server.__main__ import main
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
-for name in ("served-model-name", "host", "port", "api-key", "page-size"):
+for name in ("model-path", "served-model-name", "host", "port", "api-key", "page-size"):
     parser.add_argument(f"--{name}", required=True)
 given, _ = parser.parse_known_args()
+if given.model_path.startswith("/"):
+    Path(given.model_path, "config.json").read_bytes()
 sys.exit(
     main(
         [
