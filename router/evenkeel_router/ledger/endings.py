@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import Final
 
 from evenkeel_fairshare.verdict import HELD_S, SILENT_S
+from msgspec import Struct
 
 from evenkeel_router.api.errors import Outcome
 
@@ -43,31 +44,47 @@ def ending_of(
     return found + BEYOND if beyond else found
 
 
+class _Slot(Struct, gc=False):
+    """Requests of `SLOT_S` that ended alike."""
+
+    number: float
+    ending: str
+    requests: int = 1
+
+
 class Endings:
-    """Endings of one client's requests. Pure: times are handed in, of a clock that only grows."""
+    """Endings of one client's requests. Pure: times are handed in, of a clock that only grows.
+
+    A client that came once takes 150 bytes here, so this is a list: a deque alone takes 600.
+    """
 
     __slots__ = ("_slots",)
 
     def __init__(self) -> None:
-        self._slots: deque[tuple[float, Counter[str]]] = deque()
-        """(begin of a slot, ending → requests), the oldest first."""
+        self._slots: list[_Slot] = []
+        """The oldest first."""
 
     def add(self, ending: str, now_s: float) -> None:
         """A request ended."""
-        slots = self._slots
-        if not slots or now_s - slots[-1][0] >= SLOT_S:
-            self._forget(now_s)
-            slots.append((now_s, Counter()))
-        slots[-1][1][ending] += 1
+        number = now_s // SLOT_S
+        for slot in reversed(self._slots):
+            if slot.number != number:
+                break
+            if slot.ending == ending:
+                slot.requests += 1
+                return
+        self._forget(now_s)
+        self._slots.append(_Slot(number, ending))
 
     def counts(self, now_s: float) -> Counter[str]:
         """Ending → requests of the last minute."""
         self._forget(now_s)
         found: Counter[str] = Counter()
-        for _, counts in self._slots:
-            found.update(counts)
+        for slot in self._slots:
+            found[slot.ending] += slot.requests
         return found
 
     def _forget(self, now_s: float) -> None:
-        while self._slots and now_s - self._slots[0][0] > MINUTE_S + SLOT_S:
-            self._slots.popleft()
+        oldest = (now_s - MINUTE_S) // SLOT_S
+        if self._slots and self._slots[0].number < oldest:
+            self._slots = [slot for slot in self._slots if slot.number >= oldest]

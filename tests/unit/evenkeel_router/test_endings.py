@@ -64,5 +64,6 @@ def test_a_flood_takes_no_more_memory_than_a_minute() -> None:
     endings = Endings()
     for n in range(10_000):
         endings.add(ANSWERED, n / 20)
+        endings.add(GIVEN_UP, n / 20)
     assert endings.counts(10_000 / 20)[ANSWERED] == pytest.approx(60 * 20, abs=SLOT_S * 20)
-    assert len(endings._slots) <= MINUTE_S / SLOT_S + 2
+    assert len(endings._slots) <= 2 * (MINUTE_S / SLOT_S + 2)
