@@ -57,6 +57,8 @@ class Silence:
     """Time in which requests waited, and no token came from where they were."""
 
     seconds: float
+    fleet_s: float = 0.0
+    """Time in which no replica gave a token; 0: one does, or this is not known."""
     replicas: tuple[str, ...] = ()
     """The replicas that gave none; empty: none of the fleet did, or the reader does not see replicas."""
     waiting: int = 0
@@ -87,7 +89,7 @@ class RunRecord:
     """Further requests that were given up, of clients that asked for more than their share and were given it: they wait behind their
     own requests."""
     left: int = 0
-    """Requests whose client left sooner, without an answer."""
+    """Requests whose client left sooner, without an answer. They show nothing while anybody is answered."""
     declined: int = 0
     """Requests that broke a limit, were invalid, or fit no replica: no fault of the service."""
     running: int = 0
@@ -114,11 +116,19 @@ class RunRecord:
     """Whether the fleet gave service, perhaps to requests that this router did not see."""
     starts: bool = False
     """Whether a request starts the first replica of a service at zero."""
+    others_answered: bool = False
+    """Whether clients of other tenants are answered, where the record is of one."""
 
     @property
     def ended(self) -> int:
         """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
         return self.answered + self.failed + self.given_up + self.given_up_beyond
+
+    @property
+    def nobody_answered(self) -> bool:
+        """Whether all clients left sooner than they give up, and nobody is answered. One request alone shows nothing."""
+        answered = self.answered or self.running or self.others_answered
+        return not answered and self.ended == 0 and self.left >= FEWEST_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +153,9 @@ def judge(record: RunRecord) -> Judgement:
     if held := list(_held_up(record)):
         sentence = f"Held up: {'; '.join(held)}."
         return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(record)}")
-    known = record.ended + record.running + record.waiting
+    known = record.ended + record.running + (0 if record.left else record.waiting)
     serves = record.serves and not record.left
-    if not known and not serves and not shares.given_over_owed:
+    if not known and not serves and not shares.given_over_owed and record.oldest_s < HELD_S:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
     sentence = _of_shares(record)
     if not shares.given_over_owed and record.waiting and record.oldest_s >= HELD_S:
@@ -170,9 +180,9 @@ def _out(record: RunRecord) -> str:
         }
         return few.get(record.replicas, f"none of {record.replicas} replicas takes requests")
     silence = record.silence
-    if silence.seconds >= STUCK_S and _all_are_silent(record):
+    if silence.fleet_s >= STUCK_S and _all_are_silent(record):
         names = _named(silence.replicas)
-        return f"no token came for {silence.seconds:.0f} s{f' from {names}' if names else ''}"
+        return f"no token came for {silence.fleet_s:.0f} s{f' from {names}' if names else ''}"
     if record.answered or record.running:
         return ""
     given_up = record.given_up + record.given_up_beyond
@@ -180,7 +190,16 @@ def _out(record: RunRecord) -> str:
         also = " or were given up" if given_up else ""
         return f"all {_requests(record.failed + given_up)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
-    return "no answer has begun for a minute" if stuck else ""
+    if stuck:
+        return "no answer has begun for a minute"
+    return _nobody(record) if record.nobody_answered and not record.serves else ""
+
+
+def _nobody(record: RunRecord) -> str:
+    """That nobody was answered, although no client waited for long."""
+    window = " of the last minute" if record.minute else ""
+    left = f"their clients left within {HELD_S:.0f} s"
+    return f"none of {_requests(record.left)}{window} was answered; {left}"
 
 
 def _all_are_silent(record: RunRecord) -> bool:
@@ -192,7 +211,8 @@ def _all_are_silent(record: RunRecord) -> bool:
 def _held_up(record: RunRecord) -> Iterator[str]:
     silence, was = record.silence, record.was_silent
     names = _named(silence.replicas)
-    if silence.seconds and (_all_are_silent(record) or not names):
+    there = silence.waiting + silence.stopped
+    if silence.seconds and ((there and _all_are_silent(record)) or not names):
         at = f" at {names}" if names else ""
         yield f"no token for {silence.seconds:.0f} s: {_who_is_there(silence)}{at}"
     elif silence.seconds:
@@ -203,6 +223,8 @@ def _held_up(record: RunRecord) -> Iterator[str]:
         yield f"{where} for {was.seconds:.0f} s of the last minute, while requests waited"
     if _is_beyond_budget(record):
         yield _lost(record)
+    if record.nobody_answered:
+        yield _nobody(record)
     if record.held and record.held_s >= HELD_S:
         what = "the first replica" if record.starts and not record.routable else "a replica"
         wait = "waits" if record.held == 1 else "wait"
@@ -246,7 +268,7 @@ def _named(replicas: tuple[str, ...]) -> str:
 def _who_is_there(silence: Silence) -> str:
     stopped = f"{silence.stopped:,} answer{'s have' if silence.stopped > 1 else ' has'} stopped"
     if not silence.waiting:
-        return stopped
+        return stopped if silence.stopped else "clients leave without an answer"
     waits = f"{_requests(silence.waiting)} {'waits' if silence.waiting == 1 else 'wait'}"
     return f"{waits} and {stopped}" if silence.stopped else waits
 
@@ -326,6 +348,12 @@ class ClientRecord:
     """Requests of the last minute that the client gave up, as in `RunRecord`."""
     ended: int = 0
     """Requests of the last minute that ended, as in `RunRecord`."""
+    left: int = 0
+    """Requests of the last minute that the client left sooner, as in `RunRecord`."""
+    running: int = 0
+    """Requests whose answer has begun."""
+    nobody_answered: bool = False
+    """Whether the service answers nobody, as in `RunRecord`."""
     waiting: int = 0
     """Requests whose answer has not begun."""
     oldest_s: float = 0.0
@@ -345,6 +373,13 @@ def judge_client(record: ClientRecord) -> Judgement:
     """What one client gets. It names the longer window, where two figures of a page differ by it."""
     if trouble := _client_held_up(record):
         return Judgement(Level.HELD_UP, trouble)
+    none = record.left >= FEWEST_LOST and not record.ended and not record.running
+    if none:
+        level = Level.HELD_UP if record.nobody_answered else Level.NOTHING
+        return Judgement(
+            level,
+            f"None of {_requests(record.left)} of the last minute was answered: the client left within {HELD_S:.0f} s.",
+        )
     part = record.given_over_owed
     given = "" if part is None else f": {_given(part)}"
     if part is not None and part < AS_OWED:

@@ -136,7 +136,8 @@ def now_reading(rooms: Rooms, history: History, now_s: float, *, tenant: str) ->
     clients = yield from _clients(rooms, history, tenant, recent=recent, now_s=now_s)
     own = recent.get(tenant, NO_REQUESTS)
     total = window.rates.get(tenant, NOTHING)
-    verdict = judged(rooms, own, now_s, tenant, served=total.service_per_s)
+    everything = recent.get(WHOLE_SERVICE, NO_REQUESTS) if tenant else NO_REQUESTS
+    verdict = judged(rooms, own, now_s, tenant, served=total.service_per_s, everything=everything)
     beyond = rooms.service_ledger.fairness.now.beyond_share
     within = [
         of
@@ -271,12 +272,17 @@ def _clients(
     own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
     active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
     fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
+    nobody = recent.get(WHOLE_SERVICE, NO_REQUESTS).nobody_answered
     clients = []
     for n, one in enumerate(found):
         if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
             share = fair_shares.get(one.identity, 0.0)
             of = recent.get(one.identity, NO_REQUESTS)
-            clients.append(_client(rooms, one, rates, scope, share=share, recent=of, now_s=now_s))
+            clients.append(
+                _client(
+                    rooms, one, rates, scope, share=share, recent=of, nobody_answered=nobody, now_s=now_s
+                )
+            )  # fmt: skip
         if n % STRIDE == 0:
             yield
     return tuple(clients)
@@ -290,9 +296,11 @@ def _client(
     *,
     share: float,
     recent: Recent,
+    nobody_answered: bool,
     now_s: float,
 ) -> consolestate.ClientNow:
-    """One client as the console shows it. `share`: its part of the fleet if every active client waited."""
+    """One client as the console shows it. `share`: its part of the fleet if every active client waited. `nobody_answered`: as of the
+    service (`Recent`)."""
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
     own = _with_others(rooms, rates.get(name, NOTHING), recent)
@@ -309,6 +317,9 @@ def _client(
             failed=recent.failed,
             given_up=recent.given_up,
             ended=recent.ended,
+            left=recent.left,
+            running=own.running,
+            nobody_answered=nobody_answered,
             waiting=own.waiting,
             oldest_s=recent.oldest_s,
             held=recent.held,

@@ -72,6 +72,16 @@ class Recent(Struct):
         return self.endings[GIVEN_UP] + self.endings[GIVEN_UP + BEYOND]
 
     @property
+    def left(self) -> int:
+        """Requests whose client left without an answer, sooner than it gives up."""
+        return self.endings[_CLIENT_GONE]
+
+    @property
+    def nobody_answered(self) -> bool:
+        """Whether no request was answered, and clients left sooner than they give up (`RunRecord`)."""
+        return RunRecord(left=self.left, running=self.running, answered=self.ended).nobody_answered
+
+    @property
     def ended(self) -> int:
         """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
         return self.answered + self.failed + self.given_up
@@ -134,12 +144,16 @@ class Recent(Struct):
             getattr(self, counts).update(getattr(other, counts))
 
     def silence(self, since_s: Mapping[str, float], now_s: float, *, named: bool = True) -> Silence:
-        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: with the names of replicas."""
-        at = sorted({name for name, _ in self.at if name in since_s} - {FLEET})
+        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: all of these, with their names;
+        otherwise those that have one of the requests."""
+        # Where clients leave soon, a silent replica may have no request just now.
+        here = since_s.keys() if named else {name for name, _ in self.at if name in since_s}
+        at = sorted(here - {FLEET})
         if not at:
             return NO_SILENCE
         return Silence(
             seconds=now_s - min(since_s[name] for name in (*at, FLEET) if name in since_s),
+            fleet_s=now_s - since_s.get(FLEET, now_s),
             replicas=tuple(at) if named else (),
             waiting=sum(self.at[name, False] for name in at),
             stopped=sum(self.at[name, True] for name in at),
@@ -216,10 +230,16 @@ def _read_records(rooms: Rooms, found: dict[str, Recent]) -> Steps[None]:
 
 
 def judged(
-    rooms: Rooms, own: Recent, now_s: float, tenant: str = WHOLE_SERVICE, *, served: float = 0.0
+    rooms: Rooms,
+    own: Recent,
+    now_s: float,
+    tenant: str = WHOLE_SERVICE,
+    *,
+    served: float = 0.0,
+    everything: Recent = NO_REQUESTS,
 ) -> Judgement:
-    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router. `served`:
-    service of a tenant, by whichever router; that of all is in the ledger's figures."""
+    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router, and beside
+    those of a tenant `everything`: those of all. `served`: service of a tenant, by whichever router; that of all is in the ledger's figures."""
     fleet, silences, whole = rooms.replicas.fleet, rooms.silences, tenant == WHOLE_SERVICE
     routable = sum(member.routable for member in fleet)
     return judge(
@@ -231,7 +251,7 @@ def judged(
             failed=own.failed,
             given_up=own.endings[GIVEN_UP],
             given_up_beyond=own.endings[GIVEN_UP + BEYOND],
-            left=own.endings[_CLIENT_GONE],
+            left=own.left,
             declined=sum(own.endings[name] for name in _DECLINED),
             running=own.running,
             waiting=own.waiting,
@@ -246,6 +266,7 @@ def judged(
             routable=routable if whole else min(routable, 1),
             serves=served > 0 or (whole and rooms.service_ledger.fairness.now.given > 0),
             starts=rooms.replicas.activation.holds,
+            others_answered=everything.answered + everything.running > own.answered + own.running,
         )
     )
 

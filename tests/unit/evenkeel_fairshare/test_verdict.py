@@ -224,9 +224,31 @@ MINUTE = UP | {"minute": True}
         # Clients that leave within two seconds are impatient, and nothing else.
         ({"answered": 300, "left": 200}, Level.FAIR, FAIR),
         (
+            {"left": 30},
+            Level.OUT,
+            "No client is served: none of 30 requests of the last minute was answered; their clients left within 2 s.",
+        ),
+        (
+            {"left": 2, "waiting": 3, "oldest_s": 1.4},
+            Level.OUT,
+            "No client is served: none of 2 requests of the last minute was answered; their clients left within 2 s; 3 requests wait, the oldest for 1 s.",
+        ),
+        # The fleet computes, perhaps for requests of another router.
+        (
             {"left": 30, "serves": True},
+            Level.HELD_UP,
+            "Held up: none of 30 requests of the last minute was answered; their clients left within 2 s.",
+        ),
+        ({"left": 30, "running": 1}, Level.FAIR, FAIR),
+        (
+            {"left": 30, "others_answered": True},
             Level.NOTHING,
             "Nothing to judge: 30 requests had no answer, because their clients left within 2 s.",
+        ),
+        (
+            {"left": 1, "waiting": 1, "oldest_s": 1.4},
+            Level.NOTHING,
+            "Nothing to judge: 1 request had no answer, because its client left within 2 s.",
         ),
         (
             {"left": 1},
@@ -288,9 +310,17 @@ def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> 
             "Held up: no token for 9 s: 3 answers have stopped.",
         ),
         (
-            {"waiting": 23, "silence": Silence(seconds=30.0, replicas=("r0",), waiting=23)},
+            {
+                "waiting": 23,
+                "silence": Silence(seconds=30.0, fleet_s=30.0, replicas=("r0",), waiting=23),
+            },
             Level.OUT,
             "No client is served: no token came for 30 s from replica r0; 23 requests wait.",
+        ),
+        (
+            {"silence": Silence(seconds=30.0, fleet_s=29.9, replicas=("r0",))},
+            Level.HELD_UP,
+            "Held up: replica r0 gives no token for 30 s: clients leave without an answer there.",
         ),
         # While another replica serves, the service is not out.
         (
@@ -345,6 +375,19 @@ GIVEN = "it was given {} of what it was owed while it waited in the last minute.
             f"Gets too little: {GIVEN.format('43%')}",
         ),
         ({"waiting": 1, "oldest_s": 1.9}, Level.FAIR, "Requests have begun to wait."),
+        (
+            {"waiting": 1, "oldest_s": 1.2, "left": 40, "nobody_answered": True},
+            Level.HELD_UP,
+            "None of 40 requests of the last minute was answered: the client left within 2 s.",
+        ),
+        # Others are answered.
+        (
+            {"left": 2, "given_over_owed": 1.0},
+            Level.NOTHING,
+            "None of 2 requests of the last minute was answered: the client left within 2 s.",
+        ),
+        ({"left": 2, "ended": 1}, Level.FAIR, "Gets all that it requests; no request waits."),
+        ({"left": 2, "running": 1}, Level.FAIR, "Gets all that it requests; no request waits."),
         (
             {"waiting": 4, "oldest_s": 12.0},
             Level.FAIR,

@@ -153,6 +153,76 @@ def test_a_silence_lasts_although_clients_give_up_and_others_come() -> None:
     assert "no token for 24 s: 3 requests wait" in said(rooms, 124.0)[1]
 
 
+def left(rooms: Rooms, sent_s: float, after_s: float = 1.5, **facts: Any) -> None:
+    """A client left without a token, as `RequestPipeline` notes it."""
+    given: dict[str, Any] = {"stream": True, "tokens": 0, "content_s": 0.0}
+    rooms.intake.abandoned.add("http://127.0.0.1:1", sent_s, sent_s + after_s, **(given | facts))
+
+
+@pytest.mark.parametrize("reporting", [True, False])
+def test_a_silence_begins_with_requests_that_were_left_meanwhile(reporting: bool) -> None:
+    rooms = fleet("r0", reporting=reporting)
+    for begin_s in (100.0, 101.5, 103.0):
+        left(rooms, begin_s)
+    rooms.silences.look(104.9)
+    assert rooms.silences.now == {}
+    rooms.silences.look(105.0)
+    assert rooms.silences.now == {"r0": 100.0, FLEET: 100.0}
+    want = "Held up: replica r0 gives no token for 6 s: clients leave without an answer there."
+    assert said(rooms, 106.0) == (Level.HELD_UP, want)
+    opened(rooms, 109.0)
+    want = "Held up: no token for 10 s: 1 request waits at replica r0."
+    assert said(rooms, 110.0) == (Level.HELD_UP, want)
+    # No other request followed for five seconds.
+    rooms.intake.active_requests.clear()
+    rooms.silences.look(110.1)
+    assert rooms.silences.now == {}
+
+
+def test_requests_that_were_left_show_nothing_beside_an_answer() -> None:
+    rooms = fleet("r0", reporting=False)
+    left(rooms, 100.0)
+    rooms.intake.content_s["http://127.0.0.1:1"] = 103.0
+    left(rooms, 103.5, content_s=103.0)
+    rooms.silences.look(108.0)
+    assert rooms.silences.now == {}
+    rooms.silences.look(108.5)
+    assert rooms.silences.now == {"r0": 103.5, FLEET: 103.5}
+    rooms.intake.content_s["http://127.0.0.1:1"] = 109.0
+    opened(rooms, 109.9)
+    rooms.silences.look(114.0)
+    assert rooms.silences.now == {}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "facts", "step_s"),
+    [
+        (0.4, {}, 0.5),  # an editor: the next key
+        (1.5, {"stream": False}, 2.0),  # whole answers show nothing for 30 s
+        (1.5, {"tokens": 10_000}, 2.0),  # a prompt that takes 5 s
+        (1.5, {}, 7.0),  # they do not follow each other
+    ],
+)
+def test_requests_that_were_left_soon_show_no_silence(
+    after_s: float, facts: dict[str, Any], step_s: float
+) -> None:
+    rooms = fleet("r0", reporting=False)
+    for n in range(int(8 / step_s) + 1):
+        left(rooms, 100.0 + n * step_s, after_s, **facts)
+    rooms.silences.look(109.0)
+    assert rooms.silences.now == {}
+
+
+def test_a_replica_that_clients_leave_does_not_put_the_fleet_out() -> None:
+    rooms = fleet("r0", "r1", reporting=False)
+    for n in range(30):
+        left(rooms, 100.0 + 1.5 * n)
+    rooms.intake.content_s["http://127.0.0.1:2"] = 144.0
+    want = "Held up: replica r0 gives no token for 45 s: clients leave without an answer there."
+    assert said(rooms, 145.0) == (Level.HELD_UP, want)
+    assert said(rooms, 145.0, "ns/acme")[0] is Level.NOTHING
+
+
 def test_a_long_prompt_may_take_its_time() -> None:
     """50,000 tokens of a slow replica: 25 s."""
     rooms = fleet("r0")
