@@ -136,6 +136,7 @@ const LEVELS: Record<Level, ["good" | "bad" | "warn" | "idle", string]> = {
   Out: ["bad", "out"],
   HeldUp: ["bad", "held up"],
   Unfair: ["warn", "unfair"],
+  Unjudged: ["idle", "not judged yet"],
   Fair: ["good", "fair"],
   Nothing: ["idle", "idle"],
 };

@@ -77,7 +77,7 @@ export interface Condition {
   runbook: string;
 }
 
-export type Level = "Out" | "HeldUp" | "Unfair" | "Fair" | "Nothing";
+export type Level = "Out" | "HeldUp" | "Unfair" | "Unjudged" | "Fair" | "Nothing";
 
 export interface LimitNow {
   tenant: string;

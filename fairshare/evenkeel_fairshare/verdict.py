@@ -47,6 +47,8 @@ class Level(StrEnum):
     HELD_UP = "HeldUp"
     """Requests find no replica, or many fail."""
     UNFAIR = "Unfair"
+    UNJUDGED = "Unjudged"
+    """Clients wait that cannot be judged yet."""
     FAIR = "Fair"
     NOTHING = "Nothing"
     """No request came, so nothing can be judged."""
@@ -98,6 +100,10 @@ class RunRecord:
     """Requests whose answer has not begun, wherever they are."""
     oldest_s: float = 0.0
     """Age of the oldest of them."""
+    unjudged: int = 0
+    """Those of them whose clients are not judged, because they did not wait for half of the minute yet."""
+    unjudged_s: float = 0.0
+    """Age of the oldest of these; 0 while none waits for longer than its prompt takes, and `HELD_S`."""
     slow: int = 0
     """Requests whose first token came after `HELD_S` or more."""
     held: int = 0
@@ -157,17 +163,39 @@ def judge(record: RunRecord) -> Judgement:
     serves = record.serves and not record.left
     if not known and not serves and not shares.given_over_owed and record.oldest_s < HELD_S:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
-    sentence = _of_shares(record)
-    if not shares.given_over_owed and record.waiting and record.oldest_s >= HELD_S:
-        wait = "waits" if record.waiting == 1 else "wait"
-        sentence = f"Fair so far: {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
+    unjudged = _unjudged(record) if fair else ""
+    sentence = unjudged or _of_shares(record)
     if shares.idle_s >= 1:
         sentence += (
             f" A replica was empty for {shares.idle_s:.0f} s while requests waited at another."
         )
     if lost := _lost(record):
         sentence += f" {lost}{_whose(record)}."
-    return Judgement(Level.FAIR if fair else Level.UNFAIR, sentence)
+    level = Level.UNJUDGED if unjudged else Level.FAIR
+    return Judgement(level if fair else Level.UNFAIR, sentence)
+
+
+def _unjudged(record: RunRecord) -> str:
+    """That clients wait which are not judged; empty: no such client waits for long. Beside clients with a fair share, short waits are usual:
+    there it takes `SILENT_S`."""
+    judged = record.shares.given_over_owed
+    if record.unjudged_s < (SILENT_S if judged else HELD_S):
+        return ""
+    wait = "waits" if record.unjudged == 1 else "wait"
+    what = f"{_requests(record.unjudged)} {wait}, the oldest for {record.unjudged_s:.0f} s"
+    if judged:
+        what += f"; {_given_at_least(record)}"
+    elif record.minute and record.unjudged_s < STUCK_S:
+        what += "; clients are judged once they have waited for half a minute"
+    return f"Not judged{' yet' if record.minute else ''}: {what}."
+
+
+def _given_at_least(record: RunRecord) -> str:
+    """The least part of a fair verdict. It is of every client that waited only if all that wait now are judged."""
+    who = "every client that waited"
+    if record.unjudged:
+        who += f" for half of {'the last minute' if record.minute else 'a minute'}"
+    return f"{who} was given at least {min(record.shares.least, 1.0):.0%} of what it was owed"
 
 
 def _out(record: RunRecord) -> str:
@@ -304,8 +332,7 @@ def _of_shares(record: RunRecord) -> str:
         slow = f"{_requests(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
         return f"Fair: no client waited for half of {half}; {slow} after {HELD_S:.0f} s or more."
     if is_fair(parts):
-        part = min(record.shares.least, 1.0)
-        return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."
+        return f"Fair: {_given_at_least(record)}."
     (client, least), *others = sorted(
         ((name, part) for name, part in parts.items() if part < AS_OWED), key=itemgetter(1)
     )
@@ -388,8 +415,9 @@ def judge_client(record: ClientRecord) -> Judgement:
         return Judgement(Level.UNFAIR, f"Takes what others are owed{given}.")
     if part is not None:
         return Judgement(Level.FAIR, f"Gets its share{given}.")
-    active = record.active or record.waiting
-    return Judgement(Level.FAIR if active else Level.NOTHING, _without_competing(record))
+    level = Level.FAIR if record.active or record.waiting else Level.NOTHING
+    waits = record.waiting and record.oldest_s >= HELD_S
+    return Judgement(Level.UNJUDGED if waits else level, _without_competing(record))
 
 
 def _given(part: float) -> str:

@@ -19,6 +19,7 @@ _LEVEL_STYLE = {
     Level.OUT.value: "red",
     Level.HELD_UP.value: "red",
     Level.UNFAIR.value: "yellow",
+    Level.UNJUDGED.value: "dim",
     Level.NOTHING.value: "dim",
 }
 _STATE_STYLE = {

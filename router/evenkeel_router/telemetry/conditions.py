@@ -80,7 +80,7 @@ def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
         "EvenkeelClientStarved",
         starved,
         f"Given less than half of what they were owed: {', '.join(starved[:5])}.",
-        "Every client that waited was given at least half of what it was owed.",
+        "No client that is judged was given less than half of what it was owed.",
     )
 
 

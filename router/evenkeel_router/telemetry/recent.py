@@ -26,7 +26,7 @@ from evenkeel_router.request.request_log import RequestLogLine
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.silences import FLEET
+from evenkeel_router.telemetry.silences import FLEET, SLOWEST
 from evenkeel_router.telemetry.snapshot import Seen, Steps, shares_of
 
 FAILS: Final = 0.1
@@ -44,6 +44,11 @@ class Recent(Struct):
     running: int = 0
     waiting: int = 0
     oldest_s: float = 0.0
+    late: bool = False
+    """Whether one of them waits for longer than its prompt takes, and `HELD_S`."""
+    unjudged: int = 0
+    """Those of them whose clients are not judged, as in `RunRecord`."""
+    unjudged_s: float = 0.0
     held: int = 0
     held_s: float = 0.0
     at: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -129,6 +134,7 @@ class Recent(Struct):
         self.waiting += 1
         self.ages_s.append(age_s)
         self.oldest_s = max(self.oldest_s, age_s)
+        self.late = self.late or age_s - one.estimate_tokens / SLOWEST >= HELD_S
         self.at[at, False] += 1
         if one.holding_since_s:
             self.held += 1
@@ -136,9 +142,10 @@ class Recent(Struct):
 
     def add(self, other: Recent) -> None:
         """Another client's requests, for all together; their latencies are not mixed."""
-        for name in ("running", "waiting", "held", "slow"):
+        for name in ("running", "waiting", "unjudged", "held", "slow"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.oldest_s = max(self.oldest_s, other.oldest_s)
+        self.unjudged_s = max(self.unjudged_s, other.unjudged_s)
         self.held_s = max(self.held_s, other.held_s)
         for counts in ("endings", "at", "replicas"):
             getattr(self, counts).update(getattr(other, counts))
@@ -212,6 +219,8 @@ def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
             yield
     together: dict[str, Recent] = {}
     for name, own in found.items():
+        if name not in rooms.service_ledger.fairness.now.given_over_owed:
+            own.unjudged, own.unjudged_s = own.waiting, own.oldest_s if own.late else 0.0
         for level in (tenant_of(name), WHOLE_SERVICE):
             together.setdefault(level, Recent()).add(own)
     return found | together
@@ -256,6 +265,8 @@ def judged(
             running=own.running,
             waiting=own.waiting,
             oldest_s=own.oldest_s,
+            unjudged=own.unjudged,
+            unjudged_s=own.unjudged_s,
             slow=own.slow,
             held=own.held,
             held_s=own.held_s,

@@ -16,6 +16,8 @@ from evenkeel_fairshare.verdict import (
 from evenkeel_fairshare.window import Taken, WindowShares
 
 FAIR = "Fair: no client had to wait for another."
+ONCE = "clients are judged once they have waited for half a minute."
+HALF = "every client that waited for half of the last minute was given at least 100% of what it was owed."
 
 
 @pytest.mark.parametrize(
@@ -64,18 +66,38 @@ def test_an_unfair_verdict_names_who_lost_and_who_took(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "oldest_s", "want"),
+    ("parts", "waiting", "oldest_s", "level", "want"),
     [
-        (316, 1.9, FAIR),
-        (316, 10.0, "Fair so far: 316 requests wait, the oldest for 10 s."),
-        (1, 3.0, "Fair so far: 1 request waits, the oldest for 3 s."),
+        ({}, 316, 1.9, Level.FAIR, FAIR),
+        ({}, 316, 10.0, Level.UNJUDGED, f"Not judged yet: 316 requests wait, the oldest for 10 s; {ONCE}"),
+        ({}, 1, 2.0, Level.UNJUDGED, f"Not judged yet: 1 request waits, the oldest for 2 s; {ONCE}"),
+        ({}, 2, 99.0, Level.UNJUDGED, "Not judged yet: 2 requests wait, the oldest for 99 s."),
+        # Only the flooder is judged.
+        ({"a": 1.2}, 9, 4.9, Level.FAIR, f"Fair: {HALF}"),
+        ({"a": 1.2}, 9, 5.0, Level.UNJUDGED, f"Not judged yet: 9 requests wait, the oldest for 5 s; {HALF}"),
     ],
-)
-def test_waits_that_have_just_begun_are_told_with_the_verdict(
-    waiting: int, oldest_s: float, want: str
+)  # fmt: skip
+def test_nothing_is_fair_while_clients_wait_that_are_not_judged(
+    parts: dict[str, float], waiting: int, oldest_s: float, level: Level, want: str
 ) -> None:
-    found = judge(RunRecord(answered=5, running=5, waiting=waiting, oldest_s=oldest_s))
-    assert (found.level, found.sentence) == (Level.FAIR, want)
+    found = judge(
+        RunRecord(
+            shares=WindowShares(parts),
+            minute=True,
+            answered=5,
+            running=5,
+            waiting=700,
+            oldest_s=200.0,
+            unjudged=waiting,
+            unjudged_s=oldest_s,
+        )
+    )
+    assert (found.level, found.sentence) == (level, want)
+
+
+def test_an_unfair_share_comes_before_clients_that_are_not_judged() -> None:
+    record = RunRecord(shares=WindowShares({"a": 0.5}), answered=5, unjudged=3, unjudged_s=9.0)
+    assert judge(record).level is Level.UNFAIR
 
 
 @pytest.mark.parametrize(
@@ -140,14 +162,15 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
         ),
         ({"declined": 4}, Level.NOTHING, "Nothing to judge: all 4 requests were refused."),
         (
-            UP | {"waiting": 106, "oldest_s": 29.0},
-            Level.FAIR,
-            "Fair so far: 106 requests wait, the oldest for 29 s.",
+            UP | {"waiting": 106, "oldest_s": 29.0, "unjudged": 106, "unjudged_s": 29.0},
+            Level.UNJUDGED,
+            "Not judged: 106 requests wait, the oldest for 29 s.",
         ),
         (
-            UP | {"waiting": 106, "oldest_s": 99.0, "running": 1},
-            Level.FAIR,
-            "Fair so far: 106 requests wait, the oldest for 99 s.",
+            UP
+            | {"waiting": 107, "oldest_s": 99.0, "running": 1, "unjudged": 106, "unjudged_s": 9.0},
+            Level.UNJUDGED,
+            "Not judged: 106 requests wait, the oldest for 9 s.",
         ),
         (
             UP | {"answered": 90, "failed": 10},
@@ -390,7 +413,7 @@ GIVEN = "it was given {} of what it was owed while it waited in the last minute.
         ({"left": 2, "running": 1}, Level.FAIR, "Gets all that it requests; no request waits."),
         (
             {"waiting": 4, "oldest_s": 12.0},
-            Level.FAIR,
+            Level.UNJUDGED,
             "4 requests wait, the oldest for 12 s.",
         ),
         (

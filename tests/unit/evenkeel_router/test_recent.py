@@ -159,3 +159,33 @@ def test_service_that_other_routers_gave_is_judged_too() -> None:
 def test_without_requests_there_is_nothing_to_judge() -> None:
     rooms = rooms_of("r0")
     assert judged(rooms, found(rooms), NOW_S).level is Level.NOTHING
+
+
+def test_clients_that_wait_are_not_judged_before_they_have_a_figure() -> None:
+    rooms = rooms_of("r0")
+    fairness = rooms.service_ledger.fairness
+    over(rooms)
+    for age_s in (4.0, 12.0):
+        opened(rooms, age_s)
+    opened(rooms, 6.0, "d")
+    verdict = judged(rooms, found(rooms), NOW_S)
+    assert verdict.level is Level.UNJUDGED
+    assert verdict.sentence.startswith("Not judged yet: 3 requests wait, the oldest for 12 s; ")
+    fairness.now = msgspec.structs.replace(fairness.now, given_over_owed={"ns/acme/c": 1.0})
+    assert judged(rooms, found(rooms), NOW_S).sentence == (
+        "Not judged yet: 1 request waits, the oldest for 6 s; "
+        "every client that waited for half of the last minute was given at least 100% of what it was owed."
+    )
+    both = {"ns/acme/c": 1.0, "ns/acme/d": 0.9}
+    fairness.now = msgspec.structs.replace(fairness.now, given_over_owed=both)
+    assert judged(rooms, found(rooms), NOW_S).sentence == (
+        "Fair: every client that waited was given at least 90% of what it was owed."
+    )
+
+
+@pytest.mark.parametrize(("tokens", "level"), [(20_001, Level.FAIR), (20_000, Level.UNJUDGED)])
+def test_the_time_that_a_long_prompt_takes_is_no_wait(tokens: int, level: Level) -> None:
+    rooms = rooms_of("r0")
+    over(rooms)
+    opened(rooms, 12.0, estimate_tokens=tokens)
+    assert judged(rooms, found(rooms), NOW_S).level is level
