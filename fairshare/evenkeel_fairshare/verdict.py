@@ -35,6 +35,8 @@ SILENT_S: Final = 5.0
 than the step of an engine with a long prompt takes."""
 STUCK_S: Final = 30.0
 """Age of the oldest request that waits, or time without a token, from which a service without any answer counts as out."""
+LEAST_SURPLUS: Final = 0.01
+"""Part of the service from which a client is said to have taken more than it was owed."""
 NAMED: Final = 3
 """Clients that a verdict names on each side."""
 
@@ -124,11 +126,22 @@ class RunRecord:
     """Whether a request starts the first replica of a service at zero."""
     others_answered: bool = False
     """Whether clients of other tenants are answered, where the record is of one."""
+    others_took: Taken | None = None
+    """What other tenants were given, those that were given more than they were owed, where the record is of one."""
+    hurts: bool = False
+    """Whether clients of this tenant took what those of others, given too little, were owed."""
 
     @property
     def ended(self) -> int:
         """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
         return self.answered + self.failed + self.given_up + self.given_up_beyond
+
+    @property
+    def counted_given_up(self) -> int:
+        """The requests that were given up by the service's fault. Clients that ask for more than their share wait behind their own requests:
+        what they give up counts only where no other client is answered."""
+        others = self.others_answered or self.answered > self.answered_beyond
+        return self.given_up + (0 if others else self.given_up_beyond)
 
     @property
     def nobody_answered(self) -> bool:
@@ -155,7 +168,7 @@ def judge(record: RunRecord) -> Judgement:
     if out := _out(record):
         return Judgement(Level.OUT, f"No client is served: {out}{_who_waits(record)}.")
     shares = record.shares
-    fair = is_fair(shares.given_over_owed)
+    fair = is_fair(shares.given_over_owed) and not record.hurts
     if held := list(_held_up(record)):
         sentence = f"Held up: {'; '.join(held)}."
         return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(record)}")
@@ -213,10 +226,10 @@ def _out(record: RunRecord) -> str:
         return f"no token came for {silence.fleet_s:.0f} s{f' from {names}' if names else ''}"
     if record.answered or record.running:
         return ""
-    given_up = record.given_up + record.given_up_beyond
-    if record.failed or given_up:
+    given_up = record.counted_given_up
+    if record.ended and record.failed + given_up == record.ended:
         also = " or were given up" if given_up else ""
-        return f"all {_requests(record.failed + given_up)} that ended failed{also}"
+        return f"all {_requests(record.ended)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     if stuck:
         return "no answer has begun for a minute"
@@ -260,11 +273,8 @@ def _held_up(record: RunRecord) -> Iterator[str]:
 
 
 def _is_beyond_budget(record: RunRecord) -> bool:
-    """Whether more requests are lost than the service may lose. Clients that ask for more than their share wait behind their own requests:
-    what they give up counts only where no other client is answered."""
-    lost = record.failed + record.given_up
-    if record.answered == record.answered_beyond:
-        lost += record.given_up_beyond
+    """Whether more requests are lost than the service may lose."""
+    lost = record.failed + record.counted_given_up
     return lost >= max(FEWEST_LOST, BUDGET * record.ended)
 
 
@@ -325,6 +335,10 @@ def _requests(count: int) -> str:
 
 def _of_shares(record: RunRecord) -> str:
     parts = record.shares.given_over_owed
+    window = f"in the {'last' if record.minute else 'worst'} minute"
+    took = [*_took(record)]
+    if record.hurts and is_fair(parts):
+        return f"Unfair: {window} {', '.join(_few(took))}; hurt: clients of other tenants."
     if not parts and not record.slow:
         return "Fair: no client had to wait for another."
     if not parts:
@@ -338,18 +352,18 @@ def _of_shares(record: RunRecord) -> str:
     )
     lost = [f"{client} (given {least:.0%} of what it was owed while it waited)"]
     lost += [f"{name} ({part:.0%})" for name, part in others]
-    took, hurt = [*_took(record.shares.took)], ", ".join(_few(lost))
-    window = f"in the {'last' if record.minute else 'worst'} minute"
+    hurt = ", ".join(_few(lost))
     if took:
         return f"Unfair: {window} {', '.join(_few(took))}; hurt: {hurt}."
     return f"Unfair: hurt {window}: {hurt}."
 
 
-def _took(took: Mapping[str, Taken]) -> Iterator[str]:
-    """Clients whose surplus shows in whole per cents."""
+def _took(record: RunRecord) -> Iterator[str]:
+    """Clients whose surplus shows in whole per cents. To a tenant, all others are one."""
+    others = {} if record.others_took is None else {"other tenants": record.others_took}
     words = "took {:.0%} of the service, owed {:.0%}"
-    for name, part in took.items():
-        if part.given - part.owed >= 0.01:
+    for name, part in (others | dict(record.shares.took)).items():
+        if part.given - part.owed >= LEAST_SURPLUS:
             yield f"{name} {words.format(part.given, part.owed)}"
             words = "{:.0%}, owed {:.0%}"
 

@@ -14,7 +14,14 @@ from evenkeel_contract.consolestate import AtReplica
 from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
-from evenkeel_fairshare.verdict import AS_OWED, ClientRecord, Judgement, Level, judge_client
+from evenkeel_fairshare.verdict import (
+    AS_OWED,
+    LEAST_SURPLUS,
+    ClientRecord,
+    Judgement,
+    Level,
+    judge_client,
+)
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
@@ -272,7 +279,7 @@ def _clients(
     own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
     active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
     fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
-    nobody = recent.get(WHOLE_SERVICE, NO_REQUESTS).nobody_answered
+    everything = recent.get(WHOLE_SERVICE, NO_REQUESTS)
     clients = []
     for n, one in enumerate(found):
         if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
@@ -280,7 +287,7 @@ def _clients(
             of = recent.get(one.identity, NO_REQUESTS)
             clients.append(
                 _client(
-                    rooms, one, rates, scope, share=share, recent=of, nobody_answered=nobody, now_s=now_s
+                    rooms, one, rates, scope, share=share, recent=of, everything=everything, now_s=now_s
                 )
             )  # fmt: skip
         if n % STRIDE == 0:
@@ -296,11 +303,11 @@ def _client(
     *,
     share: float,
     recent: Recent,
-    nobody_answered: bool,
+    everything: Recent,
     now_s: float,
 ) -> consolestate.ClientNow:
-    """One client as the console shows it. `share`: its part of the fleet if every active client waited. `nobody_answered`: as of the
-    service (`Recent`)."""
+    """One client as the console shows it. `share`: its part of the fleet if every active client waited. `everything`: the
+    requests of all."""
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
     own = _with_others(rooms, rates.get(name, NOTHING), recent)
@@ -315,11 +322,11 @@ def _client(
             or own.running > 0
             or recent.ended > 0,
             failed=recent.failed,
-            given_up=recent.given_up,
+            given_up=recent.counted_given_up(everything),
             ended=recent.ended,
             left=recent.left,
             running=own.running,
-            nobody_answered=nobody_answered,
+            nobody_answered=everything.nobody_answered,
             waiting=own.waiting,
             oldest_s=recent.oldest_s,
             held=recent.held,
@@ -370,7 +377,7 @@ def _hurts(rooms: Rooms, name: str) -> bool:
     now = rooms.service_ledger.fairness.now
     taken = now.took.get(name)
     unfair = min(now.given_over_owed.values(), default=1.0) < AS_OWED
-    return unfair and taken is not None and taken.given - taken.owed >= 0.01
+    return unfair and taken is not None and taken.given - taken.owed >= LEAST_SURPLUS
 
 
 def concerned(rooms: Rooms) -> list[str]:

@@ -17,7 +17,17 @@ from typing import Final
 from evenkeel_contract.adminstate import Here
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.verdict import HELD_S, NO_SILENCE, Judgement, RunRecord, Silence, judge
+from evenkeel_fairshare.verdict import (
+    HELD_S,
+    LEAST_SURPLUS,
+    NO_SILENCE,
+    Judgement,
+    RunRecord,
+    Silence,
+    is_fair,
+    judge,
+)
+from evenkeel_fairshare.window import Taken, WindowShares
 from msgspec import Struct, field
 
 from evenkeel_router.api.errors import OURS, Outcome
@@ -75,6 +85,17 @@ class Recent(Struct):
     def given_up(self) -> int:
         """Requests that the client gave up."""
         return self.endings[GIVEN_UP] + self.endings[GIVEN_UP + BEYOND]
+
+    def counted_given_up(self, everything: Recent | None = None) -> int:
+        """Those that count against the service (`RunRecord`). `everything`: the requests of all, where these are some of them."""
+        others = everything is not None and everything.answered > self.answered
+        return RunRecord(
+            answered=self.answered,
+            answered_beyond=self.endings[ANSWERED + BEYOND],
+            given_up=self.endings[GIVEN_UP],
+            given_up_beyond=self.endings[GIVEN_UP + BEYOND],
+            others_answered=others,
+        ).counted_given_up
 
     @property
     def left(self) -> int:
@@ -251,9 +272,12 @@ def judged(
     those of a tenant `everything`: those of all. `served`: service of a tenant, by whichever router; that of all is in the ledger's figures."""
     fleet, silences, whole = rooms.replicas.fleet, rooms.silences, tenant == WHOLE_SERVICE
     routable = sum(member.routable for member in fleet)
+    shares = shares_of(rooms, tenant)
     return judge(
         RunRecord(
-            shares=shares_of(rooms, tenant),
+            shares=shares,
+            others_took=None if whole else _others_took(rooms, tenant),
+            hurts=not whole and _hurts_others(rooms, shares),
             minute=True,
             answered=own.answered,
             answered_beyond=own.endings[ANSWERED + BEYOND],
@@ -280,6 +304,19 @@ def judged(
             others_answered=everything.answered + everything.running > own.answered + own.running,
         )
     )
+
+
+def _others_took(rooms: Rooms, tenant: str) -> Taken:
+    """What the clients of other tenants were given together, those that were given more than they were owed."""
+    took = rooms.service_ledger.fairness.now.took.items()
+    others = [part for name, part in took if tenant_of(name) != tenant]
+    return Taken(sum(one.given for one in others), sum(one.owed for one in others))
+
+
+def _hurts_others(rooms: Rooms, shares: WindowShares) -> bool:
+    """Whether clients of these shares took what others, given too little, were owed."""
+    fair = is_fair(rooms.service_ledger.fairness.now.given_over_owed)
+    return not fair and any(one.given - one.owed >= LEAST_SURPLUS for one in shares.took.values())
 
 
 def seen(rooms: Rooms, now_s: float) -> Steps[Seen]:

@@ -449,3 +449,38 @@ def test_a_client_is_described_by_what_it_gets(
     given = {"active": True, "received": 0.5, "share": 0.5}
     found = judge_client(ClientRecord(**(given | changes)))
     assert (found.level, found.sentence) == (level, want)
+
+
+def test_a_tenant_that_takes_what_others_are_owed_is_not_fair() -> None:
+    shares = WindowShares({"a/x": 1.3}, {"a/x": Taken(0.85, 0.6)})
+    found = judge(RunRecord(shares=shares, minute=True, answered=5, hurts=True))
+    assert found.level is Level.UNFAIR
+    assert found.sentence == (
+        "Unfair: in the last minute a/x took 85% of the service, owed 60%; hurt: clients of other tenants."
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "want"),
+    [
+        (Taken(0.87, 0.22), "in the last minute other tenants took 87% of the service, owed 22%; hurt:"),
+        (Taken(0.0, 0.0), "hurt in the last minute:"),
+    ],
+)  # fmt: skip
+def test_a_tenant_that_is_hurt_learns_what_others_took(others: Taken, want: str) -> None:
+    shares = WindowShares({"b": 0.4})
+    found = judge(RunRecord(shares=shares, minute=True, answered=5, others_took=others))
+    assert found.level is Level.UNFAIR
+    assert found.sentence == f"Unfair: {want} b (given 40% of what it was owed while it waited)."
+
+
+def test_what_a_tenant_gives_up_behind_itself_does_not_hold_its_page_up() -> None:
+    flood = MINUTE | {"answered": 23, "answered_beyond": 23, "given_up_beyond": 28}
+    found = judge(RunRecord(**flood, others_answered=True))
+    assert found.level is Level.FAIR
+    assert found.sentence == (
+        f"{FAIR} 28 of 51 requests of the last minute were given up, by clients that ask for more than their share."
+    )
+    none = RunRecord(**(flood | {"answered": 0, "answered_beyond": 0}), others_answered=True)
+    assert judge(none).level is Level.FAIR
+    assert judge(RunRecord(**flood)).level is Level.HELD_UP

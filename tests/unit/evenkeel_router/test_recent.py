@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_fairshare.verdict import Level
+from evenkeel_fairshare.window import Taken
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.ledger.endings import ending_of
 from evenkeel_router.request.request_log import RequestLogLine
@@ -189,3 +190,36 @@ def test_the_time_that_a_long_prompt_takes_is_no_wait(tokens: int, level: Level)
     over(rooms)
     opened(rooms, 12.0, estimate_tokens=tokens)
     assert judged(rooms, found(rooms), NOW_S).level is level
+
+
+def test_the_pages_of_both_tenants_of_a_flood_say_the_same() -> None:
+    rooms = rooms_of("r0")
+    fairness = rooms.service_ledger.fairness
+    fairness.now = msgspec.structs.replace(
+        fairness.now,
+        given_over_owed={"ns/acme/c": 1.3, "ns/rival/d": 0.3},
+        took={"ns/acme/c": Taken(0.87, 0.22)},
+    )
+    over(rooms)
+    over(rooms, "d", "rival")
+    words = {tenant: judged(rooms, found(rooms, tenant), NOW_S, tenant).sentence for tenant in ("", "ns/acme", "ns/rival")}  # fmt: skip
+    hurt = "rival/d (given 30% of what it was owed while it waited)."
+    assert words == {
+        "": f"Unfair: in the last minute acme/c took 87% of the service, owed 22%; hurt: {hurt}",
+        "ns/acme": "Unfair: in the last minute acme/c took 87% of the service, owed 22%; hurt: clients of other tenants.",
+        "ns/rival": f"Unfair: in the last minute other tenants took 87% of the service, owed 22%; hurt: {hurt}",
+    }
+
+
+def test_requests_beyond_a_share_count_where_no_other_client_is_answered() -> None:
+    rooms = rooms_of("r0")
+    totals = rooms.totals.of(client("acme", "c"))
+    for ending in ("answered_beyond", "given_up_beyond", "given_up_beyond", "given_up"):
+        totals.ended_as(ending, NOW_S)
+    assert found(rooms, "ns/acme").counted_given_up(found(rooms)) == 3
+    over(rooms, "d", "rival")
+    own = found(rooms, "ns/acme")
+    assert (own.given_up, own.counted_given_up(found(rooms))) == (3, 1)
+    assert found(rooms).counted_given_up() == 1
+    verdict = judged(rooms, own, NOW_S, "ns/acme", everything=found(rooms))
+    assert verdict.level is Level.FAIR
