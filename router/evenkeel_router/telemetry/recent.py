@@ -79,7 +79,12 @@ class Recent(Struct):
     @property
     def failed(self) -> int:
         """Requests that the service failed."""
-        return sum(self.endings[name] for name in _OURS)
+        return self.failures.total()
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Requests that the service failed, by cause, as in docs/reference/errors.md."""
+        return +Counter({name: self.endings[name] for name in _OURS})
 
     @property
     def given_up(self) -> int:
