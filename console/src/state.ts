@@ -55,6 +55,7 @@ export interface ReplicaNow {
   model: string;
   joined: boolean;
   loads: boolean;
+  unready_reason: string;
   routable: boolean;
   unschedulable_reason: string;
   suspicion: string;

@@ -69,6 +69,8 @@ class Silence:
     """Requests there whose answer has not begun."""
     stopped: int = 0
     """Answers there that have begun, and do not go on."""
+    ended_s: float = 0.0
+    """Time since it was over; 0: it is not."""
 
 
 NO_SILENCE: Final = Silence(seconds=0.0)
@@ -261,7 +263,8 @@ def _held_up(record: RunRecord) -> Iterator[str]:
         yield f"{names} {give} no token for {silence.seconds:.0f} s: {_who_is_there(silence)} there"
     elif was.seconds:
         where = f"{names} gave no token" if (names := _named(was.replicas)) else "no token came"
-        yield f"{where} for {was.seconds:.0f} s of the last minute, while requests waited"
+        ago = f", until {was.ended_s:.0f} s ago" if was.ended_s >= 1 else ""
+        yield f"{where} for {was.seconds:.0f} s of the last minute{ago}, while requests waited"
     if _is_beyond_budget(record):
         yield _lost(record)
     if record.nobody_answered:

@@ -3,8 +3,8 @@
 How requests ended is counted for all of them (`ledger.endings`); latencies, and the replicas that had requests last, are those of the newest
 ones, of which a router keeps records. A request *waits* until its answer begins, wherever it is: held by the router, at a gate, or in an engine.
 
-A request that waits belongs to its client's latency before it ends: otherwise a client that is never answered has none. Its age is a
-lower bound, so it counts once it is above the median of the requests that were answered.
+A request that waits belongs to its client's latency before it ends, and one that was given up: otherwise a client that is never answered has
+none. Its age is a lower bound, so it counts once it is above the median of the requests that were answered.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Recent(Struct):
     """Streams of which there is a record, whose first token came after `HELD_S` or more."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
-    """Ages of the requests that wait."""
+    """Ages of the requests that wait, and of those that were given up without a token when their clients left."""
 
     @property
     def answered(self) -> int:
@@ -131,6 +131,8 @@ class Recent(Struct):
         if line.ttft_s:
             self.ttfts_s.append(line.ttft_s)
             self.slow += line.stream and line.ttft_s >= HELD_S
+        elif line.outcome == _CLIENT_GONE and line.duration_s >= HELD_S:
+            self.ages_s.append(line.duration_s)
 
     def here(self) -> Here:
         """The counts that `/v1/state` shows."""

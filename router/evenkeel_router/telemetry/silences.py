@@ -78,7 +78,9 @@ class Silences:
         for replica, begin_s, seen_s in self._over:
             seconds = seen_s - max(begin_s, now_s - MINUTE_S)
             if seconds > 0 and (replica == FLEET, seconds) > (whole, found.seconds):
-                found = Silence(seconds=seconds, replicas=(replica,) if replica else ())
+                found = Silence(
+                    seconds=seconds, replicas=(replica,) if replica else (), ended_s=now_s - seen_s
+                )
                 whole = replica == FLEET
         return found
 

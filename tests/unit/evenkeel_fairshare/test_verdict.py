@@ -361,6 +361,11 @@ def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> 
             "Held up: replica r0 gave no token for 25 s of the last minute, while requests waited.",
         ),
         (
+            {"was_silent": Silence(seconds=24.0, ended_s=12.0)},
+            Level.HELD_UP,
+            "Held up: no token came for 24 s of the last minute, until 12 s ago, while requests waited.",
+        ),
+        (
             {"was_silent": Silence(seconds=25.0)},
             Level.HELD_UP,
             "Held up: no token came for 25 s of the last minute, while requests waited.",

@@ -97,6 +97,15 @@ def test_the_latency_of_a_client_counts_who_still_waits(
     assert found(rooms, "ns/acme/c").latency_s() == want
 
 
+def test_the_latency_of_a_client_counts_what_it_gave_up() -> None:
+    rooms = rooms_of("r0")
+    for _ in range(2):
+        over(rooms, ttft_s=1.0)
+    for duration_s in (1.9, 40.0, 40.0, 40.0):
+        over(rooms, outcome="client_gone", duration_s=duration_s)
+    assert found(rooms, "ns/acme/c").latency_s() == (40.0, 40.0)
+
+
 def test_an_engine_that_fails_everything_is_an_outage() -> None:
     rooms = rooms_of("r0")
     for _ in range(106):

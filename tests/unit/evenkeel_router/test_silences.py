@@ -120,7 +120,9 @@ def test_a_minute_remembers_its_longest_silence() -> None:
     for now_s in range(100, 126, 2):
         rooms.silences.look(float(now_s))
     rooms.intake.active_requests.discard(one)
-    want = "Held up: no token came for 24 s of the last minute, while requests waited."
+    want = (
+        "Held up: no token came for 24 s of the last minute, until 2 s ago, while requests waited."
+    )
     assert said(rooms, 126.0) == (Level.HELD_UP, want)
     # Less and less of it lies within the minute.
     assert "for 14 s" in said(rooms, 170.0)[1]
@@ -137,7 +139,9 @@ def test_a_minute_remembers_that_no_replica_took_requests() -> None:
     assert said(rooms, 120.0)[0] is Level.OUT
     joins(rooms, "r0")
     rooms.intake.active_requests.discard(one)
-    want = "Held up: no token came for 20 s of the last minute, while requests waited."
+    want = (
+        "Held up: no token came for 20 s of the last minute, until 2 s ago, while requests waited."
+    )
     assert said(rooms, 122.0) == (Level.HELD_UP, want)
 
 
@@ -240,7 +244,7 @@ def test_one_replica_that_gave_no_token_is_named_afterwards() -> None:
         rooms.intake.content_s["http://127.0.0.1:2"] = float(now_s)
         rooms.silences.look(float(now_s))
     rooms.intake.active_requests.discard(one)
-    want = "Held up: replica r0 gave no token for 20 s of the last minute, while requests waited."
+    want = "Held up: replica r0 gave no token for 20 s of the last minute, until 1 s ago, while requests waited."
     assert said(rooms, 121.0) == (Level.HELD_UP, want)
 
 
