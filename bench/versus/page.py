@@ -65,6 +65,10 @@ without an answer counts with the time until the end.
 - llm-d itself was not run. The rule of turns is ours after its page, without priorities; as in llm-d, turns have no weights.
 - Limits need a capacity. Here it is the true one of each workload, by the simulator. An operator has to guess it, for a mix that changes.
 - Limits count by the minute, and the runs have two whole minutes.
+- Each figure is of one run of 130 s, without a spread. Where two differ by a tenth, a second run may turn them round.
+- LiteLLM chooses an engine at random, which is its default. The others choose by cached prefix, which helps their hits and times.
+- What a team is owed is its part of what both asked for while they waited, by weight. A small team that sends little is owed little: its
+  share of all service can be 7 % while it is given all that it is owed. A team that never waited for half a minute has no such figure.
 - All contenders have the same model of an engine, with the orders of vLLM and SGLang but not their other differences. Trust the order
   and the ratios of figures, not their size.
 - We wrote the workloads: `bench/versus/workloads.py`. Change them, and run it again.

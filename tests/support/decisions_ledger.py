@@ -85,6 +85,7 @@ def _figures(rng: Random) -> RunFigures:
             share=0.5,
             tokens_per_s=rng.choice((95.0, 100.0, 130.0)),
             ttft_p50_s=rng.choice((0.5, 0.6, 3.0)),
+            ttft_p95_s=rng.choice((3.0, 3.0, 9.0)),
             gpu_s=1.0,
         )
         for name in rng.sample("abc", rng.choice((2, 3)))
@@ -100,7 +101,10 @@ def changes() -> Iterator[str]:
         rng = Random(seed)
         recorded, before, after = (_figures(rng) for _ in range(3))
         found = [f"{one.effect}: {one.sentence}" for one in verdicts(recorded, before, after)]
-        real = {name: (one.tokens_per_s, one.ttft_p50_s) for name, one in recorded.clients.items()}
+        real = {
+            name: (one.tokens_per_s, one.ttft_p50_s, one.ttft_p95_s)
+            for name, one in recorded.clients.items()
+        }
         yield f"{seed} {text(real)} => {' '.join(found)}"
 
 

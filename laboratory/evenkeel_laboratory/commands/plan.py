@@ -93,7 +93,7 @@ def _plot(found: Plan, out: Path) -> None:
     pairs: dict[str, Callable[[ClientFigures], float]] = {
         "Share of the service (%)": lambda one: 100 * one.share,
         "Output tokens per second": lambda one: one.tokens_per_s,
-        "Median time to first token (s)": lambda one: one.ttft_p50_s,
+        "Time to first token, p95 (s)": lambda one: one.ttft_p95_s,
     }
     try:
         make_output_folder(out)
@@ -114,7 +114,9 @@ def _plot(found: Plan, out: Path) -> None:
 
 def _report(found: Plan, traffic: Recording) -> None:
     console = report_console()
-    table = make_table("client", "share", "→", "output/s", "→", "TTFT p50", "→", "GPU s", "→")
+    table = make_table(
+        "client", "share", "→", "output/s", "→", "TTFT p50", "→", "p95", "→", "GPU s", "→"
+    )
     for name, before in found.today.clients.items():
         after = found.changed.clients.get(name)
         if after is None:
@@ -123,12 +125,13 @@ def _report(found: Plan, traffic: Recording) -> None:
             escape(name), f"{before.share:.1%}", f"{after.share:.1%}",
             f"{before.tokens_per_s:,.1f}", f"{after.tokens_per_s:,.1f}",
             f"{before.ttft_p50_s:,.2f} s", f"{after.ttft_p50_s:,.2f} s",
+            f"{before.ttft_p95_s:,.2f} s", f"{after.ttft_p95_s:,.2f} s",
             f"{before.gpu_s:,.0f}", f"{after.gpu_s:,.0f}",
         )  # fmt: skip
     now, then = found.today, found.changed
     table.add_row(
         "all", "", "", f"{now.tokens_per_s:,.1f}", f"{then.tokens_per_s:,.1f}",
-        f"{now.ttft_p50_s:,.2f} s", f"{then.ttft_p50_s:,.2f} s",
+        f"{now.ttft_p50_s:,.2f} s", f"{then.ttft_p50_s:,.2f} s", "", "",
         f"{now.gpu_s:,.0f}", f"{then.gpu_s:,.0f}", style="bold",
     )  # fmt: skip
     console.print(FittedTable(table))

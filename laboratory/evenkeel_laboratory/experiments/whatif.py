@@ -9,9 +9,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 from evenkeel_contract.recording import RequestLine
+from evenkeel_fairshare.measures import percentile
 from evenkeel_simulator.traffic.records import Record
 from evenkeel_simulator.traffic.timeline import Span, served
 
@@ -40,6 +42,7 @@ class ClientFigures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float
     """Output tokens per second."""
     ttft_p50_s: float
+    ttft_p95_s: float
     gpu_s: float
     """Replica seconds of the fleet times `share`."""
 
@@ -144,6 +147,7 @@ def figures(
                 share=service[name][0] / total,
                 tokens_per_s=output[name][0] / window_s,
                 ttft_p50_s=median(ttfts[name]),
+                ttft_p95_s=percentile(ttfts[name], 95),
                 gpu_s=gpu_s * service[name][0] / total,
             )
             for name in sorted(ttfts)
@@ -165,27 +169,36 @@ def _verdict(
     name: str, recorded: ClientFigures | None, before: ClientFigures, after: ClientFigures
 ) -> Verdict:
     real = before if recorded is None else recorded
-    rate_error = _error(real.tokens_per_s, before.tokens_per_s)
-    wait_error = _error(real.ttft_p50_s, before.ttft_p50_s)
-    rate = _sign(before.tokens_per_s, after.tokens_per_s, max(CHANGED_RATE, rate_error))
-    wait = -_sign(before.ttft_p50_s, after.ttft_p50_s, max(CHANGED_TTFT, wait_error))
-    effect = "trades" if rate * wait < 0 else _EFFECTS[rate or wait]
-    inside = effect == "keeps" and bool(
-        _sign(before.tokens_per_s, after.tokens_per_s, CHANGED_RATE)
-        or _sign(before.ttft_p50_s, after.ttft_p50_s, CHANGED_TTFT)
-    )
+    rate = _change(real.tokens_per_s, before.tokens_per_s, after.tokens_per_s, CHANGED_RATE)
+    # A client that waits for a part of the run only shows it in the tail, and not in the median.
+    tail = _change(real.ttft_p95_s, before.ttft_p95_s, after.ttft_p95_s, CHANGED_TTFT)
+    middle = _change(real.ttft_p50_s, before.ttft_p50_s, after.ttft_p50_s, CHANGED_TTFT)
+    wait = -(tail.sign or middle.sign)
+    effect = "trades" if rate.sign * wait < 0 else _EFFECTS[rate.sign or wait]
+    inside = effect == "keeps" and any(one.is_within_error for one in (rate, tail, middle))
     what = "no difference within the error of the model" if inside else effect
     sentence = (
         f"{name}{':' if inside else ''} {what}: {before.share:.0%} → {after.share:.0%} of the service, "
         f"{before.tokens_per_s:,.1f} → {after.tokens_per_s:,.1f} output tokens/s, "
-        f"median TTFT {before.ttft_p50_s:,.2f} → {after.ttft_p50_s:,.2f} s."
+        f"median TTFT {before.ttft_p50_s:,.2f} → {after.ttft_p50_s:,.2f} s, "
+        f"p95 {before.ttft_p95_s:,.2f} → {after.ttft_p95_s:,.2f} s."
     )
     return Verdict(client=name, effect=effect, sentence=sentence)
 
 
-def _error(real: float, replayed: float) -> float:
-    """Difference of a replayed figure to the real one, as a part of the replayed one."""
-    return abs(replayed - real) / max(replayed, 1e-9)
+class _Change(NamedTuple):
+    sign: int
+    """1: it grew; -1: it fell; 0: neither, or less than the error of the model."""
+    is_within_error: bool
+    """Whether it changed by less than that error."""
+
+
+def _change(real: float, before: float, after: float, least: float) -> _Change:
+    """The change of a figure. `real`: as recorded. The error of the model is the difference of the replay `before` to it. `least`: the part
+    from which on a change counts."""
+    error = abs(before - real) / max(before, 1e-9)
+    sign = _sign(before, after, max(least, error))
+    return _Change(sign, not sign and bool(_sign(before, after, least)))
 
 
 _EFFECTS: Mapping[int, str] = {1: "gains", 0: "keeps", -1: "loses"}

@@ -10,7 +10,9 @@ from bench.plan_truth import rows
 
 def figures(*, tokens_per_s: float, ttft_s: float) -> RunFigures:
     """A run with one client."""
-    client = ClientFigures(share=0.5, tokens_per_s=tokens_per_s, ttft_p50_s=ttft_s, gpu_s=60.0)
+    client = ClientFigures(
+        share=0.5, tokens_per_s=tokens_per_s, ttft_p50_s=ttft_s, ttft_p95_s=ttft_s, gpu_s=60.0
+    )
     return RunFigures(
         replicas=2,
         window_s=60.0,
