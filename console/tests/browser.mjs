@@ -283,7 +283,7 @@ const SCENARIOS = {
       assert.ok(Date.now() < deadline, `the service shown is still ${before}`);
       await page.waitForTimeout(100);
     }
-    await saysIn(page, /(Fair|Unfair):/).waitFor();
+    await saysIn(page, /(Fair|Unfair|Not judged yet):/).waitFor();
     assert.equal(await page.locator('[aria-labelledby="replicas"] tbody tr').count(), 2);
     assert.deepEqual([...page.hosts], [new URL(at.admin).host], "requests to other hosts");
     assert.deepEqual(page.errors, []);

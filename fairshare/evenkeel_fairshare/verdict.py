@@ -120,6 +120,8 @@ class RunRecord:
     """Replicas that take requests."""
     serves: bool = False
     """Whether the fleet gave service, perhaps to requests that this router did not see."""
+    elsewhere: bool = False
+    """Whether requests of other routers may have been answered. Service alone does not show it: what a client leaves is charged, too."""
     starts: bool = False
     """Whether a request starts the first replica of a service at zero."""
     others_answered: bool = False
@@ -231,7 +233,7 @@ def _out(record: RunRecord) -> str:
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     if stuck:
         return "no answer has begun for a minute"
-    return _nobody(record) if record.nobody_answered and not record.serves else ""
+    return _nobody(record) if record.nobody_answered and not record.elsewhere else ""
 
 
 def _nobody(record: RunRecord) -> str:

@@ -278,6 +278,7 @@ def judged(
     """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router, and beside
     those of a tenant `everything`: those of all. `served`: service of a tenant, by whichever router; that of all is in the ledger's figures."""
     fleet, silences, whole = rooms.replicas.fleet, rooms.silences, tenant == WHOLE_SERVICE
+    serves = served > 0 or (whole and rooms.service_ledger.fairness.now.given > 0)
     routable = sum(member.routable for member in fleet)
     shares = shares_of(rooms, tenant)
     return judge(
@@ -306,7 +307,8 @@ def judged(
             was_silent=silences.longest(now_s) if whole else NO_SILENCE,
             replicas=sum(1 for _ in fleet) if whole else None,
             routable=routable if whole else min(routable, 1),
-            serves=served > 0 or (whole and rooms.service_ledger.fairness.now.given > 0),
+            serves=serves,
+            elsewhere=serves and bool(rooms.service_ledger.peer_contacts),
             starts=rooms.replicas.activation.holds,
             others_answered=everything.answered + everything.running > own.answered + own.running,
         )

@@ -254,9 +254,13 @@ MINUTE = UP | {"minute": True}
             Level.OUT,
             "No client is served: none of 2 requests of the last minute was answered; their clients left within 2 s; 3 requests wait, the oldest for 1 s.",
         ),
-        # The fleet computes, perhaps for requests of another router.
         (
             {"left": 30, "serves": True},
+            Level.OUT,
+            "No client is served: none of 30 requests of the last minute was answered; their clients left within 2 s.",
+        ),
+        (
+            {"left": 30, "serves": True, "elsewhere": True},
             Level.HELD_UP,
             "Held up: none of 30 requests of the last minute was answered; their clients left within 2 s.",
         ),
