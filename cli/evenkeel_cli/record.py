@@ -113,7 +113,7 @@ def _state(client: httpx.Client, method: str, url: str, body: bytes | None) -> R
         return decode_recording_state(response.content)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RecordError(
-            f"{url} does not answer ({error or type(error).__name__}); --url selects the admin port"
+            f"{url} does not answer ({str(error) or type(error).__name__}); --url selects the admin port"
         ) from error
     except RecordingError as error:
         raise RecordError(f"{url}: not a router that records: {error}") from error
@@ -152,7 +152,9 @@ def _fetch(client: httpx.Client, urls: list[str], out: Path) -> None:
     except OSError as error:
         raise RecordError(f"--out {out}: {error.strerror}") from error
     except httpx.HTTPError as error:
-        raise RecordError(f"the recording broke off: {error or type(error).__name__}") from error
+        raise RecordError(
+            f"the recording broke off: {str(error) or type(error).__name__}"
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -162,7 +162,7 @@ def make_status(
         return ProcessStatus(
             name=name,
             state="not running" if process is None else "ready" if is_ready else "not ready",
-            reason="" if known is None else known.unschedulable_reason,
+            reason="" if known is None else known.unschedulable_reason or known.unready_reason,
             inactive_reason="" if known is None else known.inactive_reason,
             url=url,
             pid=process.pid if process else None,

@@ -70,7 +70,7 @@ def _read(url: httpx.URL, request_id: str, token: str | None) -> RequestsState:
         )
     except httpx.HTTPError as error:
         raise WhyError(
-            f"{url} does not answer ({error or type(error).__name__}); set --url to a router's admin port, "
+            f"{url} does not answer ({str(error) or type(error).__name__}); set --url to a router's admin port, "
             "or to its port for requests"
         ) from error
     if response.status_code in (401, 403):

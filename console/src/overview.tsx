@@ -136,6 +136,7 @@ const LEVELS: Record<Level, ["good" | "bad" | "warn" | "idle", string]> = {
   Out: ["bad", "out"],
   HeldUp: ["bad", "held up"],
   Unfair: ["warn", "unfair"],
+  Unjudged: ["idle", "not judged yet"],
   Fair: ["good", "fair"],
   Nothing: ["idle", "idle"],
 };
@@ -263,8 +264,9 @@ function stateOf(replica: ReplicaNow): ["good" | "warn" | "bad", string] {
   if (replica.silent_s > 0) return ["bad", `silent: no token for ${duration(replica.silent_s)}`];
   if (replica.routable && replica.failing) return ["bad", `ready, but fails: ${percent(replica.failing)} of its latest requests`];
   if (replica.routable) return ["good", "ready"];
-  if (replica.loads) return ["warn", "loading"];
-  if (replica.joined) return ["warn", replica.unschedulable_reason || "not ready"];
+  const unready = replica.unready_reason ? `: ${replica.unready_reason}` : "";
+  if (replica.loads) return ["warn", `loading${unready}`];
+  if (replica.joined) return ["warn", replica.unschedulable_reason || `not ready${unready}`];
   return ["bad", replica.unschedulable_reason || "gone"];
 }
 

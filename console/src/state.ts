@@ -55,6 +55,7 @@ export interface ReplicaNow {
   model: string;
   joined: boolean;
   loads: boolean;
+  unready_reason: string;
   routable: boolean;
   unschedulable_reason: string;
   suspicion: string;
@@ -77,7 +78,7 @@ export interface Condition {
   runbook: string;
 }
 
-export type Level = "Out" | "HeldUp" | "Unfair" | "Fair" | "Nothing";
+export type Level = "Out" | "HeldUp" | "Unfair" | "Unjudged" | "Fair" | "Nothing";
 
 export interface LimitNow {
   tenant: string;

@@ -6,11 +6,12 @@ import { hrefOfPart } from "./route";
 import type { Reading } from "./read";
 import type { ConsoleState, Level } from "./state";
 
-const SIGN: Record<Level, string> = { Out: "✕", HeldUp: "!", Unfair: "!", Fair: "✓", Nothing: "–" };
+const SIGN: Record<Level, string> = { Out: "✕", HeldUp: "!", Unfair: "!", Unjudged: "–", Fair: "✓", Nothing: "–" };
 const SPOKEN: Record<Level, string> = {
   Out: "No client is served.",
   HeldUp: "Requests are held up.",
   Unfair: "The service is unfair.",
+  Unjudged: "Clients wait that are not judged yet.",
   Fair: "The service is fair.",
   Nothing: "There is nothing to judge.",
 };

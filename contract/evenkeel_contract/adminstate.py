@@ -137,6 +137,8 @@ class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without a token while requests wait there; 0: it gives some, or none waits."""
     suspicion: str = ""
     """Why this router sends the replica few requests or none, although it is ready; empty: it trusts it."""
+    unready_reason: str = ""
+    """What its health check answers, where that is an error; empty: it says that the replica is ready, or is not ready yet."""
     policy: str = ""
     quantum: float = 0.0
     """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""

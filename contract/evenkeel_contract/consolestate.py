@@ -57,7 +57,7 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     words: str
     """One sentence: what the client gets."""
     level: str
-    """The level of this sentence: `HeldUp`, `Unfair`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
+    """The level of this sentence: `HeldUp`, `Unfair`, `Unjudged`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
     fair: bool
     """Whether the client gets its owed service. False: it was given too little of it while it waited in the last minute, or its requests fail,
     are given up, or wait where no token comes from."""
@@ -175,8 +175,9 @@ class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """One sentence on the last minute, as in `evenkeel top`."""
     level: str
-    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
+    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Unjudged`, `Fair` or `Nothing` (`evenkeel_fairshare.verdict.Level`)."""
     fair: bool
+    """Whether the level is `Fair` or `Nothing`."""
     total: Figures
     ttft_p50_s: float | None = None
     """Median time to first token in the last minute, of clients within their share, whose waiting they do not cause. As in `ClientNow`."""

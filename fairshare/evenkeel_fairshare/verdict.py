@@ -35,6 +35,8 @@ SILENT_S: Final = 5.0
 than the step of an engine with a long prompt takes."""
 STUCK_S: Final = 30.0
 """Age of the oldest request that waits, or time without a token, from which a service without any answer counts as out."""
+LEAST_SURPLUS: Final = 0.01
+"""Part of the service from which a client is said to have taken more than it was owed."""
 NAMED: Final = 3
 """Clients that a verdict names on each side."""
 
@@ -47,6 +49,8 @@ class Level(StrEnum):
     HELD_UP = "HeldUp"
     """Requests find no replica, or many fail."""
     UNFAIR = "Unfair"
+    UNJUDGED = "Unjudged"
+    """Clients wait that cannot be judged yet."""
     FAIR = "Fair"
     NOTHING = "Nothing"
     """No request came, so nothing can be judged."""
@@ -57,12 +61,16 @@ class Silence:
     """Time in which requests waited, and no token came from where they were."""
 
     seconds: float
+    fleet_s: float = 0.0
+    """Time in which no replica gave a token; 0: one does, or this is not known."""
     replicas: tuple[str, ...] = ()
     """The replicas that gave none; empty: none of the fleet did, or the reader does not see replicas."""
     waiting: int = 0
     """Requests there whose answer has not begun."""
     stopped: int = 0
     """Answers there that have begun, and do not go on."""
+    ended_s: float = 0.0
+    """Time since it was over; 0: it is not."""
 
 
 NO_SILENCE: Final = Silence(seconds=0.0)
@@ -87,7 +95,7 @@ class RunRecord:
     """Further requests that were given up, of clients that asked for more than their share and were given it: they wait behind their
     own requests."""
     left: int = 0
-    """Requests whose client left sooner, without an answer."""
+    """Requests whose client left sooner, without an answer. They show nothing while anybody is answered."""
     declined: int = 0
     """Requests that broke a limit, were invalid, or fit no replica: no fault of the service."""
     running: int = 0
@@ -96,6 +104,10 @@ class RunRecord:
     """Requests whose answer has not begun, wherever they are."""
     oldest_s: float = 0.0
     """Age of the oldest of them."""
+    unjudged: int = 0
+    """Those of them whose clients are not judged, because they did not wait for half of the minute yet."""
+    unjudged_s: float = 0.0
+    """Age of the oldest of these; 0 while none waits for longer than its prompt takes, and `HELD_S`."""
     slow: int = 0
     """Requests whose first token came after `HELD_S` or more."""
     held: int = 0
@@ -114,11 +126,30 @@ class RunRecord:
     """Whether the fleet gave service, perhaps to requests that this router did not see."""
     starts: bool = False
     """Whether a request starts the first replica of a service at zero."""
+    others_answered: bool = False
+    """Whether clients of other tenants are answered, where the record is of one."""
+    others_took: Taken | None = None
+    """What other tenants were given, those that were given more than they were owed, where the record is of one."""
+    hurts: bool = False
+    """Whether clients of this tenant took what those of others, given too little, were owed."""
 
     @property
     def ended(self) -> int:
         """Requests that ended otherwise than by a limit, a fault of their own, or a client that left at once."""
         return self.answered + self.failed + self.given_up + self.given_up_beyond
+
+    @property
+    def counted_given_up(self) -> int:
+        """The requests that were given up by the service's fault. Clients that ask for more than their share wait behind their own requests:
+        what they give up counts only where no other client is answered."""
+        others = self.others_answered or self.answered > self.answered_beyond
+        return self.given_up + (0 if others else self.given_up_beyond)
+
+    @property
+    def nobody_answered(self) -> bool:
+        """Whether all clients left sooner than they give up, and nobody is answered. One request alone shows nothing."""
+        answered = self.answered or self.running or self.others_answered
+        return not answered and self.ended == 0 and self.left >= FEWEST_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +170,47 @@ def judge(record: RunRecord) -> Judgement:
     if out := _out(record):
         return Judgement(Level.OUT, f"No client is served: {out}{_who_waits(record)}.")
     shares = record.shares
-    fair = is_fair(shares.given_over_owed)
+    fair = is_fair(shares.given_over_owed) and not record.hurts
     if held := list(_held_up(record)):
         sentence = f"Held up: {'; '.join(held)}."
         return Judgement(Level.HELD_UP, sentence if fair else f"{sentence} {_of_shares(record)}")
-    known = record.ended + record.running + record.waiting
+    known = record.ended + record.running + (0 if record.left else record.waiting)
     serves = record.serves and not record.left
-    if not known and not serves and not shares.given_over_owed:
+    if not known and not serves and not shares.given_over_owed and record.oldest_s < HELD_S:
         return Judgement(Level.NOTHING, f"Nothing to judge: {_why_nothing(record)}.")
-    sentence = _of_shares(record)
-    if not shares.given_over_owed and record.waiting and record.oldest_s >= HELD_S:
-        wait = "waits" if record.waiting == 1 else "wait"
-        sentence = f"Fair so far: {_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
+    unjudged = _unjudged(record) if fair else ""
+    sentence = unjudged or _of_shares(record)
     if shares.idle_s >= 1:
         sentence += (
             f" A replica was empty for {shares.idle_s:.0f} s while requests waited at another."
         )
     if lost := _lost(record):
         sentence += f" {lost}{_whose(record)}."
-    return Judgement(Level.FAIR if fair else Level.UNFAIR, sentence)
+    level = Level.UNJUDGED if unjudged else Level.FAIR
+    return Judgement(level if fair else Level.UNFAIR, sentence)
+
+
+def _unjudged(record: RunRecord) -> str:
+    """That clients wait which are not judged; empty: no such client waits for long. Beside clients with a fair share, short waits are usual:
+    there it takes `SILENT_S`."""
+    judged = record.shares.given_over_owed
+    if record.unjudged_s < (SILENT_S if judged else HELD_S):
+        return ""
+    wait = "waits" if record.unjudged == 1 else "wait"
+    what = f"{_requests(record.unjudged)} {wait}, the oldest for {record.unjudged_s:.0f} s"
+    if judged:
+        what += f"; {_given_at_least(record)}"
+    elif record.minute and record.unjudged_s < STUCK_S:
+        what += "; clients are judged once they have waited for half a minute"
+    return f"Not judged{' yet' if record.minute else ''}: {what}."
+
+
+def _given_at_least(record: RunRecord) -> str:
+    """The least part of a fair verdict. It is of every client that waited only if all that wait now are judged."""
+    who = "every client that waited"
+    if record.unjudged:
+        who += f" for half of {'the last minute' if record.minute else 'a minute'}"
+    return f"{who} was given at least {min(record.shares.least, 1.0):.0%} of what it was owed"
 
 
 def _out(record: RunRecord) -> str:
@@ -170,17 +223,26 @@ def _out(record: RunRecord) -> str:
         }
         return few.get(record.replicas, f"none of {record.replicas} replicas takes requests")
     silence = record.silence
-    if silence.seconds >= STUCK_S and _all_are_silent(record):
+    if silence.fleet_s >= STUCK_S and _all_are_silent(record):
         names = _named(silence.replicas)
-        return f"no token came for {silence.seconds:.0f} s{f' from {names}' if names else ''}"
+        return f"no token came for {silence.fleet_s:.0f} s{f' from {names}' if names else ''}"
     if record.answered or record.running:
         return ""
-    given_up = record.given_up + record.given_up_beyond
-    if record.failed or given_up:
+    given_up = record.counted_given_up
+    if record.ended and record.failed + given_up == record.ended:
         also = " or were given up" if given_up else ""
-        return f"all {_requests(record.failed + given_up)} that ended failed{also}"
+        return f"all {_requests(record.ended)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
-    return "no answer has begun for a minute" if stuck else ""
+    if stuck:
+        return "no answer has begun for a minute"
+    return _nobody(record) if record.nobody_answered and not record.serves else ""
+
+
+def _nobody(record: RunRecord) -> str:
+    """That nobody was answered, although no client waited for long."""
+    window = " of the last minute" if record.minute else ""
+    left = f"their clients left within {HELD_S:.0f} s"
+    return f"none of {_requests(record.left)}{window} was answered; {left}"
 
 
 def _all_are_silent(record: RunRecord) -> bool:
@@ -192,7 +254,8 @@ def _all_are_silent(record: RunRecord) -> bool:
 def _held_up(record: RunRecord) -> Iterator[str]:
     silence, was = record.silence, record.was_silent
     names = _named(silence.replicas)
-    if silence.seconds and (_all_are_silent(record) or not names):
+    there = silence.waiting + silence.stopped
+    if silence.seconds and ((there and _all_are_silent(record)) or not names):
         at = f" at {names}" if names else ""
         yield f"no token for {silence.seconds:.0f} s: {_who_is_there(silence)}{at}"
     elif silence.seconds:
@@ -200,9 +263,12 @@ def _held_up(record: RunRecord) -> Iterator[str]:
         yield f"{names} {give} no token for {silence.seconds:.0f} s: {_who_is_there(silence)} there"
     elif was.seconds:
         where = f"{names} gave no token" if (names := _named(was.replicas)) else "no token came"
-        yield f"{where} for {was.seconds:.0f} s of the last minute, while requests waited"
+        ago = f", until {was.ended_s:.0f} s ago" if was.ended_s >= 1 else ""
+        yield f"{where} for {was.seconds:.0f} s of the last minute{ago}, while requests waited"
     if _is_beyond_budget(record):
         yield _lost(record)
+    if record.nobody_answered:
+        yield _nobody(record)
     if record.held and record.held_s >= HELD_S:
         what = "the first replica" if record.starts and not record.routable else "a replica"
         wait = "waits" if record.held == 1 else "wait"
@@ -210,11 +276,8 @@ def _held_up(record: RunRecord) -> Iterator[str]:
 
 
 def _is_beyond_budget(record: RunRecord) -> bool:
-    """Whether more requests are lost than the service may lose. Clients that ask for more than their share wait behind their own requests:
-    what they give up counts only where no other client is answered."""
-    lost = record.failed + record.given_up
-    if record.answered == record.answered_beyond:
-        lost += record.given_up_beyond
+    """Whether more requests are lost than the service may lose."""
+    lost = record.failed + record.counted_given_up
     return lost >= max(FEWEST_LOST, BUDGET * record.ended)
 
 
@@ -246,7 +309,7 @@ def _named(replicas: tuple[str, ...]) -> str:
 def _who_is_there(silence: Silence) -> str:
     stopped = f"{silence.stopped:,} answer{'s have' if silence.stopped > 1 else ' has'} stopped"
     if not silence.waiting:
-        return stopped
+        return stopped if silence.stopped else "clients leave without an answer"
     waits = f"{_requests(silence.waiting)} {'waits' if silence.waiting == 1 else 'wait'}"
     return f"{waits} and {stopped}" if silence.stopped else waits
 
@@ -275,6 +338,10 @@ def _requests(count: int) -> str:
 
 def _of_shares(record: RunRecord) -> str:
     parts = record.shares.given_over_owed
+    window = f"in the {'last' if record.minute else 'worst'} minute"
+    took = [*_took(record)]
+    if record.hurts and is_fair(parts):
+        return f"Unfair: {window} {', '.join(_few(took))}; hurt: clients of other tenants."
     if not parts and not record.slow:
         return "Fair: no client had to wait for another."
     if not parts:
@@ -282,25 +349,24 @@ def _of_shares(record: RunRecord) -> str:
         slow = f"{_requests(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
         return f"Fair: no client waited for half of {half}; {slow} after {HELD_S:.0f} s or more."
     if is_fair(parts):
-        part = min(record.shares.least, 1.0)
-        return f"Fair: every client that waited was given at least {part:.0%} of what it was owed."
+        return f"Fair: {_given_at_least(record)}."
     (client, least), *others = sorted(
         ((name, part) for name, part in parts.items() if part < AS_OWED), key=itemgetter(1)
     )
     lost = [f"{client} (given {least:.0%} of what it was owed while it waited)"]
     lost += [f"{name} ({part:.0%})" for name, part in others]
-    took, hurt = [*_took(record.shares.took)], ", ".join(_few(lost))
-    window = f"in the {'last' if record.minute else 'worst'} minute"
+    hurt = ", ".join(_few(lost))
     if took:
         return f"Unfair: {window} {', '.join(_few(took))}; hurt: {hurt}."
     return f"Unfair: hurt {window}: {hurt}."
 
 
-def _took(took: Mapping[str, Taken]) -> Iterator[str]:
-    """Clients whose surplus shows in whole per cents."""
+def _took(record: RunRecord) -> Iterator[str]:
+    """Clients whose surplus shows in whole per cents. To a tenant, all others are one."""
+    others = {} if record.others_took is None else {"other tenants": record.others_took}
     words = "took {:.0%} of the service, owed {:.0%}"
-    for name, part in took.items():
-        if part.given - part.owed >= 0.01:
+    for name, part in (others | dict(record.shares.took)).items():
+        if part.given - part.owed >= LEAST_SURPLUS:
             yield f"{name} {words.format(part.given, part.owed)}"
             words = "{:.0%}, owed {:.0%}"
 
@@ -326,6 +392,12 @@ class ClientRecord:
     """Requests of the last minute that the client gave up, as in `RunRecord`."""
     ended: int = 0
     """Requests of the last minute that ended, as in `RunRecord`."""
+    left: int = 0
+    """Requests of the last minute that the client left sooner, as in `RunRecord`."""
+    running: int = 0
+    """Requests whose answer has begun."""
+    nobody_answered: bool = False
+    """Whether the service answers nobody, as in `RunRecord`."""
     waiting: int = 0
     """Requests whose answer has not begun."""
     oldest_s: float = 0.0
@@ -345,6 +417,13 @@ def judge_client(record: ClientRecord) -> Judgement:
     """What one client gets. It names the longer window, where two figures of a page differ by it."""
     if trouble := _client_held_up(record):
         return Judgement(Level.HELD_UP, trouble)
+    none = record.left >= FEWEST_LOST and not record.ended and not record.running
+    if none:
+        level = Level.HELD_UP if record.nobody_answered else Level.NOTHING
+        return Judgement(
+            level,
+            f"None of {_requests(record.left)} of the last minute was answered: the client left within {HELD_S:.0f} s.",
+        )
     part = record.given_over_owed
     given = "" if part is None else f": {_given(part)}"
     if part is not None and part < AS_OWED:
@@ -353,8 +432,9 @@ def judge_client(record: ClientRecord) -> Judgement:
         return Judgement(Level.UNFAIR, f"Takes what others are owed{given}.")
     if part is not None:
         return Judgement(Level.FAIR, f"Gets its share{given}.")
-    active = record.active or record.waiting
-    return Judgement(Level.FAIR if active else Level.NOTHING, _without_competing(record))
+    level = Level.FAIR if record.active or record.waiting else Level.NOTHING
+    waits = record.waiting and record.oldest_s >= HELD_S
+    return Judgement(Level.UNJUDGED if waits else level, _without_competing(record))
 
 
 def _given(part: float) -> str:

@@ -278,8 +278,10 @@ def _verdicts() -> Iterator[str]:
         waiting, running = rng.choice((0, 1, 23)), rng.choice((0, 0, 4))
         silence = verdict.NO_SILENCE
         if waiting and rng.randrange(2):
+            seconds = rng.choice((5.0, 29.9, 30.0))
             silence = verdict.Silence(
-                seconds=rng.choice((5.0, 29.9, 30.0)),
+                seconds=seconds,
+                fleet_s=0.0 if running else seconds,
                 replicas=rng.choice((("r0",), ("r0", "r1"), ())),
                 waiting=rng.choice((1, waiting)),
                 stopped=rng.choice((0, running)),

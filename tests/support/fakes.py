@@ -33,6 +33,9 @@ class FakeProber:
     async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
         return self.verdicts.get(replica.name, ProbeVerdict.READY)
 
+    def refusal(self, replica: ReplicaConfig) -> str:
+        return ""
+
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         return self.sizes.get(replica.name)
 

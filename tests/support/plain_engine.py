@@ -28,6 +28,7 @@ class PlainEngine:
     started_s: float | None = None
     """The start of its process in `/metrics`."""
     failing: bool = False
+    failing_status: int = 503
     """Every GET is answered with 503."""
     asked: list[str] = field(default_factory=list)
     """Paths of all requests."""
@@ -49,7 +50,7 @@ class PlainEngine:
         if request.path in self.missing:
             return web.json_response({"detail": "Not Found"}, status=404)
         if self.failing and request.method == "GET":
-            return web.Response(status=503)
+            return web.Response(status=self.failing_status)
         if request.path == "/metrics" and self.started_s is not None:
             return web.Response(text=f"process_start_time_seconds {self.started_s!r}\n")
         return await handler(request)

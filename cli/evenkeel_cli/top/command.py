@@ -160,7 +160,7 @@ async def _read(client: httpx.AsyncClient) -> RouterState:
         response = await client.get(STATE_PATH)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise TopError(
-            f"{client.base_url} does not answer ({error or type(error).__name__}); "
+            f"{client.base_url} does not answer ({str(error) or type(error).__name__}); "
             f"`evenkeel up FILE` starts a fleet, and --url selects its admin port"
         ) from error
     if response.status_code in (401, 403):

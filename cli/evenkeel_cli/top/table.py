@@ -19,6 +19,7 @@ _LEVEL_STYLE = {
     Level.OUT.value: "red",
     Level.HELD_UP.value: "red",
     Level.UNFAIR.value: "yellow",
+    Level.UNJUDGED.value: "dim",
     Level.NOTHING.value: "dim",
 }
 _STATE_STYLE = {
@@ -103,6 +104,8 @@ def _warnings(view: View) -> Iterator[str]:
     for row in view.replicas:
         if row.suspicion:
             yield f"replica {row.name} is {row.suspicion}"
+        if row.unready_reason:
+            yield f"replica {row.name} is {row.state}: {row.unready_reason}"
     if not any(row.state in ("ready", "returning", "silent") for row in view.replicas):
         yield (
             f"none of {len(view.replicas)} replicas takes requests: new ones wait, and then get 503"

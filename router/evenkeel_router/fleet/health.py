@@ -199,6 +199,7 @@ class HealthMonitor:
     def _apply(self, verdict: ProbeVerdict, watch: _Watch, member: Member) -> None:
         fleet = self._replicas.fleet
         watch.silent = watch.silent + 1 if verdict is ProbeVerdict.SILENT else 0
+        member.unready = self._prober.refusal(watch.replica)
         member.loads = verdict is ProbeVerdict.NOT_READY and not member.joined
         if verdict is ProbeVerdict.READY:
             kept_out = member.routable or member.unschedulable or self._is_kept_suspect(member)

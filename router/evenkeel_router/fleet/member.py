@@ -20,6 +20,8 @@ class Member:
     """Since when, by the clock of the event loop."""
     lives: int = 0  # times that the replica joined
     loads: bool = False  # its process answers, and has not been ready yet
+    unready: str = ""
+    """What its last probe was answered (`Prober.refusal`)."""
     context_tokens: int = 0
     """Tokens of the longest prompt that the engine takes, as it reports; 0 where it reports none."""
     standing: Standing = field(default_factory=Standing)

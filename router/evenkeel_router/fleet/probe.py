@@ -28,6 +28,10 @@ STARTED: Final = re.compile(
 """Metric of `/metrics` with the start of the process, seconds since the epoch; Prometheus clients export it."""
 
 
+USUAL: Final = (200, 503)
+"""Status of an engine that is ready, and of one that starts or drains."""
+
+
 class ProbeVerdict(Enum):
     """What a probe found."""
 
@@ -63,6 +67,9 @@ class Prober(Protocol):
     async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
         """Whether the replica takes requests."""
 
+    def refusal(self, replica: ReplicaConfig) -> str:
+        """What the last probe was answered, for people; empty: that the replica is ready, or is not ready yet."""
+
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         """The size of the replica's engine; None where it does not answer."""
 
@@ -77,14 +84,16 @@ class HttpProber:
         self._session = session
         self._paths: dict[str, int] = {}
         """URL of a replica without `/ready` → the index of the path that it has."""
+        self._refusals: dict[str, int] = {}
+        """URL of a replica whose last probe was answered with neither of `USUAL` → the status."""
 
     async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
+        self._refusals.pop(replica.url, None)
         try:
-            return (
-                ProbeVerdict.READY
-                if await self._readiness(replica) == 200
-                else ProbeVerdict.NOT_READY
-            )
+            status = await self._readiness(replica)
+            if status not in USUAL and len(self._refusals) < MOST_PATHS:
+                self._refusals[replica.url] = status
+            return ProbeVerdict.READY if status == 200 else ProbeVerdict.NOT_READY
         except TimeoutError:
             return ProbeVerdict.SILENT
         except aiohttp.ClientConnectorError:
@@ -92,6 +101,10 @@ class HttpProber:
             return ProbeVerdict.GONE
         except (aiohttp.ClientError, OSError):
             return ProbeVerdict.BROKEN
+
+    def refusal(self, replica: ReplicaConfig) -> str:
+        status = self._refusals.get(replica.url)
+        return "" if status is None else f"its health check answers {status}"
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         try:

@@ -21,6 +21,7 @@ from evenkeel_router.api.tenant_change import TenantChange
 from evenkeel_router.api.token_keys import KeySets
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request import own_answers
+from evenkeel_router.request.abandoned import Abandoned
 from evenkeel_router.request.admission import Admission, BodyMemory
 from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.audit import Audit
@@ -61,6 +62,8 @@ class Intake:
         """Attempts of active requests at replicas, whose client was sent nothing yet."""
         self.content_s: dict[str, float] = {}
         """URL of a replica → when it last sent content to a client, seconds of the loop's clock, within a quarter of a second."""
+        self.abandoned = Abandoned()
+        """Requests whose clients left without a token."""
         self.draining = False
         """Whether the router ends, so that every answer closes its connection."""
         self.refuses_from_s = inf

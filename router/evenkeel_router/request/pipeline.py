@@ -320,7 +320,17 @@ class Pipeline(Front):
         started_s, first_s = request_state.started_s, request_state.first_byte_s
         silent_s, replica = 0.0, self._replicas.configured.get(request_state.replica)
         if request_state.outcome is Outcome.CLIENT_GONE and replica is not None:
-            silent_s = now_s - self._intake.content_s.get(replica.url, 0.0)
+            content_s = self._intake.content_s.get(replica.url, 0.0)
+            silent_s = now_s - content_s
+            if first_s is None and request_state.sent_s:
+                self._intake.abandoned.add(
+                    replica.url,
+                    request_state.sent_s,
+                    now_s,
+                    stream=request_state.stream,
+                    tokens=request_state.estimate_tokens,
+                    content_s=content_s,
+                )
         return ending_of(
             request_state.outcome,
             ttft_s=None if first_s is None else first_s - started_s,

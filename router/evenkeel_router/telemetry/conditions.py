@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.ledger.endings import GIVEN_UP
 from evenkeel_router.telemetry.history import RateWindow
 from evenkeel_router.telemetry.recent import Recent
 from evenkeel_router.telemetry.rooms import Rooms
@@ -80,19 +79,27 @@ def _fairness(rooms: Rooms) -> Iterator[AlertCondition]:
         "EvenkeelClientStarved",
         starved,
         f"Given less than half of what they were owed: {', '.join(starved[:5])}.",
-        "Every client that waited was given at least half of what it was owed.",
+        "No client that is judged was given less than half of what it was owed.",
     )
 
 
 def _lost(recent: Recent) -> Iterator[AlertCondition]:
-    causes = ", ".join(f"{name} {count}" for name, count in recent.causes.most_common(3))
-    message = f"{recent.failed} of {recent.ended} requests of the last minute failed: {causes}."
-    problem = recent.failed > FAILING * recent.ended
-    yield _is("EvenkeelRequestsFailing", problem, message, "Requests are answered.")
-    given_up = recent.endings[GIVEN_UP]
-    message = f"Clients gave up {given_up} of {recent.ended} requests of the last minute before an answer."
-    problem = given_up > FAILING * recent.ended
-    yield _is("EvenkeelRequestsGivenUp", problem, message, "Clients wait for their answers.")
+    """The counts are those of the verdict."""
+    of = f"of {recent.ended} requests of the last minute"
+    causes = ", ".join(f"{name} {count}" for name, count in recent.failures.most_common(3))
+    message = f"{recent.failed} {of} failed: {causes}." if recent.failed else "No request failed."
+    yield _is("EvenkeelRequestsFailing", recent.failed > FAILING * recent.ended, message)
+    given_up, counted = recent.given_up, recent.counted_given_up()
+    whose = "" if counted == given_up else "by clients that ask for more than their share"
+    if whose:
+        whose = f", {f'{given_up - counted} of them ' if counted else ''}{whose}"
+    message = f"Clients gave up {given_up} {of}{whose}." if given_up else "No client gave up."
+    yield _is("EvenkeelRequestsGivenUp", counted > FAILING * recent.ended, message)
+    if recent.nobody_answered:
+        message = (
+            f"None of {recent.left} requests of the last minute was answered; their clients left."
+        )
+        yield _is("", True, message)
 
 
 def _replicas(rooms: Rooms, now_s: float, recent: Recent) -> Iterator[AlertCondition]:

@@ -14,7 +14,14 @@ from evenkeel_contract.consolestate import AtReplica
 from evenkeel_contract.figures import Figures, mean
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
-from evenkeel_fairshare.verdict import AS_OWED, ClientRecord, Judgement, Level, judge_client
+from evenkeel_fairshare.verdict import (
+    AS_OWED,
+    LEAST_SURPLUS,
+    ClientRecord,
+    Judgement,
+    Level,
+    judge_client,
+)
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures
@@ -136,7 +143,8 @@ def now_reading(rooms: Rooms, history: History, now_s: float, *, tenant: str) ->
     clients = yield from _clients(rooms, history, tenant, recent=recent, now_s=now_s)
     own = recent.get(tenant, NO_REQUESTS)
     total = window.rates.get(tenant, NOTHING)
-    verdict = judged(rooms, own, now_s, tenant, served=total.service_per_s)
+    everything = recent.get(WHOLE_SERVICE, NO_REQUESTS) if tenant else NO_REQUESTS
+    verdict = judged(rooms, own, now_s, tenant, served=total.service_per_s, everything=everything)
     beyond = rooms.service_ledger.fairness.now.beyond_share
     within = [
         of
@@ -271,12 +279,17 @@ def _clients(
     own = {one.identity: rates.get(one.identity, NOTHING) for one in found}
     active = [name for name, of in own.items() if of.service_per_s > 0 or of.waiting or of.running]
     fair_shares = shares(active, ledger.weights.client, ledger.weights.tenant)
+    everything = recent.get(WHOLE_SERVICE, NO_REQUESTS)
     clients = []
     for n, one in enumerate(found):
         if scope in (WHOLE_SERVICE, tenant_of(one.identity)):
             share = fair_shares.get(one.identity, 0.0)
             of = recent.get(one.identity, NO_REQUESTS)
-            clients.append(_client(rooms, one, rates, scope, share=share, recent=of, now_s=now_s))
+            clients.append(
+                _client(
+                    rooms, one, rates, scope, share=share, recent=of, everything=everything, now_s=now_s
+                )
+            )  # fmt: skip
         if n % STRIDE == 0:
             yield
     return tuple(clients)
@@ -290,9 +303,11 @@ def _client(
     *,
     share: float,
     recent: Recent,
+    everything: Recent,
     now_s: float,
 ) -> consolestate.ClientNow:
-    """One client as the console shows it. `share`: its part of the fleet if every active client waited."""
+    """One client as the console shows it. `share`: its part of the fleet if every active client waited. `everything`: the
+    requests of all."""
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
     own = _with_others(rooms, rates.get(name, NOTHING), recent)
@@ -307,8 +322,11 @@ def _client(
             or own.running > 0
             or recent.ended > 0,
             failed=recent.failed,
-            given_up=recent.given_up,
+            given_up=recent.counted_given_up(everything),
             ended=recent.ended,
+            left=recent.left,
+            running=own.running,
+            nobody_answered=everything.nobody_answered,
             waiting=own.waiting,
             oldest_s=recent.oldest_s,
             held=recent.held,
@@ -359,7 +377,7 @@ def _hurts(rooms: Rooms, name: str) -> bool:
     now = rooms.service_ledger.fairness.now
     taken = now.took.get(name)
     unfair = min(now.given_over_owed.values(), default=1.0) < AS_OWED
-    return unfair and taken is not None and taken.given - taken.owed >= 0.01
+    return unfair and taken is not None and taken.given - taken.owed >= LEAST_SURPLUS
 
 
 def concerned(rooms: Rooms) -> list[str]:

@@ -3,8 +3,8 @@
 How requests ended is counted for all of them (`ledger.endings`); latencies, and the replicas that had requests last, are those of the newest
 ones, of which a router keeps records. A request *waits* until its answer begins, wherever it is: held by the router, at a gate, or in an engine.
 
-A request that waits belongs to its client's latency before it ends: otherwise a client that is never answered has none. Its age is a
-lower bound, so it counts once it is above the median of the requests that were answered.
+A request that waits belongs to its client's latency before it ends, and one that was given up: otherwise a client that is never answered has
+none. Its age is a lower bound, so it counts once it is above the median of the requests that were answered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from typing import Final
 from evenkeel_contract.adminstate import Here
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.verdict import HELD_S, NO_SILENCE, Judgement, RunRecord, Silence, judge
+from evenkeel_fairshare.verdict import (
+    HELD_S,
+    LEAST_SURPLUS,
+    NO_SILENCE,
+    Judgement,
+    RunRecord,
+    Silence,
+    is_fair,
+    judge,
+)
+from evenkeel_fairshare.window import Taken, WindowShares
 from msgspec import Struct, field
 
 from evenkeel_router.api.errors import OURS, Outcome
@@ -26,7 +36,7 @@ from evenkeel_router.request.request_log import RequestLogLine
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.silences import FLEET
+from evenkeel_router.telemetry.silences import FLEET, SLOWEST
 from evenkeel_router.telemetry.snapshot import Seen, Steps, shares_of
 
 FAILS: Final = 0.1
@@ -44,6 +54,11 @@ class Recent(Struct):
     running: int = 0
     waiting: int = 0
     oldest_s: float = 0.0
+    late: bool = False
+    """Whether one of them waits for longer than its prompt takes, and `HELD_S`."""
+    unjudged: int = 0
+    """Those of them whose clients are not judged, as in `RunRecord`."""
+    unjudged_s: float = 0.0
     held: int = 0
     held_s: float = 0.0
     at: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -54,7 +69,7 @@ class Recent(Struct):
     """Streams of which there is a record, whose first token came after `HELD_S` or more."""
     ttfts_s: list[float] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
-    """Ages of the requests that wait."""
+    """Ages of the requests that wait, and of those that were given up without a token when their clients left."""
 
     @property
     def answered(self) -> int:
@@ -64,12 +79,38 @@ class Recent(Struct):
     @property
     def failed(self) -> int:
         """Requests that the service failed."""
-        return sum(self.endings[name] for name in _OURS)
+        return self.failures.total()
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Requests that the service failed, by cause, as in docs/reference/errors.md."""
+        return +Counter({name: self.endings[name] for name in _OURS})
 
     @property
     def given_up(self) -> int:
         """Requests that the client gave up."""
         return self.endings[GIVEN_UP] + self.endings[GIVEN_UP + BEYOND]
+
+    def counted_given_up(self, everything: Recent | None = None) -> int:
+        """Those that count against the service (`RunRecord`). `everything`: the requests of all, where these are some of them."""
+        others = everything is not None and everything.answered > self.answered
+        return RunRecord(
+            answered=self.answered,
+            answered_beyond=self.endings[ANSWERED + BEYOND],
+            given_up=self.endings[GIVEN_UP],
+            given_up_beyond=self.endings[GIVEN_UP + BEYOND],
+            others_answered=others,
+        ).counted_given_up
+
+    @property
+    def left(self) -> int:
+        """Requests whose client left without an answer, sooner than it gives up."""
+        return self.endings[_CLIENT_GONE]
+
+    @property
+    def nobody_answered(self) -> bool:
+        """Whether no request was answered, and clients left sooner than they give up (`RunRecord`)."""
+        return RunRecord(left=self.left, running=self.running, answered=self.ended).nobody_answered
 
     @property
     def ended(self) -> int:
@@ -90,6 +131,8 @@ class Recent(Struct):
         if line.ttft_s:
             self.ttfts_s.append(line.ttft_s)
             self.slow += line.stream and line.ttft_s >= HELD_S
+        elif line.outcome == _CLIENT_GONE and line.duration_s >= HELD_S:
+            self.ages_s.append(line.duration_s)
 
     def here(self) -> Here:
         """The counts that `/v1/state` shows."""
@@ -119,6 +162,7 @@ class Recent(Struct):
         self.waiting += 1
         self.ages_s.append(age_s)
         self.oldest_s = max(self.oldest_s, age_s)
+        self.late = self.late or age_s - one.estimate_tokens / SLOWEST >= HELD_S
         self.at[at, False] += 1
         if one.holding_since_s:
             self.held += 1
@@ -126,20 +170,25 @@ class Recent(Struct):
 
     def add(self, other: Recent) -> None:
         """Another client's requests, for all together; their latencies are not mixed."""
-        for name in ("running", "waiting", "held", "slow"):
+        for name in ("running", "waiting", "unjudged", "held", "slow"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.oldest_s = max(self.oldest_s, other.oldest_s)
+        self.unjudged_s = max(self.unjudged_s, other.unjudged_s)
         self.held_s = max(self.held_s, other.held_s)
         for counts in ("endings", "at", "replicas"):
             getattr(self, counts).update(getattr(other, counts))
 
     def silence(self, since_s: Mapping[str, float], now_s: float, *, named: bool = True) -> Silence:
-        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: with the names of replicas."""
-        at = sorted({name for name, _ in self.at if name in since_s} - {FLEET})
+        """The requests at replicas that give no token. `since_s`: silent replica → since when. `named`: all of these, with their names;
+        otherwise those that have one of the requests."""
+        # Where clients leave soon, a silent replica may have no request just now.
+        here = since_s.keys() if named else {name for name, _ in self.at if name in since_s}
+        at = sorted(here - {FLEET})
         if not at:
             return NO_SILENCE
         return Silence(
             seconds=now_s - min(since_s[name] for name in (*at, FLEET) if name in since_s),
+            fleet_s=now_s - since_s.get(FLEET, now_s),
             replicas=tuple(at) if named else (),
             waiting=sum(self.at[name, False] for name in at),
             stopped=sum(self.at[name, True] for name in at),
@@ -198,6 +247,8 @@ def recent_requests(rooms: Rooms, now_s: float) -> Steps[dict[str, Recent]]:
             yield
     together: dict[str, Recent] = {}
     for name, own in found.items():
+        if name not in rooms.service_ledger.fairness.now.given_over_owed:
+            own.unjudged, own.unjudged_s = own.waiting, own.oldest_s if own.late else 0.0
         for level in (tenant_of(name), WHOLE_SERVICE):
             together.setdefault(level, Recent()).add(own)
     return found | together
@@ -216,26 +267,37 @@ def _read_records(rooms: Rooms, found: dict[str, Recent]) -> Steps[None]:
 
 
 def judged(
-    rooms: Rooms, own: Recent, now_s: float, tenant: str = WHOLE_SERVICE, *, served: float = 0.0
+    rooms: Rooms,
+    own: Recent,
+    now_s: float,
+    tenant: str = WHOLE_SERVICE,
+    *,
+    served: float = 0.0,
+    everything: Recent = NO_REQUESTS,
 ) -> Judgement:
-    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router. `served`:
-    service of a tenant, by whichever router; that of all is in the ledger's figures."""
+    """The verdict on the last minute, of the clients of one `namespace/tenant` or of all. `own`: their requests at this router, and beside
+    those of a tenant `everything`: those of all. `served`: service of a tenant, by whichever router; that of all is in the ledger's figures."""
     fleet, silences, whole = rooms.replicas.fleet, rooms.silences, tenant == WHOLE_SERVICE
     routable = sum(member.routable for member in fleet)
+    shares = shares_of(rooms, tenant)
     return judge(
         RunRecord(
-            shares=shares_of(rooms, tenant),
+            shares=shares,
+            others_took=None if whole else _others_took(rooms, tenant),
+            hurts=not whole and _hurts_others(rooms, shares),
             minute=True,
             answered=own.answered,
             answered_beyond=own.endings[ANSWERED + BEYOND],
             failed=own.failed,
             given_up=own.endings[GIVEN_UP],
             given_up_beyond=own.endings[GIVEN_UP + BEYOND],
-            left=own.endings[_CLIENT_GONE],
+            left=own.left,
             declined=sum(own.endings[name] for name in _DECLINED),
             running=own.running,
             waiting=own.waiting,
             oldest_s=own.oldest_s,
+            unjudged=own.unjudged,
+            unjudged_s=own.unjudged_s,
             slow=own.slow,
             held=own.held,
             held_s=own.held_s,
@@ -246,8 +308,22 @@ def judged(
             routable=routable if whole else min(routable, 1),
             serves=served > 0 or (whole and rooms.service_ledger.fairness.now.given > 0),
             starts=rooms.replicas.activation.holds,
+            others_answered=everything.answered + everything.running > own.answered + own.running,
         )
     )
+
+
+def _others_took(rooms: Rooms, tenant: str) -> Taken:
+    """What the clients of other tenants were given together, those that were given more than they were owed."""
+    took = rooms.service_ledger.fairness.now.took.items()
+    others = [part for name, part in took if tenant_of(name) != tenant]
+    return Taken(sum(one.given for one in others), sum(one.owed for one in others))
+
+
+def _hurts_others(rooms: Rooms, shares: WindowShares) -> bool:
+    """Whether clients of these shares took what others, given too little, were owed."""
+    fair = is_fair(rooms.service_ledger.fairness.now.given_over_owed)
+    return not fair and any(one.given - one.owed >= LEAST_SURPLUS for one in shares.took.values())
 
 
 def seen(rooms: Rooms, now_s: float) -> Steps[Seen]:

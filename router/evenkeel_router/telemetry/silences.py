@@ -1,7 +1,8 @@
 """Replicas that give no token while requests wait there, or fleets that give none: now, and in the last minute.
 
 A token shows in two ways: the router passed content on (`Intake.content_s`), or the replica's reports show that it served something. Where
-a replica makes no reports, a whole answer shows nothing until it is there: then only streams count, or `STUCK_S`.
+a replica makes no reports, a whole answer shows nothing until it is there: then only streams count, or `STUCK_S`. A silence lasts although clients leave and others
+come: the requests that were left without a token count as long as others follow them (`request.abandoned`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Silences:
         self._read_reports(now_s)
         self.now = {
             name: one.since_s
-            for name, one in self._waits().items()
+            for name, one in self._waits(now_s).items()
             if now_s - one.since_s >= one.limit_s
         }
         for name, since_s in self.now.items():
@@ -77,7 +78,9 @@ class Silences:
         for replica, begin_s, seen_s in self._over:
             seconds = seen_s - max(begin_s, now_s - MINUTE_S)
             if seconds > 0 and (replica == FLEET, seconds) > (whole, found.seconds):
-                found = Silence(seconds=seconds, replicas=(replica,) if replica else ())
+                found = Silence(
+                    seconds=seconds, replicas=(replica,) if replica else (), ended_s=now_s - seen_s
+                )
                 whole = replica == FLEET
         return found
 
@@ -90,7 +93,7 @@ class Silences:
             grew[name] = known if known is not None and known[0] == service else (service, now_s)
         self._grew = grew
 
-    def _waits(self) -> dict[str, _Waiting]:
+    def _waits(self, now_s: float) -> dict[str, _Waiting]:
         """Replica, or `FLEET` → since when requests wait there without a token."""
         begins: dict[tuple[str, float], float] = {}
         longest: dict[str, int] = {}
@@ -106,6 +109,7 @@ class Silences:
             for name, one in self._replicas.configured.items()
         }
         tokens_s[FLEET] = max(tokens_s.values(), default=0.0)
+        self._join_abandoned(begins, longest, tokens_s, now_s)
         waits: dict[str, _Waiting] = {}
         for (name, limit_s), begin_s in sorted(begins.items()):
             token_s, before = tokens_s[name], self._open.get(name)
@@ -117,6 +121,27 @@ class Silences:
                 name, _Waiting(max(begin_s, token_s), limit_s)
             )  # the shorter limit first
         return waits
+
+    def _join_abandoned(
+        self,
+        begins: dict[tuple[str, float], float],
+        longest: dict[str, int],
+        tokens_s: dict[str, float],
+        now_s: float,
+    ) -> None:
+        """Requests whose clients left without a token waited, too, where others followed them, or the last one left just now."""
+        for replica, one in self._replicas.configured.items():
+            reports = replica in self._grew
+            for stream in (True, False):
+                run = self._intake.abandoned.runs.get((one.url, stream))
+                if run is None:
+                    continue
+                limit_s = SILENT_S if reports or stream else STUCK_S
+                for name in (replica, FLEET):
+                    next_s = begins.get((name, limit_s), now_s)
+                    if next_s - run.last_s <= SILENT_S and tokens_s[name] <= run.last_s:
+                        begins[name, limit_s] = min(next_s, run.first_s)
+                        longest[name] = max(longest.get(name, 0), run.tokens)
 
     def _place(self, one: RequestState) -> tuple[tuple[str, float], float] | None:
         """Where a request has no token, with the limit, and since when; None if that shows nothing."""

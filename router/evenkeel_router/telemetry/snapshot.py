@@ -121,6 +121,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float, here: Here) -> adminsta
         url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
         loads=member.loads,
+        unready_reason=member.unready,
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
         silent_s=now_s - rooms.silences.now.get(member.name, now_s),

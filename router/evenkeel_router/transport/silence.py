@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 CHECK_INTERVAL_S: Final = 0.25
 """Time between two checks for silent replicas. A limit may be exceeded by twice this."""
+KEPT_S: Final = 60.0
+"""Time for which it is known when a replica sent content last: what a verdict looks at."""
 
 
 class Watched(Protocol):
@@ -46,5 +48,7 @@ class SilenceTimer:
                 connection.note_activity(now_s)
             for connection in self.connections:
                 connection.check_silence(now_s)
-        else:
-            self.active_s.clear()  # addresses of replicas that are gone do not stay
+        else:  # addresses of replicas that are gone do not stay
+            oldest_s = asyncio.get_running_loop().time() - KEPT_S
+            for url in [url for url, at_s in self.active_s.items() if at_s < oldest_s]:
+                del self.active_s[url]

@@ -110,7 +110,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     """One sentence (`evenkeel_fairshare.verdict`), as `evenkeel top` gives it of the last minute."""
     level: str = ""
-    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Fair` or `Nothing`."""
+    """The level of the verdict: `Out`, `HeldUp`, `Unfair`, `Unjudged`, `Fair` or `Nothing`."""
 
     @property
     def record(self) -> RunRecord:
@@ -121,6 +121,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             self.took,
             self.idle_s,
         )
+        judged = any(part is not None for part in worst.values())
         open_ = self.requests - self.finished - self.failed - self.rejected - self.refused
         return RunRecord(
             shares=shares,
@@ -130,6 +131,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             slow=self.slow,
             waiting=open_,
             oldest_s=self.oldest_open_s,
+            unjudged=0 if judged else open_,
+            unjudged_s=0.0 if judged else self.oldest_open_s,
         )
 
     @property

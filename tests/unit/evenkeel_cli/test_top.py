@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
+import httpx
 import msgspec
 import pytest
+from evenkeel_cli.top.command import TopError, _read
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import UnknownModelError, View, Views, make_view, make_views
 from evenkeel_contract.adminstate import (
@@ -277,6 +281,24 @@ def test_a_fleet_without_ready_replicas_is_reported() -> None:
     with console.capture() as capture:
         console.print(render(make_view(without_replicas, None)))
     assert "no replica is configured" in capture.get()
+
+
+def test_a_health_check_that_fails_is_named() -> None:
+    console, why = Console(width=200), "its health check answers 500"
+    r0 = ReplicaState(name="r0", url="http://h:1", loads=True, unready_reason=why)
+    seen = msgspec.structs.replace(state(time_s=1, uptime_s=1, scale=1), replicas=(r0,))
+    with console.capture() as capture:
+        console.print(render(make_view(seen, None)))
+    assert f"replica r0 is loading: {why}" in capture.get()
+
+
+async def test_a_router_that_never_answers_is_named_with_the_reason() -> None:
+    """The error of a time-out has no text of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=0.1) as client:
+            with pytest.raises(TopError, match=r"does not answer \(ReadTimeout\)"):
+                await _read(client)
 
 
 def of_router(name: str, *, time_s: float, uptime_s: float, scale: int) -> RouterState:

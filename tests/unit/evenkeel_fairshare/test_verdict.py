@@ -16,6 +16,8 @@ from evenkeel_fairshare.verdict import (
 from evenkeel_fairshare.window import Taken, WindowShares
 
 FAIR = "Fair: no client had to wait for another."
+ONCE = "clients are judged once they have waited for half a minute."
+HALF = "every client that waited for half of the last minute was given at least 100% of what it was owed."
 
 
 @pytest.mark.parametrize(
@@ -64,18 +66,38 @@ def test_an_unfair_verdict_names_who_lost_and_who_took(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "oldest_s", "want"),
+    ("parts", "waiting", "oldest_s", "level", "want"),
     [
-        (316, 1.9, FAIR),
-        (316, 10.0, "Fair so far: 316 requests wait, the oldest for 10 s."),
-        (1, 3.0, "Fair so far: 1 request waits, the oldest for 3 s."),
+        ({}, 316, 1.9, Level.FAIR, FAIR),
+        ({}, 316, 10.0, Level.UNJUDGED, f"Not judged yet: 316 requests wait, the oldest for 10 s; {ONCE}"),
+        ({}, 1, 2.0, Level.UNJUDGED, f"Not judged yet: 1 request waits, the oldest for 2 s; {ONCE}"),
+        ({}, 2, 99.0, Level.UNJUDGED, "Not judged yet: 2 requests wait, the oldest for 99 s."),
+        # Only the flooder is judged.
+        ({"a": 1.2}, 9, 4.9, Level.FAIR, f"Fair: {HALF}"),
+        ({"a": 1.2}, 9, 5.0, Level.UNJUDGED, f"Not judged yet: 9 requests wait, the oldest for 5 s; {HALF}"),
     ],
-)
-def test_waits_that_have_just_begun_are_told_with_the_verdict(
-    waiting: int, oldest_s: float, want: str
+)  # fmt: skip
+def test_nothing_is_fair_while_clients_wait_that_are_not_judged(
+    parts: dict[str, float], waiting: int, oldest_s: float, level: Level, want: str
 ) -> None:
-    found = judge(RunRecord(answered=5, running=5, waiting=waiting, oldest_s=oldest_s))
-    assert (found.level, found.sentence) == (Level.FAIR, want)
+    found = judge(
+        RunRecord(
+            shares=WindowShares(parts),
+            minute=True,
+            answered=5,
+            running=5,
+            waiting=700,
+            oldest_s=200.0,
+            unjudged=waiting,
+            unjudged_s=oldest_s,
+        )
+    )
+    assert (found.level, found.sentence) == (level, want)
+
+
+def test_an_unfair_share_comes_before_clients_that_are_not_judged() -> None:
+    record = RunRecord(shares=WindowShares({"a": 0.5}), answered=5, unjudged=3, unjudged_s=9.0)
+    assert judge(record).level is Level.UNFAIR
 
 
 @pytest.mark.parametrize(
@@ -140,14 +162,15 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
         ),
         ({"declined": 4}, Level.NOTHING, "Nothing to judge: all 4 requests were refused."),
         (
-            UP | {"waiting": 106, "oldest_s": 29.0},
-            Level.FAIR,
-            "Fair so far: 106 requests wait, the oldest for 29 s.",
+            UP | {"waiting": 106, "oldest_s": 29.0, "unjudged": 106, "unjudged_s": 29.0},
+            Level.UNJUDGED,
+            "Not judged: 106 requests wait, the oldest for 29 s.",
         ),
         (
-            UP | {"waiting": 106, "oldest_s": 99.0, "running": 1},
-            Level.FAIR,
-            "Fair so far: 106 requests wait, the oldest for 99 s.",
+            UP
+            | {"waiting": 107, "oldest_s": 99.0, "running": 1, "unjudged": 106, "unjudged_s": 9.0},
+            Level.UNJUDGED,
+            "Not judged: 106 requests wait, the oldest for 9 s.",
         ),
         (
             UP | {"answered": 90, "failed": 10},
@@ -224,9 +247,31 @@ MINUTE = UP | {"minute": True}
         # Clients that leave within two seconds are impatient, and nothing else.
         ({"answered": 300, "left": 200}, Level.FAIR, FAIR),
         (
+            {"left": 30},
+            Level.OUT,
+            "No client is served: none of 30 requests of the last minute was answered; their clients left within 2 s.",
+        ),
+        (
+            {"left": 2, "waiting": 3, "oldest_s": 1.4},
+            Level.OUT,
+            "No client is served: none of 2 requests of the last minute was answered; their clients left within 2 s; 3 requests wait, the oldest for 1 s.",
+        ),
+        # The fleet computes, perhaps for requests of another router.
+        (
             {"left": 30, "serves": True},
+            Level.HELD_UP,
+            "Held up: none of 30 requests of the last minute was answered; their clients left within 2 s.",
+        ),
+        ({"left": 30, "running": 1}, Level.FAIR, FAIR),
+        (
+            {"left": 30, "others_answered": True},
             Level.NOTHING,
             "Nothing to judge: 30 requests had no answer, because their clients left within 2 s.",
+        ),
+        (
+            {"left": 1, "waiting": 1, "oldest_s": 1.4},
+            Level.NOTHING,
+            "Nothing to judge: 1 request had no answer, because its client left within 2 s.",
         ),
         (
             {"left": 1},
@@ -288,9 +333,17 @@ def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> 
             "Held up: no token for 9 s: 3 answers have stopped.",
         ),
         (
-            {"waiting": 23, "silence": Silence(seconds=30.0, replicas=("r0",), waiting=23)},
+            {
+                "waiting": 23,
+                "silence": Silence(seconds=30.0, fleet_s=30.0, replicas=("r0",), waiting=23),
+            },
             Level.OUT,
             "No client is served: no token came for 30 s from replica r0; 23 requests wait.",
+        ),
+        (
+            {"silence": Silence(seconds=30.0, fleet_s=29.9, replicas=("r0",))},
+            Level.HELD_UP,
+            "Held up: replica r0 gives no token for 30 s: clients leave without an answer there.",
         ),
         # While another replica serves, the service is not out.
         (
@@ -306,6 +359,11 @@ def test_a_flood_that_gives_up_behind_itself_does_not_hold_up_a_fair_fleet() -> 
             {"was_silent": Silence(seconds=25.0, replicas=("r0",))},
             Level.HELD_UP,
             "Held up: replica r0 gave no token for 25 s of the last minute, while requests waited.",
+        ),
+        (
+            {"was_silent": Silence(seconds=24.0, ended_s=12.0)},
+            Level.HELD_UP,
+            "Held up: no token came for 24 s of the last minute, until 12 s ago, while requests waited.",
         ),
         (
             {"was_silent": Silence(seconds=25.0)},
@@ -346,8 +404,21 @@ GIVEN = "it was given {} of what it was owed while it waited in the last minute.
         ),
         ({"waiting": 1, "oldest_s": 1.9}, Level.FAIR, "Requests have begun to wait."),
         (
+            {"waiting": 1, "oldest_s": 1.2, "left": 40, "nobody_answered": True},
+            Level.HELD_UP,
+            "None of 40 requests of the last minute was answered: the client left within 2 s.",
+        ),
+        # Others are answered.
+        (
+            {"left": 2, "given_over_owed": 1.0},
+            Level.NOTHING,
+            "None of 2 requests of the last minute was answered: the client left within 2 s.",
+        ),
+        ({"left": 2, "ended": 1}, Level.FAIR, "Gets all that it requests; no request waits."),
+        ({"left": 2, "running": 1}, Level.FAIR, "Gets all that it requests; no request waits."),
+        (
             {"waiting": 4, "oldest_s": 12.0},
-            Level.FAIR,
+            Level.UNJUDGED,
             "4 requests wait, the oldest for 12 s.",
         ),
         (
@@ -383,3 +454,38 @@ def test_a_client_is_described_by_what_it_gets(
     given = {"active": True, "received": 0.5, "share": 0.5}
     found = judge_client(ClientRecord(**(given | changes)))
     assert (found.level, found.sentence) == (level, want)
+
+
+def test_a_tenant_that_takes_what_others_are_owed_is_not_fair() -> None:
+    shares = WindowShares({"a/x": 1.3}, {"a/x": Taken(0.85, 0.6)})
+    found = judge(RunRecord(shares=shares, minute=True, answered=5, hurts=True))
+    assert found.level is Level.UNFAIR
+    assert found.sentence == (
+        "Unfair: in the last minute a/x took 85% of the service, owed 60%; hurt: clients of other tenants."
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "want"),
+    [
+        (Taken(0.87, 0.22), "in the last minute other tenants took 87% of the service, owed 22%; hurt:"),
+        (Taken(0.0, 0.0), "hurt in the last minute:"),
+    ],
+)  # fmt: skip
+def test_a_tenant_that_is_hurt_learns_what_others_took(others: Taken, want: str) -> None:
+    shares = WindowShares({"b": 0.4})
+    found = judge(RunRecord(shares=shares, minute=True, answered=5, others_took=others))
+    assert found.level is Level.UNFAIR
+    assert found.sentence == f"Unfair: {want} b (given 40% of what it was owed while it waited)."
+
+
+def test_what_a_tenant_gives_up_behind_itself_does_not_hold_its_page_up() -> None:
+    flood = MINUTE | {"answered": 23, "answered_beyond": 23, "given_up_beyond": 28}
+    found = judge(RunRecord(**flood, others_answered=True))
+    assert found.level is Level.FAIR
+    assert found.sentence == (
+        f"{FAIR} 28 of 51 requests of the last minute were given up, by clients that ask for more than their share."
+    )
+    none = RunRecord(**(flood | {"answered": 0, "answered_beyond": 0}), others_answered=True)
+    assert judge(none).level is Level.FAIR
+    assert judge(RunRecord(**flood)).level is Level.HELD_UP

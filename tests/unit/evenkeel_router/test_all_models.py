@@ -32,6 +32,7 @@ def state(level: Level, verdict: str) -> ConsoleState:
 
 FAIR = state(Level.FAIR, "Fair: no client had to wait for another.")
 IDLE = state(Level.NOTHING, "Nothing to judge: no request came.")
+UNJUDGED = state(Level.UNJUDGED, "Not judged yet: 9 requests wait, the oldest for 9 s.")
 UNFAIR = state(Level.UNFAIR, "Unfair: flood took 9%.")
 OUT = state(Level.OUT, "No client is served: there is no replica.")
 
@@ -42,6 +43,11 @@ OUT = state(Level.OUT, "No client is served: there is no replica.")
         ({"a": IDLE, "b": IDLE}, Level.NOTHING, "Nothing to judge in any of 2 models."),
         ({"a": FAIR, "b": FAIR}, Level.FAIR, "Fair in a, b."),
         ({"a": IDLE, "b": FAIR}, Level.FAIR, "Fair in b; there is nothing to judge in a."),
+        (
+            {"a": FAIR, "b": UNJUDGED},
+            Level.UNJUDGED,
+            "b: Not judged yet: 9 requests wait, the oldest for 9 s.",
+        ),
         ({"a": FAIR, "b": UNFAIR}, Level.UNFAIR, "b: Unfair: flood took 9%."),
         (
             {"a": UNFAIR, "b": FAIR, "c": OUT, "d": OUT},

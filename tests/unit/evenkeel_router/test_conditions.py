@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from evenkeel_router.fleet.suspicion import Evidence
 from evenkeel_router.ledger.contacts import CellContact
 from evenkeel_router.telemetry.conditions import conditions, runbook
 from evenkeel_router.telemetry.history import RateWindow
-from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent
+from evenkeel_router.telemetry.recent import NO_REQUESTS, Recent, judged
 from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.support.routers import config_for
@@ -131,7 +132,7 @@ def test_the_names_are_those_of_alerts() -> None:
             {"recent": Recent(endings=Counter(answered=4, given_up=1, given_up_beyond=1))},
             (
                 "EvenkeelRequestsGivenUp",
-                "Clients gave up 1 of 6 requests of the last minute before an answer.",
+                "Clients gave up 2 of 6 requests of the last minute, 1 of them by clients that ask for more than their share.",
             ),
         ),
         (
@@ -212,3 +213,58 @@ def test_an_alert_leads_to_the_runbook_that_the_rules_name() -> None:
 
 def test_a_router_that_does_not_know_the_runbooks_links_to_none() -> None:
     assert {one.runbook for one in found_in(healthy())} == {""}
+
+
+@pytest.mark.parametrize(
+    ("endings", "failed", "given_up"),
+    [
+        (
+            {"client_gone": 45, "replica_failed": 40, "answered": 45, "rate_limited": 9},
+            (True, "40 of 85 requests of the last minute failed: replica_failed 40."),
+            (False, "No client gave up."),
+        ),
+        (
+            {"given_up": 7, "given_up_beyond": 34},
+            (False, "No request failed."),
+            (True, "Clients gave up 41 of 41 requests of the last minute."),
+        ),
+        (
+            {"given_up_beyond": 60},
+            (False, "No request failed."),
+            (True, "Clients gave up 60 of 60 requests of the last minute."),
+        ),
+        (
+            {"answered": 388, "given_up": 1, "given_up_beyond": 28, "timeout": 1},
+            (False, "1 of 418 requests of the last minute failed: timeout 1."),
+            (
+                False,
+                "Clients gave up 29 of 418 requests of the last minute, 28 of them by clients that ask for more than their share.",
+            ),
+        ),
+        (
+            {"answered": 2, "given_up_beyond": 28},
+            (False, "No request failed."),
+            (
+                False,
+                "Clients gave up 28 of 30 requests of the last minute, by clients that ask for more than their share.",
+            ),
+        ),
+    ],
+)
+def test_requests_that_are_lost_have_one_count_in_condition_and_verdict(
+    endings: dict[str, int], failed: tuple[bool, str], given_up: tuple[bool, str]
+) -> None:
+    rooms, recent = healthy(), Recent(endings=Counter(endings))
+    found = {one.alert: (one.problem, one.message) for one in found_in(rooms, recent=recent) if "token" not in one.message}  # fmt: skip
+    assert found["EvenkeelRequestsFailing"] == failed
+    assert found["EvenkeelRequestsGivenUp"] == given_up
+    verdict = judged(rooms, recent, 1.0).sentence
+    counts = [int(one) for one in re.findall(r"\d+", verdict.partition("Fair: ")[2] or verdict)]
+    lost = recent.failed + recent.given_up
+    told = {recent.failed, recent.given_up, recent.ended} - {0}
+    assert set(counts) >= (told if recent.answered else {lost})
+
+
+def test_an_outage_whose_clients_leave_soon_is_a_problem() -> None:
+    messages = {one.message for one in found_in(healthy(), recent=Recent(endings=Counter(client_gone=4))) if one.problem}  # fmt: skip
+    assert messages == {"None of 4 requests of the last minute was answered; their clients left."}

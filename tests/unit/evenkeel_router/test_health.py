@@ -112,6 +112,7 @@ async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
         assert await prober.probe(config) is ProbeVerdict.READY
         replica.ready = False
         assert await prober.probe(config) is ProbeVerdict.NOT_READY
+        assert prober.refusal(config) == ""
         assert await prober.probe(replicas(1)[0]) is ProbeVerdict.GONE
 
 
@@ -126,8 +127,16 @@ async def test_readiness_is_asked_at_the_first_path_that_an_engine_has(
         asked = engine.asked.copy()
         assert await prober.probe(replica) is ProbeVerdict.READY
         assert engine.asked[len(asked) :] == asked[-1:]  # it is remembered
+        assert prober.refusal(replica) == ""
         engine.failing = True
         assert await prober.probe(replica) is ProbeVerdict.NOT_READY
+        assert prober.refusal(replica) == ""
+        engine.failing_status = 500
+        assert await prober.probe(replica) is ProbeVerdict.NOT_READY
+        assert prober.refusal(replica) == "its health check answers 500"
+        engine.failing = False
+        assert await prober.probe(replica) is ProbeVerdict.READY
+        assert prober.refusal(replica) == ""
 
 
 async def test_an_engine_without_any_readiness_path_is_not_ready() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_fairshare.verdict import Level
+from evenkeel_fairshare.window import Taken
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.ledger.endings import ending_of
 from evenkeel_router.request.request_log import RequestLogLine
@@ -96,6 +97,15 @@ def test_the_latency_of_a_client_counts_who_still_waits(
     assert found(rooms, "ns/acme/c").latency_s() == want
 
 
+def test_the_latency_of_a_client_counts_what_it_gave_up() -> None:
+    rooms = rooms_of("r0")
+    for _ in range(2):
+        over(rooms, ttft_s=1.0)
+    for duration_s in (1.9, 40.0, 40.0, 40.0):
+        over(rooms, outcome="client_gone", duration_s=duration_s)
+    assert found(rooms, "ns/acme/c").latency_s() == (40.0, 40.0)
+
+
 def test_an_engine_that_fails_everything_is_an_outage() -> None:
     rooms = rooms_of("r0")
     for _ in range(106):
@@ -159,3 +169,66 @@ def test_service_that_other_routers_gave_is_judged_too() -> None:
 def test_without_requests_there_is_nothing_to_judge() -> None:
     rooms = rooms_of("r0")
     assert judged(rooms, found(rooms), NOW_S).level is Level.NOTHING
+
+
+def test_clients_that_wait_are_not_judged_before_they_have_a_figure() -> None:
+    rooms = rooms_of("r0")
+    fairness = rooms.service_ledger.fairness
+    over(rooms)
+    for age_s in (4.0, 12.0):
+        opened(rooms, age_s)
+    opened(rooms, 6.0, "d")
+    verdict = judged(rooms, found(rooms), NOW_S)
+    assert verdict.level is Level.UNJUDGED
+    assert verdict.sentence.startswith("Not judged yet: 3 requests wait, the oldest for 12 s; ")
+    fairness.now = msgspec.structs.replace(fairness.now, given_over_owed={"ns/acme/c": 1.0})
+    assert judged(rooms, found(rooms), NOW_S).sentence == (
+        "Not judged yet: 1 request waits, the oldest for 6 s; "
+        "every client that waited for half of the last minute was given at least 100% of what it was owed."
+    )
+    both = {"ns/acme/c": 1.0, "ns/acme/d": 0.9}
+    fairness.now = msgspec.structs.replace(fairness.now, given_over_owed=both)
+    assert judged(rooms, found(rooms), NOW_S).sentence == (
+        "Fair: every client that waited was given at least 90% of what it was owed."
+    )
+
+
+@pytest.mark.parametrize(("tokens", "level"), [(20_001, Level.FAIR), (20_000, Level.UNJUDGED)])
+def test_the_time_that_a_long_prompt_takes_is_no_wait(tokens: int, level: Level) -> None:
+    rooms = rooms_of("r0")
+    over(rooms)
+    opened(rooms, 12.0, estimate_tokens=tokens)
+    assert judged(rooms, found(rooms), NOW_S).level is level
+
+
+def test_the_pages_of_both_tenants_of_a_flood_say_the_same() -> None:
+    rooms = rooms_of("r0")
+    fairness = rooms.service_ledger.fairness
+    fairness.now = msgspec.structs.replace(
+        fairness.now,
+        given_over_owed={"ns/acme/c": 1.3, "ns/rival/d": 0.3},
+        took={"ns/acme/c": Taken(0.87, 0.22)},
+    )
+    over(rooms)
+    over(rooms, "d", "rival")
+    words = {tenant: judged(rooms, found(rooms, tenant), NOW_S, tenant).sentence for tenant in ("", "ns/acme", "ns/rival")}  # fmt: skip
+    hurt = "rival/d (given 30% of what it was owed while it waited)."
+    assert words == {
+        "": f"Unfair: in the last minute acme/c took 87% of the service, owed 22%; hurt: {hurt}",
+        "ns/acme": "Unfair: in the last minute acme/c took 87% of the service, owed 22%; hurt: clients of other tenants.",
+        "ns/rival": f"Unfair: in the last minute other tenants took 87% of the service, owed 22%; hurt: {hurt}",
+    }
+
+
+def test_requests_beyond_a_share_count_where_no_other_client_is_answered() -> None:
+    rooms = rooms_of("r0")
+    totals = rooms.totals.of(client("acme", "c"))
+    for ending in ("answered_beyond", "given_up_beyond", "given_up_beyond", "given_up"):
+        totals.ended_as(ending, NOW_S)
+    assert found(rooms, "ns/acme").counted_given_up(found(rooms)) == 3
+    over(rooms, "d", "rival")
+    own = found(rooms, "ns/acme")
+    assert (own.given_up, own.counted_given_up(found(rooms))) == (3, 1)
+    assert found(rooms).counted_given_up() == 1
+    verdict = judged(rooms, own, NOW_S, "ns/acme", everything=found(rooms))
+    assert verdict.level is Level.FAIR

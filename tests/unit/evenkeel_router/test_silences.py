@@ -52,7 +52,7 @@ def test_a_hung_replica_is_named_after_five_seconds_without_a_token() -> None:
     rooms = fleet("r0")
     for n in range(23):
         opened(rooms, 100.0 + n / 10)
-    assert said(rooms, 104.9)[0] is Level.FAIR
+    assert said(rooms, 104.9)[0] is Level.UNJUDGED
     want = "Held up: no token for 9 s: 23 requests wait at replica r0."
     assert said(rooms, 109.0) == (Level.HELD_UP, want)
     # A tenant does not learn which replicas there are.
@@ -71,8 +71,8 @@ def test_a_long_prompt_is_no_silence_while_its_replica_reports_progress() -> Non
         reports(
             rooms, "r0", "i-r0", msgspec.structs.replace(one, service=100.0 * n), sequence=1 + n
         )
-        assert said(rooms, 100.0 + n)[0] is Level.FAIR
-    assert said(rooms, 115.9)[0] is Level.FAIR
+        assert said(rooms, 100.0 + n)[0] is (Level.FAIR if n < 2 else Level.UNJUDGED)
+    assert said(rooms, 115.9)[0] is Level.UNJUDGED
     assert said(rooms, 116.0)[0] is Level.HELD_UP
 
 
@@ -120,7 +120,9 @@ def test_a_minute_remembers_its_longest_silence() -> None:
     for now_s in range(100, 126, 2):
         rooms.silences.look(float(now_s))
     rooms.intake.active_requests.discard(one)
-    want = "Held up: no token came for 24 s of the last minute, while requests waited."
+    want = (
+        "Held up: no token came for 24 s of the last minute, until 2 s ago, while requests waited."
+    )
     assert said(rooms, 126.0) == (Level.HELD_UP, want)
     # Less and less of it lies within the minute.
     assert "for 14 s" in said(rooms, 170.0)[1]
@@ -137,7 +139,9 @@ def test_a_minute_remembers_that_no_replica_took_requests() -> None:
     assert said(rooms, 120.0)[0] is Level.OUT
     joins(rooms, "r0")
     rooms.intake.active_requests.discard(one)
-    want = "Held up: no token came for 20 s of the last minute, while requests waited."
+    want = (
+        "Held up: no token came for 20 s of the last minute, until 2 s ago, while requests waited."
+    )
     assert said(rooms, 122.0) == (Level.HELD_UP, want)
 
 
@@ -153,12 +157,83 @@ def test_a_silence_lasts_although_clients_give_up_and_others_come() -> None:
     assert "no token for 24 s: 3 requests wait" in said(rooms, 124.0)[1]
 
 
+def left(rooms: Rooms, sent_s: float, after_s: float = 1.5, **facts: Any) -> None:
+    """A client left without a token, as `RequestPipeline` notes it."""
+    given: dict[str, Any] = {"stream": True, "tokens": 0, "content_s": 0.0}
+    rooms.intake.abandoned.add("http://127.0.0.1:1", sent_s, sent_s + after_s, **(given | facts))
+
+
+@pytest.mark.parametrize("reporting", [True, False])
+def test_a_silence_begins_with_requests_that_were_left_meanwhile(reporting: bool) -> None:
+    rooms = fleet("r0", reporting=reporting)
+    for begin_s in (100.0, 101.5, 103.0):
+        left(rooms, begin_s)
+    rooms.silences.look(104.9)
+    assert rooms.silences.now == {}
+    rooms.silences.look(105.0)
+    assert rooms.silences.now == {"r0": 100.0, FLEET: 100.0}
+    want = "Held up: replica r0 gives no token for 6 s: clients leave without an answer there."
+    assert said(rooms, 106.0) == (Level.HELD_UP, want)
+    opened(rooms, 109.0)
+    want = "Held up: no token for 10 s: 1 request waits at replica r0."
+    assert said(rooms, 110.0) == (Level.HELD_UP, want)
+    # No other request followed for five seconds.
+    rooms.intake.active_requests.clear()
+    rooms.silences.look(110.1)
+    assert rooms.silences.now == {}
+
+
+def test_requests_that_were_left_show_nothing_beside_an_answer() -> None:
+    rooms = fleet("r0", reporting=False)
+    left(rooms, 100.0)
+    rooms.intake.content_s["http://127.0.0.1:1"] = 103.0
+    left(rooms, 103.5, content_s=103.0)
+    rooms.silences.look(108.0)
+    assert rooms.silences.now == {}
+    rooms.silences.look(108.5)
+    assert rooms.silences.now == {"r0": 103.5, FLEET: 103.5}
+    rooms.intake.content_s["http://127.0.0.1:1"] = 109.0
+    opened(rooms, 109.9)
+    rooms.silences.look(114.0)
+    assert rooms.silences.now == {}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "facts", "step_s"),
+    [
+        (0.4, {}, 0.5),  # an editor: the next key
+        (1.5, {"stream": False}, 2.0),  # whole answers show nothing for 30 s
+        (1.5, {"tokens": 10_000}, 2.0),  # a prompt that takes 5 s
+        (1.5, {}, 7.0),  # they do not follow each other
+    ],
+)
+def test_requests_that_were_left_soon_show_no_silence(
+    after_s: float, facts: dict[str, Any], step_s: float
+) -> None:
+    rooms = fleet("r0", reporting=False)
+    for n in range(int(8 / step_s) + 1):
+        left(rooms, 100.0 + n * step_s, after_s, **facts)
+    rooms.silences.look(109.0)
+    assert rooms.silences.now == {}
+
+
+def test_a_replica_that_clients_leave_does_not_put_the_fleet_out() -> None:
+    rooms = fleet("r0", "r1", reporting=False)
+    for n in range(30):
+        left(rooms, 100.0 + 1.5 * n)
+    rooms.intake.content_s["http://127.0.0.1:2"] = 144.0
+    want = "Held up: replica r0 gives no token for 45 s: clients leave without an answer there."
+    assert said(rooms, 145.0) == (Level.HELD_UP, want)
+    assert said(rooms, 145.0, "ns/acme")[0] is Level.NOTHING
+
+
 def test_a_long_prompt_may_take_its_time() -> None:
     """50,000 tokens of a slow replica: 25 s."""
     rooms = fleet("r0")
     opened(rooms, 100.0, estimate_tokens=50_000)
     opened(rooms, 101.0)
-    assert said(rooms, 129.9) == (Level.FAIR, "Fair so far: 2 requests wait, the oldest for 30 s.")
+    want = "Not judged yet: 2 requests wait, the oldest for 30 s; clients are judged once they have waited for half a minute."
+    assert said(rooms, 129.9) == (Level.UNJUDGED, want)
     assert said(rooms, 130.0)[0] is Level.OUT
 
 
@@ -169,11 +244,11 @@ def test_one_replica_that_gave_no_token_is_named_afterwards() -> None:
         rooms.intake.content_s["http://127.0.0.1:2"] = float(now_s)
         rooms.silences.look(float(now_s))
     rooms.intake.active_requests.discard(one)
-    want = "Held up: replica r0 gave no token for 20 s of the last minute, while requests waited."
+    want = "Held up: replica r0 gave no token for 20 s of the last minute, until 1 s ago, while requests waited."
     assert said(rooms, 121.0) == (Level.HELD_UP, want)
 
 
 def test_requests_that_just_came_to_an_idle_replica_are_no_silence() -> None:
     rooms = fleet("r0")
     opened(rooms, 5000.0)
-    assert said(rooms, 5004.9)[0] is Level.FAIR
+    assert said(rooms, 5004.9)[0] is Level.UNJUDGED
