@@ -17,13 +17,9 @@ from evenkeel_fairshare.window import Taken, WindowShares
 AS_OWED: Final = 0.8
 """Part of its owed service from which a client counts as served fairly. The difference to 1 is the tolerance of a window of one
 minute."""
-MORE_THAN_SHARE: Final = 1.05
-"""Times its share from which a client counts as using capacity that others leave idle."""
 BUDGET: Final = 0.01
 """Part of the requests of the window that may fail or be given up: the error budget of the alerts on requests. Beyond it the service is
 held up; below it the verdict only names them."""
-LOSING: Final = 0.1
-"""Part of one client's requests from which their loss is the first thing to say of it."""
 FEWEST_LOST: Final = 2
 """Failed and given-up requests from which the service may be held up: one alone shows nothing, unless no other request is served."""
 HELD_S: Final = 2.0
@@ -105,7 +101,7 @@ class RunRecord:
     oldest_s: float = 0.0
     """Age of the oldest of them."""
     unjudged: int = 0
-    """Those of them whose clients are not judged, because they did not wait for half of the minute yet."""
+    """Waiting requests whose clients are not judged, because they did not wait for half of the minute yet."""
     unjudged_s: float = 0.0
     """Age of the oldest of these; 0 while none waits for longer than its prompt takes, and `HELD_S`."""
     slow: int = 0
@@ -140,14 +136,14 @@ class RunRecord:
 
     @property
     def counted_given_up(self) -> int:
-        """The requests that were given up by the service's fault. Clients that ask for more than their share wait behind their own requests:
+        """Requests that were given up by the service's fault. Clients that ask for more than their share wait behind their own requests:
         what they give up counts only where no other client is answered."""
         others = self.others_answered or self.answered > self.answered_beyond
         return self.given_up + (0 if others else self.given_up_beyond)
 
     @property
     def nobody_answered(self) -> bool:
-        """Whether all clients left sooner than they give up, and nobody is answered. One request alone shows nothing."""
+        """Whether all clients left sooner than they give up, and no client is answered. One request alone shows nothing."""
         answered = self.answered or self.running or self.others_answered
         return not answered and self.ended == 0 and self.left >= FEWEST_LOST
 
@@ -191,13 +187,13 @@ def judge(record: RunRecord) -> Judgement:
 
 
 def _unjudged(record: RunRecord) -> str:
-    """That clients wait which are not judged; empty: no such client waits for long. Beside clients with a fair share, short waits are usual:
+    """The words for clients that wait and are not judged; empty: no such client waits for long. Beside clients with a fair share, short waits are usual:
     there it takes `SILENT_S`."""
     judged = record.shares.given_over_owed
     if record.unjudged_s < (SILENT_S if judged else HELD_S):
         return ""
     wait = "waits" if record.unjudged == 1 else "wait"
-    what = f"{_requests(record.unjudged)} {wait}, the oldest for {record.unjudged_s:.0f} s"
+    what = f"{count_of(record.unjudged)} {wait}, the oldest for {record.unjudged_s:.0f} s"
     if judged:
         what += f"; {_given_at_least(record)}"
     elif record.minute and record.unjudged_s < STUCK_S:
@@ -231,7 +227,7 @@ def _out(record: RunRecord) -> str:
     given_up = record.counted_given_up
     if record.ended and record.failed + given_up == record.ended:
         also = " or were given up" if given_up else ""
-        return f"all {_requests(record.ended)} that ended failed{also}"
+        return f"all {count_of(record.ended)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     if stuck:
         return "no answer has begun for a minute"
@@ -239,10 +235,10 @@ def _out(record: RunRecord) -> str:
 
 
 def _nobody(record: RunRecord) -> str:
-    """That nobody was answered, although no client waited for long."""
+    """The words for a service that answered no client, although none waited for long."""
     window = " of the last minute" if record.minute else ""
     left = f"their clients left within {HELD_S:.0f} s"
-    return f"none of {_requests(record.left)}{window} was answered; {left}"
+    return f"none of {count_of(record.left)}{window} was answered; {left}"
 
 
 def _all_are_silent(record: RunRecord) -> bool:
@@ -257,10 +253,10 @@ def _held_up(record: RunRecord) -> Iterator[str]:
     there = silence.waiting + silence.stopped
     if silence.seconds and ((there and _all_are_silent(record)) or not names):
         at = f" at {names}" if names else ""
-        yield f"no token for {silence.seconds:.0f} s: {_who_is_there(silence)}{at}"
+        yield f"no token for {silence.seconds:.0f} s: {who_is_there(silence)}{at}"
     elif silence.seconds:
         give = "give" if len(silence.replicas) > 1 else "gives"
-        yield f"{names} {give} no token for {silence.seconds:.0f} s: {_who_is_there(silence)} there"
+        yield f"{names} {give} no token for {silence.seconds:.0f} s: {who_is_there(silence)} there"
     elif was.seconds:
         where = f"{names} gave no token" if (names := _named(was.replicas)) else "no token came"
         ago = f", until {was.ended_s:.0f} s ago" if was.ended_s >= 1 else ""
@@ -272,7 +268,7 @@ def _held_up(record: RunRecord) -> Iterator[str]:
     if record.held and record.held_s >= HELD_S:
         what = "the first replica" if record.starts and not record.routable else "a replica"
         wait = "waits" if record.held == 1 else "wait"
-        yield f"{_requests(record.held)} {wait} for {what}, the oldest for {record.held_s:.0f} s"
+        yield f"{count_of(record.held)} {wait} for {what}, the oldest for {record.held_s:.0f} s"
 
 
 def _is_beyond_budget(record: RunRecord) -> bool:
@@ -285,7 +281,7 @@ def _lost(record: RunRecord) -> str:
     """The requests that failed or were given up; empty: none."""
     given_up = record.given_up + record.given_up_beyond
     window = " of the last minute" if record.minute else ""
-    of = f"of {_requests(record.ended)}{window}"
+    of = f"of {count_of(record.ended)}{window}"
     were = f"{'was' if given_up == 1 else 'were'} given up"
     if record.failed:
         also = f", and {given_up:,} {were}" if given_up else ""
@@ -306,33 +302,35 @@ def _named(replicas: tuple[str, ...]) -> str:
     return f"replica{'s' if len(replicas) > 1 else ''} {', '.join(few)}" if replicas else ""
 
 
-def _who_is_there(silence: Silence) -> str:
+def who_is_there(silence: Silence) -> str:
+    """Which requests are at replicas that give no token."""
     stopped = f"{silence.stopped:,} answer{'s have' if silence.stopped > 1 else ' has'} stopped"
     if not silence.waiting:
         return stopped if silence.stopped else "clients leave without an answer"
-    waits = f"{_requests(silence.waiting)} {'waits' if silence.waiting == 1 else 'wait'}"
+    waits = f"{count_of(silence.waiting)} {'waits' if silence.waiting == 1 else 'wait'}"
     return f"{waits} and {stopped}" if silence.stopped else waits
 
 
 def _who_waits(record: RunRecord) -> str:
     if not record.waiting:
         return ""
-    waits = f"; {_requests(record.waiting)} {'waits' if record.waiting == 1 else 'wait'}"
+    waits = f"; {count_of(record.waiting)} {'waits' if record.waiting == 1 else 'wait'}"
     return waits if record.oldest_s < 1 else f"{waits}, the oldest for {record.oldest_s:.0f} s"
 
 
 def _why_nothing(record: RunRecord) -> str:
     if record.left:
         left = "its client left" if record.left == 1 else "their clients left"
-        return f"{_requests(record.left)} had no answer, because {left} within {HELD_S:.0f} s"
+        return f"{count_of(record.left)} had no answer, because {left} within {HELD_S:.0f} s"
     if record.declined:
-        return f"all {_requests(record.declined)} were refused"
+        return f"all {count_of(record.declined)} were refused"
     if record.routable == 0 and record.starts:
         return "no request came, and the first one starts a replica"
     return "no request came"
 
 
-def _requests(count: int) -> str:
+def count_of(count: int) -> str:
+    """A number of requests, in words."""
     return "1 request" if count == 1 else f"{count:,} requests"
 
 
@@ -346,7 +344,7 @@ def _of_shares(record: RunRecord) -> str:
         return "Fair: no client had to wait for another."
     if not parts:
         half = "the last minute" if record.minute else "a minute"
-        slow = f"{_requests(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
+        slow = f"{count_of(record.slow)} had {'its' if record.slow == 1 else 'their'} first token"
         return f"Fair: no client waited for half of {half}; {slow} after {HELD_S:.0f} s or more."
     if is_fair(parts):
         return f"Fair: {_given_at_least(record)}."
@@ -374,95 +372,3 @@ def _took(record: RunRecord) -> Iterator[str]:
 def _few(names: list[str]) -> list[str]:
     rest = len(names) - NAMED
     return [*names[:NAMED], f"and {rest} more"] if rest > 0 else names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRecord:
-    """What is judged of one client."""
-
-    given_over_owed: float | None = None
-    """Part of what it was owed that it was given; None for a client that did not wait for most of the last minute."""
-    hurts: bool = False
-    """Whether it took what others, given too little, were owed."""
-    active: bool = False
-    """Whether it has requests, or received service in the window."""
-    failed: int = 0
-    """Requests of the last minute that the service failed."""
-    given_up: int = 0
-    """Requests of the last minute that the client gave up, as in `RunRecord`."""
-    ended: int = 0
-    """Requests of the last minute that ended, as in `RunRecord`."""
-    left: int = 0
-    """Requests of the last minute that the client left sooner, as in `RunRecord`."""
-    running: int = 0
-    """Requests whose answer has begun."""
-    nobody_answered: bool = False
-    """Whether the service answers nobody, as in `RunRecord`."""
-    waiting: int = 0
-    """Requests whose answer has not begun."""
-    oldest_s: float = 0.0
-    """Age of the oldest of them."""
-    held: int = 0
-    """Requests that no replica takes."""
-    held_s: float = 0.0
-    silence: Silence = NO_SILENCE
-    """The client's requests at replicas that give no token."""
-    received: float | None = None
-    """The client's part of the fleet's service in the window, 0 to 1; None if the fleet served none."""
-    share: float = 0.0
-    """The part that it would be owed if every active client waited."""
-
-
-def judge_client(record: ClientRecord) -> Judgement:
-    """What one client gets. It names the longer window, where two figures of a page differ by it."""
-    if trouble := _client_held_up(record):
-        return Judgement(Level.HELD_UP, trouble)
-    none = record.left >= FEWEST_LOST and not record.ended and not record.running
-    if none:
-        level = Level.HELD_UP if record.nobody_answered else Level.NOTHING
-        return Judgement(
-            level,
-            f"None of {_requests(record.left)} of the last minute was answered: the client left within {HELD_S:.0f} s.",
-        )
-    part = record.given_over_owed
-    given = "" if part is None else f": {_given(part)}"
-    if part is not None and part < AS_OWED:
-        return Judgement(Level.UNFAIR, f"Gets too little{given}.")
-    if record.hurts:
-        return Judgement(Level.UNFAIR, f"Takes what others are owed{given}.")
-    if part is not None:
-        return Judgement(Level.FAIR, f"Gets its share{given}.")
-    level = Level.FAIR if record.active or record.waiting else Level.NOTHING
-    waits = record.waiting and record.oldest_s >= HELD_S
-    return Judgement(Level.UNJUDGED if waits else level, _without_competing(record))
-
-
-def _given(part: float) -> str:
-    return f"it was given {part:.0%} of what it was owed while it waited in the last minute"
-
-
-def _without_competing(record: ClientRecord) -> str:
-    """What a client gets that did not wait for most of the last minute."""
-    if record.waiting and record.oldest_s < HELD_S:
-        return "Requests have begun to wait."
-    if record.waiting:
-        wait = "waits" if record.waiting == 1 else "wait"
-        return f"{_requests(record.waiting)} {wait}, the oldest for {record.oldest_s:.0f} s."
-    if not record.active:
-        return "Sends no requests."
-    idle = record.received is not None and record.received > MORE_THAN_SHARE * record.share
-    what = "Uses idle capacity" if idle else "Gets all that it requests"
-    return f"{what}; no request waits."
-
-
-def _client_held_up(record: ClientRecord) -> str:
-    """What keeps a client from answers, other than another client; empty: nothing."""
-    silence = record.silence
-    if silence.seconds:
-        return f"No token for {silence.seconds:.0f} s: {_who_is_there(silence)}."
-    if record.held and record.held_s >= HELD_S:
-        return "Requests wait in the router, because no replica takes them."
-    for count, what in ((record.failed, "fail"), (record.given_up, "are given up")):
-        if count and count >= LOSING * record.ended:
-            return f"Requests {what}: {count} of {record.ended} in the last minute."
-    return ""

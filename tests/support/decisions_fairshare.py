@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from random import Random
 
-from evenkeel_fairshare import bounds, tenancy, verdict
+from evenkeel_fairshare import bounds, client_verdict, tenancy, verdict
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet import registry as fleets
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
@@ -264,8 +264,8 @@ def measures() -> Iterator[str]:
             "active": bool(rng.randrange(4)),
             "received": rng.choice((None, 0.2, 0.21, 0.211, 0.525, 0.53)),
         }
-        words = verdict.judge_client(
-            verdict.ClientRecord(given_over_owed=given_over_owed, share=share, **facts)
+        words = client_verdict.judge_client(
+            client_verdict.ClientRecord(given_over_owed=given_over_owed, share=share, **facts)
         ).sentence
         yield row({"given": given_over_owed, "share": share, **facts}, words)
     yield from _verdicts()
@@ -313,7 +313,8 @@ def _verdicts() -> Iterator[str]:
             "silence": rng.choice((verdict.NO_SILENCE, silence)),
         }
         yield row(
-            {"client": client}, verdict.judge_client(verdict.ClientRecord(active=True, **client))
+            {"client": client},
+            client_verdict.judge_client(client_verdict.ClientRecord(active=True, **client)),
         )
 
 

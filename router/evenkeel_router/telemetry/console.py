@@ -12,16 +12,10 @@ import msgspec
 from evenkeel_contract import consolestate
 from evenkeel_contract.consolestate import AtReplica
 from evenkeel_contract.figures import Figures, mean
+from evenkeel_fairshare.client_verdict import ClientRecord, judge_client
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.tenancy import shares
-from evenkeel_fairshare.verdict import (
-    AS_OWED,
-    LEAST_SURPLUS,
-    ClientRecord,
-    Judgement,
-    Level,
-    judge_client,
-)
+from evenkeel_fairshare.verdict import AS_OWED, LEAST_SURPLUS, Judgement, Level
 
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.clients import ClientFigures, client_figures

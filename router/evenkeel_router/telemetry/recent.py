@@ -57,7 +57,7 @@ class Recent(Struct):
     late: bool = False
     """Whether one of them waits for longer than its prompt takes, and `HELD_S`."""
     unjudged: int = 0
-    """Those of them whose clients are not judged, as in `RunRecord`."""
+    """Waiting requests whose clients are not judged, as in `RunRecord`."""
     unjudged_s: float = 0.0
     held: int = 0
     held_s: float = 0.0
@@ -92,7 +92,7 @@ class Recent(Struct):
         return self.endings[GIVEN_UP] + self.endings[GIVEN_UP + BEYOND]
 
     def counted_given_up(self, everything: Recent | None = None) -> int:
-        """Those that count against the service (`RunRecord`). `everything`: the requests of all, where these are some of them."""
+        """Given-up requests that count against the service (`RunRecord`). `everything`: the requests of all, where these are some of them."""
         others = everything is not None and everything.answered > self.answered
         return RunRecord(
             answered=self.answered,
