@@ -226,6 +226,9 @@ class Engines:
     async def probe(self, replica: rc.ReplicaConfig) -> ProbeVerdict:
         return ProbeVerdict.READY
 
+    def refusal(self, replica: rc.ReplicaConfig) -> str:
+        return ""
+
     async def size(self, replica: rc.ReplicaConfig) -> EngineSize | None:
         return None
 
