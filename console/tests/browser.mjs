@@ -121,7 +121,7 @@ const SCENARIOS = {
     }
     await ask("leave");
     for (const [name, page] of pages) {
-      await saysIn(page, /Held up: no token came for \d+ s of the last minute, while requests waited; 8 of 28 requests of the last minute were given up\./).waitFor();
+      await saysIn(page, /Held up: no token came for \d+ s of the last minute(, until \d+ s ago)?, while requests waited; 8 of 28 requests of the last minute were given up\./).waitFor();
       assert.equal(await page.locator(".verdict.fair").count(), 0);
       await page.getByText(/in the last minute, by cause: client gone 8/).waitFor();
       const row = tableOf(page, "clients").getByRole("row", { name: /acme\/chat/ });
