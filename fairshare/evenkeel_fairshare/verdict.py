@@ -232,7 +232,7 @@ def _out(record: RunRecord) -> str:
         return f"all {count_of(record.ended)} that ended failed{also}"
     stuck = record.oldest_s >= STUCK_S and not (record.routable == 0 and record.starts)
     if stuck:
-        return "no answer has begun for a minute"
+        return "no answer has begun in the last minute"
     return _nobody(record) if record.nobody_answered and not record.elsewhere else ""
 
 

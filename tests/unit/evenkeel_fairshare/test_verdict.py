@@ -145,7 +145,7 @@ AT_ZERO = {"replicas": 0, "routable": 0, "starts": True}
         (
             UP | {"waiting": 106, "oldest_s": 30.0},
             Level.OUT,
-            "No client is served: no answer has begun for a minute; 106 requests wait, the oldest for 30 s.",
+            "No client is served: no answer has begun in the last minute; 106 requests wait, the oldest for 30 s.",
         ),
         (
             UP | {"failed": 2, "given_up": 3},
