@@ -101,7 +101,10 @@ def test_a_service_uses_tenants_of_another_namespace_without_their_keys(
         share, use = _documented_commands(tenants.name, keyed.name)
         kubectl(*use)
         keyed.answers("one", ELSEWHERE, 401)
-        assert keyed.condition("one", "Degraded")["reason"] == "TenantsNotShared"
+        wait_until(
+            lambda: keyed.condition("one", "Degraded")["reason"] == "TenantsNotShared",
+            "the missing consent to be named",
+        )
         kubectl(*share)
         keyed.answers("one", ELSEWHERE, 200, within_s=SOON_S)
         keyed.answers("one", OTHER, 401)  # of a tenant beside the service
