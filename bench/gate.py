@@ -94,7 +94,7 @@ async def sglang_load(http: aiohttp.ClientSession, engine: str) -> EngineLoad:
 
 
 async def vllm_load(http: aiohttp.ClientSession, engine: str) -> EngineLoad:
-    """By its metrics."""
+    """The load of a vLLM, by its metrics."""
     async with http.get(engine + "/metrics") as response:
         load = read_load(await response.read())
     if load is None:

@@ -292,7 +292,7 @@ def _lost(record: RunRecord) -> str:
 
 
 def _whose(record: RunRecord) -> str:
-    """Which requests of `_lost` are of clients that wait behind their own."""
+    """Words for the requests of `_lost` whose clients wait behind their own; empty: there are none."""
     if not record.given_up_beyond:
         return ""
     some = f"{record.given_up_beyond:,} of them " if record.failed or record.given_up else ""
@@ -305,7 +305,7 @@ def _named(replicas: tuple[str, ...]) -> str:
 
 
 def who_is_there(silence: Silence) -> str:
-    """Which requests are at replicas that give no token."""
+    """Words for the requests at replicas that give no token."""
     stopped = f"{silence.stopped:,} answer{'s have' if silence.stopped > 1 else ' has'} stopped"
     if not silence.waiting:
         return stopped if silence.stopped else "clients leave without an answer"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import replace
 
+import pytest
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_router.api.identity import UNPAID, Client
 from evenkeel_router.gate.engine_load import EngineLoad
 from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.prompts import FEW
+from evenkeel_router.gate.turns import Place
 from evenkeel_router.gate.waiters import LOOKS, Waiters
+from evenkeel_router.gate.window import FIXED_TOKENS, GatedRequest
 from evenkeel_router.request.attempt import Attempt
 
 from tests.support.router_rooms import TOKENS, client, rooms_of, selected
+from tests.support.routers import until
 
 PLACES = 2
 FLOOD, LIGHT = client("flood"), client("light")
@@ -124,6 +131,52 @@ async def test_a_request_that_was_called_and_leaves_gives_its_place_back() -> No
     attempt.refused()
     assert called.at_engine == PLACES
     assert called.clients.total() == before - 1, "a request that waits there has the place"
+
+
+async def behind_prompts(monkeypatch: pytest.MonkeyPatch, due_s: float) -> tuple[World, Place]:
+    """Requests wait at one gate. The other one has free places, and prompts of whole answers that are computed after `due_s`."""
+    monkeypatch.setattr("evenkeel_router.gate.prompts.MOST_TOKENS", 0)
+    world = World(2)
+    fleet, gates, now_s = (
+        world.rooms.replicas.fleet,
+        world.rooms.gates,
+        asyncio.get_running_loop().time(),
+    )
+    free, _ = fleet
+    assert free.slot is not None
+    fleet.unready(free)
+    world.ask(FLOOD, 4)
+    fleet.ready(free)
+    place = gates._place(free, free.slot)
+    for n in range(FEW):
+        one = GatedRequest(
+            id=f"whole{n}", client=LIGHT.identity, tenant="ns/light", arrival_s=now_s, input_tokens=1, max_output_tokens=1, streams=False,
+        )  # fmt: skip
+        place.gate.prompts.sent(one, now_s, due_s / FIXED_TOKENS / FEW)
+    gates.rebalance()
+    assert gates.moved == 0
+    return world, place
+
+
+async def test_a_prompt_that_should_be_computed_makes_room_for_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = await behind_prompts(monkeypatch, 0.1)
+    await until(lambda: world.rooms.gates.moved > 0, "a call")
+
+
+async def test_a_gate_that_was_replaced_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, old = await behind_prompts(monkeypatch, 0.1)
+    gates, config = world.rooms.gates, world.rooms.settings.config
+    scheduling = replace(config.scheduling, client_quantum=2 * TOKENS)
+    gates.apply(replace(config, scheduling=scheduling), config)
+    free = next(iter(world.rooms.replicas.fleet))
+    world.rooms.replicas.fleet.unready(free)
+    world.ask(FLOOD, 8)
+    world.rooms.replicas.fleet.ready(free)
+    assert gates.waiting
+    await until(lambda: old.timer is None, "the end of its time")
+    assert not old.gate.sent
 
 
 async def test_no_request_is_called_to_a_replica_that_takes_none() -> None:

@@ -86,6 +86,16 @@ def test_half_of_a_fleet_may_be_suspect_and_never_all_of_it() -> None:
     assert [most_suspects(replicas) for replicas in range(1, 9)] == [0, 1, 2, 2, 3, 3, 4, 4]
 
 
+def test_first_tokens_are_learnt_alike_together_and_one_by_one() -> None:
+    seen = [(0.1, 10), (0.5, 900), (0.2, 40), (3.0, 10)]
+    together, one_by_one = FirstTokenTimes(), FirstTokenTimes()
+    together.learn(seen)
+    for one in seen:
+        one_by_one.learn([one])
+    assert together == one_by_one
+    assert together.count == len(seen)
+
+
 def test_first_tokens_are_overdue_by_their_own_distribution() -> None:
     times = FirstTokenTimes()
     times.learn([(1.0, 1000)] * 50)
