@@ -108,6 +108,17 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A router and its workers, by their process ids."""
+
+    contender: Contender
+    place: Place
+    pid: int
+    workers: list[int]
+    log: Path
+
+
 class Bench:
     """Runs scenarios with shared settings."""
 
@@ -123,6 +134,15 @@ class Bench:
 
     def one(self, contender: Contender, scenario: Scenario, number: int) -> report.Run:
         """One run."""
+        with self.router(contender, scenario) as running:
+            figures = self.load(running, scenario, number)
+        return report.Run(number, scenario.name, contender.name, figures)
+
+    @contextlib.contextmanager
+    def router(self, contender: Contender, scenario: Scenario, name: str = "") -> Iterator[Running]:
+        """A router that is ready, before two workers of its own; `name` is the folder of its files."""
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
         ports = free_ports(5)
         with contextlib.ExitStack() as stack:
             workers = [
@@ -130,7 +150,7 @@ class Bench:
                     process(
                         self._worker(port, scenario),
                         cpu=self._ends_cpu,
-                        log=self._folder / f"worker-{port}.log",
+                        log=folder / f"worker-{port}.log",
                     )
                 )
                 for port in ports[3:]
@@ -138,25 +158,28 @@ class Bench:
             urls = tuple(f"http://127.0.0.1:{port}" for port in ports[3:])
             for port in ports[3:]:
                 _wait(lambda port=port: _accepts(port), lambda: "a worker did not start")
-            place = Place(*ports[:3], urls, self._folder)
-            log = self._folder / f"{contender.name}.log"
-            router = stack.enter_context(
-                process(contender.command(place), cpu=self._router_cpu, log=log)
-            )
+            place = Place(ports[0], ports[1], ports[2], urls, folder)
+            log = folder / f"{contender.name}.log"
+            started = process(contender.command(place), cpu=self._router_cpu, log=log)
+            child = stack.enter_context(started)
             _wait(
                 lambda: contender.ready(place),
                 lambda: f"{contender.name} did not become ready{_tail(log)}",
-                alive=router,
+                alive=child,
             )
-            before = sum(measure.cpu_s(worker.pid) for worker in workers)
-            started_s = time.monotonic()
-            figures = self._load(place, router.pid, scenario, number)
-            used = sum(measure.cpu_s(worker.pid) for worker in workers) - before
-            figures["workers_busy"] = used / (time.monotonic() - started_s)
-            figures["peak_rss_mib"] = measure.peak_rss_bytes(router.pid) / 2**20
-            figures["least_share"] = _least_share(urls)
-        self._judge(figures, contender, log)
-        return report.Run(number, scenario.name, contender.name, figures)
+            yield Running(contender, place, child.pid, [worker.pid for worker in workers], log)
+
+    def load(self, running: Running, scenario: Scenario, number: int) -> dict[str, float | None]:
+        """The figures of one load; `number` seeds its arrivals."""
+        before = sum(measure.cpu_s(worker) for worker in running.workers)
+        started_s = time.monotonic()
+        figures = self._load(running.place, running.pid, scenario, number)
+        used = sum(measure.cpu_s(worker) for worker in running.workers) - before
+        figures["workers_busy"] = used / (time.monotonic() - started_s)
+        figures["peak_rss_mib"] = measure.peak_rss_bytes(running.pid) / 2**20
+        figures["least_share"] = _least_share(running.place.workers)
+        self._judge(figures, running.contender, running.log)
+        return figures
 
     def _worker(self, port: int, scenario: Scenario) -> list[str]:
         command = [sys.executable, "-m", "bench.router.worker", f"--port={port}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Final, NamedTuple, NewType
 
@@ -40,8 +41,9 @@ def nothing_held(slot: int) -> int:
     return 0
 
 
-class Dispatch(NamedTuple):
-    """One request as a fleet policy sees it. Like `Usage` it is a tuple, because tuples are fast to create."""
+@dataclass(slots=True, eq=False)
+class Dispatch:
+    """One request as a fleet policy sees it. Nothing changes it: a frozen one would take four times as long to create."""
 
     client: str
     """The whole identity, `namespace/tenant/client`."""
@@ -65,7 +67,7 @@ class Dispatch(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Tokens of one request at its replica, as the replica counted them."""
+    """Tokens of one request at its replica, as the replica counted them. To unpack it is faster than to read several fields."""
 
     input_tokens: int
     """The whole prompt; 0 if the request never ran."""

@@ -30,6 +30,7 @@ from typing import Final
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import (
     EMPTY,
+    NOTHING,
     Dispatch,
     FleetPolicy,
     ReplicaSet,
@@ -191,9 +192,9 @@ class AutoD2lpm(FleetPolicy):
             account.drop(slot)
         if not load.sequences:  # errors of rounding and of removed clients end here
             load.input_cost = load.weight = 0.0
-        if usage is not None and usage.input_tokens:
-            output = self._cost.output_cost(usage.input_tokens, 0, usage.output_tokens)
-            output /= request.sequences
+        input_tokens, _, output_tokens = usage or NOTHING
+        if input_tokens:
+            output = self._cost.output_cost(input_tokens, 0, output_tokens) / request.sequences
             account.output.add(output)
             self._output.add(output)
 

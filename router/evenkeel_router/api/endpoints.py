@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from evenkeel_router.api import generate, messages, openai_requests, pooling, responses, scoring
 from evenkeel_router.api.audio import transcription, translation
@@ -17,7 +18,8 @@ from evenkeel_router.api.inference import Inference, Limits, Parser, json_parser
 from evenkeel_router.api.volatile import reading_without_lines
 
 
-class Api(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Api:
     """One row of the table."""
 
     dialect: Dialect

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import msgspec
@@ -59,13 +60,15 @@ _DATA: Final = b"data: "
 _MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
+# With slots the class is made twice, and `super()` would mean the first one.
+@dataclass(slots=True, kw_only=True, eq=False)
 class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all of its sequence and counts up."""
 
     PAYLOAD: ClassVar = b'"meta_info"'
     SPLITS: ClassVar = False
 
-    _newest: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    _newest: dict[bytes, bytes] = field(default_factory=dict)
     """Index of a sequence → its last event."""
 
     @property
@@ -94,12 +97,12 @@ class GeneratedScan(EventScan):
 
     def close(self) -> None:
         self._note_end()
-        super().close()
+        EventScan.close(self)
 
     def _data(self, data: bytes) -> bool:
         if data == b"[DONE]":
             self._note_end()
-        return super()._data(data)
+        return EventScan._data(self, data)
 
     def _note_end(self) -> None:
         """The last event of each sequence has the reason of its end."""
@@ -109,6 +112,7 @@ class GeneratedScan(EventScan):
         self.failure = next(failures, self.failure)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
 
@@ -129,7 +133,7 @@ class _NamedScan(EventScan):
             data = event[end + 1 : -2]
             if data.startswith(_DATA) and data.find(b"\n") < 0:
                 return self._named(event[len(_PREFIX) : end].strip(), data[len(_DATA) :].strip())
-        return super()._event(event)
+        return EventScan._event(self, event)
 
     def _data(self, data: bytes) -> bool:
         return self._named(b"", data)
@@ -160,6 +164,7 @@ class _NamedScan(EventScan):
         raise NotImplementedError
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ResponsesScan(_NamedScan):
     """`/v1/responses`."""
 
@@ -187,6 +192,7 @@ class ResponsesScan(_NamedScan):
         return self.error_event(self.failure)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class MessagesScan(_NamedScan):
     """`/v1/messages`. The first event has the input, the last but one the output so far."""
 

@@ -156,7 +156,7 @@ class Activation:
             _log.info("no request waits for a first replica now")
         else:
             took_s = self._now() - self._since_s
-            self.took_s.observe(took_s)
+            self.took_s.new.append(took_s)
             _log.info("the first replica takes requests, %.1f s after a request needed it", took_s)
 
     async def other_than(self, known: bool, timeout_s: float) -> bool:

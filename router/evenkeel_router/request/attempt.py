@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
-from msgspec import Struct
 
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.fleet.selection import Fleet, Ticket
@@ -82,7 +82,8 @@ class AttemptState(Enum):
 _SELECTED, _DISPATCHED, _RELOCATING, _ENDED = AttemptState
 
 
-class Attempt(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Attempt:
     """One attempt, from selection to one ending."""
 
     _fleet: Fleet

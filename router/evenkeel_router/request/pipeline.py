@@ -271,20 +271,21 @@ class Pipeline(Front):
             usage = request_state.charged  # of an attempt before, or of one without content
             ran = usage != NOTHING
         if ran:
-            used_tokens = usage.input_tokens + usage.output_tokens
+            input_tokens, cached_tokens, output_tokens = usage
+            used_tokens = input_tokens + output_tokens
             at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)
             self._service_ledger.demand.finished(client.identity, cost, inference.sequences)
             good = request_state.outcome is None and request_state.usage_reported
             if request_state.impossible:
                 self._distrust(request_state, at_replica)
-            elif usage.input_tokens and good and ticket is not None:
-                known.taught(inference, usage.input_tokens)
+            elif input_tokens and good and ticket is not None:
+                known.taught(inference, input_tokens)
                 prediction = ticket.prediction
                 tokenised = request_state.tokenised
                 if tokenised is None or self._is_comparable(tokenised, usage):
                     self._totals.predicted(
-                        prediction.basis, prediction.cached_tokens, usage.cached_tokens
+                        prediction.basis, prediction.cached_tokens, cached_tokens
                     )
         elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
@@ -363,7 +364,7 @@ class Pipeline(Front):
             totals.ended_as(ending, now_s)
             # The objective of clients within their share: the time of the first token, or that none came through our fault.
             if not beyond and ttft_s is not None and served is not None:
-                self._totals.within_share_ttft_s.observe(ttft_s)
+                self._totals.within_share_ttft_s.new.append(ttft_s)
             elif not beyond and ttft_s is None and self._missed(request_state, ending, duration_s):
                 self._totals.within_share_ttft_s.never()
         for sink in self._sinks:

@@ -78,20 +78,21 @@ def of_whole(
         if most and written is None:
             written = written_in(body)
         return admitted.match.estimate(min((written or 0) // USUAL_TOKEN_BYTES, most))
+    input_tokens, _, output_tokens = claim
     if (
-        claim.input_tokens <= inference.prompt_bytes
-        and claim.output_tokens <= most
+        input_tokens <= inference.prompt_bytes
+        and output_tokens <= most
         and len(body) <= _FRAME_BYTES
     ):
         return claim  # the usual case
     least = seen = 0
     # An answer of so few bytes has no more tokens than were reported.
-    if most and len(body) > _FRAME_BYTES + LONG_TOKEN_BYTES * claim.output_tokens:
+    if most and len(body) > _FRAME_BYTES + LONG_TOKEN_BYTES * output_tokens:
         written = written_in(body) if written is None else written
         if not inference.loose_events:
             least = written // LONG_TOKEN_BYTES
         seen = written // USUAL_TOKEN_BYTES
-    if claim.output_tokens > most:
+    if output_tokens > most:
         written = written_in(body) if written is None else written
         seen = written // USUAL_TOKEN_BYTES
     return _checked(state, admitted, claim, least=least, seen=seen)

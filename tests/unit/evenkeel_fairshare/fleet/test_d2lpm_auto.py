@@ -1,6 +1,7 @@
 """D2LPM with a worker quantum that follows the prompts (R2; docs/design/0005)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
@@ -128,7 +129,7 @@ def test_a_request_waits_no_longer_than_an_idle_replica_needs() -> None:
     assert policy.longest_wait_s(request(9000), 1, 0) == 1.0
     policy.measured({0: 500.0, 1: 1000.0, 2: 1000.0})
     assert [policy.longest_wait_s(question, 1, idle) for idle in (0, 2)] == [16.0, 8.0]
-    part = question._replace(matched_at=lambda slot: 6000)
+    part = replace(question, matched_at=lambda slot: 6000)
     assert policy.longest_wait_s(part, 1, 2) == 2.0
     # Where it waits it has no match either; and a report may be a second old.
     assert policy.longest_wait_s(question, 0, 2) == 1.0
