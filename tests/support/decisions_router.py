@@ -225,7 +225,7 @@ def _pauses(rng: Random) -> str:
 def _histogram(rng: Random) -> str:
     histogram = Histogram((0.1, 1.0, 2.0))
     for _ in range(rng.randrange(6)):
-        histogram.observe(rng.choice((0.0, 0.1, 0.2, 1.0, 2.0, 2.1)))
+        histogram.new.append(rng.choice((0.0, 0.1, 0.2, 1.0, 2.0, 2.1)))
         if not rng.randrange(4):
             histogram.never()
     return text((list(histogram.counts), histogram.total))

@@ -115,7 +115,7 @@ def grown(rooms: Rooms, times: int) -> None:
     totals.faults = times
     totals.stripped["priority"] = times
     totals.predicted(Basis.TEXT, 100, 90 + times)
-    totals.within_share_ttft_s.observe(0.25)
+    totals.within_share_ttft_s.new.append(0.25)
     ledger = rooms.service_ledger
     for _ in ledger.fairness.steps(ledger.current(10.0 * times), ledger.weights, 10.0 * times):
         pass

@@ -94,7 +94,7 @@ async def test_all_that_is_observed_is_counted_by_a_collection() -> None:
     of.ended(1.0, 0.5)
     of.streamed(1.0, 3)
     of.experienced(0.5)
-    totals.within_share_ttft_s.observe(0.5)
+    totals.within_share_ttft_s.new.append(0.5)
     totals.predicted("text", 3, 1)
     histograms = [
         *of.distributions.histograms(),

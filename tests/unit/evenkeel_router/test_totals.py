@@ -28,7 +28,7 @@ def client(name: str, tenant: str = "t") -> Client:
 def test_a_value_counts_up_to_its_bound() -> None:
     histogram = Histogram((1, 10))
     for value in (0.5, 1, 1.5, 10, 11):
-        histogram.observe(value)
+        histogram.new.append(value)
     assert histogram.counts == [2, 2, 1]
     assert histogram.total == 24
 
@@ -113,7 +113,7 @@ def test_the_threshold_of_the_objective_is_a_bucket_bound() -> None:
     assert 1.7 in histogram.bounds
     assert list(histogram.bounds) == sorted(histogram.bounds)
     for value in (1.7, 1.71):
-        histogram.observe(value)
+        histogram.new.append(value)
     at = list(histogram.bounds).index(1.7)
     assert histogram.counts[at : at + 2] == [1, 1]
     assert ttft_histogram(2).bounds == ttft_histogram(None).bounds
