@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     ClientConfig,
     FleetPolicyName,
+    LimitsConfig,
     ReplicaConfig,
     SchedulingConfig,
     TenantConfig,
@@ -178,6 +179,9 @@ async def flood(order: str = "LPM", at_once: int = 150) -> AsyncIterator[Scene]:
     changes: dict[str, Any] = {
         "tenancy": tenancy(tenants=(ACME, RESEARCH)),
         "scheduling": SchedulingConfig(fleet_policy=FleetPolicyName.ROUND_ROBIN),
+        "limits": LimitsConfig(
+            first_token_timeout_s=3600.0
+        ),  # who is hurt waits, and does not fail
     }
     async with (
         fleet(1, settings=settings, timing=TIMING, **changes) as (router, _),
