@@ -3,15 +3,19 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { count, duration, lastSeconds, percent, seconds } from "./format";
-import { Pages, Scroll } from "./parts";
-import { hrefOf } from "./route";
+import { Find, Pages, Scroll } from "./parts";
+import { hrefOf, hrefOfRequest } from "./route";
 import { type ClientNow, nameOf } from "./state";
+import { plural } from "./verdict";
 
 const PAGE = 50;
 /** Rows keep their places for so long, although the figures change. */
 const ORDER_MS = 10_000;
 /** From so many clients on, tenants have rows. */
 const MANY = 20;
+/** Then so many clients that fare badly, and so many that hurt others, have rows above those of the tenants. */
+const WORST = 5;
+const WORST_HURTING = 3;
 
 /** A row: a client, or a tenant with all of its clients. */
 interface Row {
@@ -19,6 +23,8 @@ interface Row {
   client: ClientNow;
   /** The clients of a tenant. */
   members: ClientNow[];
+  /** Above all others. */
+  first: boolean;
 }
 
 interface ColumnOf {
@@ -82,7 +88,10 @@ export function Clients({ clients, window_s }: { clients: ClientNow[]; window_s:
   const [page, setPage] = useState(0);
   const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
   const grouped = clients.length > MANY && new Set(clients.map((one) => one.tenant)).size > 1 && !wanted;
-  const rows = useMemo(() => (grouped ? tenantsOf(clients) : clients.map(rowOf)), [clients, grouped]);
+  const rows = useMemo(() => {
+    if (!grouped) return clients.map(rowOf);
+    return column === HURT ? [...worstOf(clients), ...tenantsOf(clients)] : tenantsOf(clients);
+  }, [clients, grouped, column]);
   const found = useOrder(rows, column, reversed, wanted);
   const shown = found.flatMap((row) =>
     opened.has(row.key) && row.members.length ? [row, ...row.members.map(rowOf).sort(comparison(column, reversed))] : [row],
@@ -94,6 +103,11 @@ export function Clients({ clients, window_s }: { clients: ClientNow[]; window_s:
     setReversed(by === column && !reversed);
     setColumn(by);
     setPage(0);
+  }
+
+  /** What is no client may be a request. */
+  function open(): void {
+    if (wanted.trim() && shown.length === 0) location.hash = hrefOfRequest(wanted.trim());
   }
 
   function toggle(tenant: string): void {
@@ -112,9 +126,7 @@ export function Clients({ clients, window_s }: { clients: ClientNow[]; window_s:
               Who is hurt first
             </button>
           )}
-          <label>
-            Find <input type="search" value={wanted} onInput={(event) => (setWanted(event.currentTarget.value), setPage(0))} />
-          </label>
+          <Find title="Find client or request" value={wanted} change={(text) => (setWanted(text), setPage(0))} enter={open} />
         </span>
       </div>
       <p class="note">
@@ -159,14 +171,19 @@ export function Clients({ clients, window_s }: { clients: ClientNow[]; window_s:
           </tbody>
         </table>
       </Scroll>
-      {shown.length === 0 && <p>{clients.length === 0 ? "No client is known yet." : "No client has such a name."}</p>}
+      {shown.length === 0 && (
+        <p>
+          {clients.length === 0 ? "No client is known yet." : "No client has such a name."}{" "}
+          {wanted.trim() && <a href={hrefOfRequest(wanted.trim())}>Show the request with the id {wanted.trim()}</a>}
+        </p>
+      )}
       <Pages of="clients" page={at} size={PAGE} number={shown.length} open={setPage} />
     </section>
   );
 }
 
 function classOf(row: Row, grouped: boolean): string {
-  const names = [!row.client.fair ? "short" : row.client.hurts ? "hurts" : "", row.members.length ? "tenant" : grouped ? "member" : ""];
+  const names = [!row.client.fair ? "short" : row.client.hurts ? "hurts" : "", row.members.length ? "tenant" : grouped && !row.first ? "member" : ""];
   return names.join(" ").trim();
 }
 
@@ -182,8 +199,9 @@ function Tenant({ row, opened, toggle }: { row: Row; opened: boolean; toggle: (t
 function Words({ row, grouped }: { row: Row; grouped: boolean }) {
   if (row.members.length) {
     const hurt = row.members.filter((one) => !one.fair).length;
-    const text = `${count(row.members.length)} clients${hurt ? `, ${count(hurt)} get too little or wait` : ""}`;
-    return <span class="words">{text}</span>;
+    // The other clients of a tenant together have no name.
+    const clients = plural(row.members.filter((one) => one.client).length, "client", "clients");
+    return <span class="words">{hurt ? `${clients}, ${count(hurt)} hurt` : clients}</span>;
   }
   const { client } = row;
   if (grouped && client.fair && !client.hurts) return null;
@@ -191,14 +209,22 @@ function Words({ row, grouped }: { row: Row; grouped: boolean }) {
 }
 
 function rowOf(client: ClientNow): Row {
-  return { key: client.identity, client, members: [] };
+  return { key: client.identity, client, members: [], first: false };
+}
+
+/** Clients to look at first: those that fare worst, and those that hurt them. */
+function worstOf(clients: ClientNow[]): Row[] {
+  const by = comparison(HURT, false);
+  const rows = clients.map((client) => ({ ...rowOf(client), key: `first ${client.identity}`, first: true })).sort(by);
+  const hurt = rows.filter(({ client }) => !client.fair).slice(0, WORST);
+  return [...hurt, ...rows.filter(({ client }) => client.fair && client.hurts).slice(0, WORST_HURTING)];
 }
 
 /** Each tenant's clients in a row: sums, and of times the worst. */
 function tenantsOf(clients: ClientNow[]): Row[] {
   const groups = new Map<string, ClientNow[]>();
   for (const client of clients) groups.set(client.tenant, [...(groups.get(client.tenant) ?? []), client]);
-  return [...groups].map(([tenant, members]) => (members.length === 1 ? rowOf(members[0]!) : { key: `tenant ${tenant}`, client: together(tenant, members), members }));
+  return [...groups].map(([tenant, members]) => (members.length === 1 ? rowOf(members[0]!) : { key: `tenant ${tenant}`, client: together(tenant, members), members, first: false }));
 }
 
 function together(tenant: string, members: ClientNow[]): ClientNow {
@@ -258,9 +284,14 @@ function useOrder(rows: Row[], column: number, reversed: boolean, wanted: string
 function comparison(column: number, reversed: boolean): (one: Row, other: Row) => number {
   const by = COLUMNS[column]?.by ?? hurtOf;
   const sign = descends(column) !== reversed ? -1 : 1;
-  return ({ client: one }, { client: other }) => {
+  return ({ client: one, first }, { client: other, first: otherFirst }) => {
     const [a, b] = [by(one), by(other)];
-    const order = typeof a === "string" ? a.localeCompare(String(b)) : a - Number(b);
-    return Number(one.fair) - Number(other.fair) || sign * order || nameOf(one).localeCompare(nameOf(other));
+    const order = typeof a === "string" ? named(a, String(b)) : a - Number(b);
+    return Number(otherFirst) - Number(first) || Number(one.fair) - Number(other.fair) || sign * order || named(nameOf(one), nameOf(other));
   };
+}
+
+/** By name; numbers in names by their values. */
+function named(one: string, other: string): number {
+  return one.localeCompare(other, undefined, { numeric: true });
 }

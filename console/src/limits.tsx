@@ -15,7 +15,10 @@ export function Limits({ limits, named }: { limits: LimitNow[]; named: boolean }
   return (
     <section aria-labelledby="limits">
       <h2 id="limits">Limits</h2>
-      <p class="note">At this router, which has the part of each limit that its requests need. A request that finds a limit used up gets 429.</p>
+      <p class="note">
+        At this router, which has the part of each limit that its requests need. A limit per minute fills again all the time, up to the number
+        at once. Used is the part of that number that is missing now. A request that finds all of it used gets 429.
+      </p>
       <Scroll label="Table of limits">
         <table>
           <thead>
@@ -23,7 +26,7 @@ export function Limits({ limits, named }: { limits: LimitNow[]; named: boolean }
               {named && <th scope="col">Tenant</th>}
               <th scope="col">Limit</th>
               <th scope="col">At once</th>
-              <th scope="col">Used</th>
+              <th scope="col">Used now</th>
               <th scope="col">Free again in</th>
             </tr>
           </thead>

@@ -7,7 +7,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ClientPage, titleOf } from "./client";
 import { duration, exactClock } from "./format";
 import { Overview } from "./overview";
-import { Pill } from "./parts";
+import { PartLink, Pill } from "./parts";
 import { type Reading, useReading } from "./read";
 import { RequestPage, Requests } from "./requests";
 import { type Place, hrefOfClients, hrefOfModel, hrefOfRequests, usePlace } from "./route";
@@ -44,14 +44,14 @@ function App() {
     <>
       <Header now={now} models={models.current} chosen={model} signedIn={key !== ""} signOut={() => use("")} />
       <main id="main" class={now.fault ? "stale" : ""}>
-        <Title place={place} state={state} />
+        <Title place={place} state={state} drawn={hour.value !== undefined} />
         {now.unknown && <NoModel now={now} />}
         {now.fault && !now.unknown && <NoAnswer now={now} />}
         {state && state.draining && <p class="notice">This router is shutting down. New requests go to others.</p>}
         {!state && !now.fault && <p>Reading…</p>}
         {state && place.page === "client" && <ClientPage identity={client} state={state} hour={hour.value} />}
         {state && place.page === "all" && <Overview now={now} hour={hour.value} />}
-        {state && place.page === "requests" && (requests.value ? <Requests state={requests.value} /> : <p>Reading…</p>)}
+        {state && place.page === "requests" && (requests.value ? <Requests key={place.of} state={requests.value} failedOnly={place.of === "failed"} /> : <p>Reading…</p>)}
         {state && place.page === "request" && (requests.value ? <RequestPage state={requests.value} /> : <p>Reading…</p>)}
         {state && state.uptime_s < 3600 && (
           <p class="note">This router has run for {duration(state.uptime_s)}. Its history begins at its start.</p>
@@ -97,6 +97,8 @@ function Header({ now, models, chosen, signedIn, signOut }: HeaderProps) {
         <nav class="places" aria-label="Pages">
           <a href={hrefOfClients()}>Clients</a>
           <a href={hrefOfRequests()}>Requests</a>
+          {state.scope === "service" && <PartLink id="replicas">Replicas</PartLink>}
+          {state.limits.length > 0 && <PartLink id="limits">Limits</PartLink>}
         </nav>
       )}
       <span class="live">
@@ -130,17 +132,20 @@ function Models({ models, chosen }: { models: ModelNow[]; chosen: string }) {
   );
 }
 
-/** The heading of the page. It gets the focus when another page opens, so that screen readers announce it. */
-function Title({ place, state }: { place: Place; state: ConsoleState | undefined }) {
+/** The heading of the page. It gets the focus when another page opens, so that screen readers announce it. A part of a page moves down
+ * when the charts above it are drawn, so it is scrolled to once more then. */
+function Title({ place, state, drawn }: { place: Place; state: ConsoleState | undefined; drawn: boolean }) {
   const heading = useRef<HTMLHeadingElement>(null);
-  const opened = useRef(place.page + place.of);
+  const opened = useRef({ at: place.page + place.of, drawn: false });
   const title = titleOfPlace(place, state);
   useEffect(() => {
     document.title = [title, place.model, "Evenkeel"].filter(Boolean).join(" · ");
   }, [title, place.model]);
   useEffect(() => {
-    if (opened.current === place.page + place.of) return;
-    opened.current = place.page + place.of;
+    const at = place.page + place.of;
+    const another = opened.current.at !== at;
+    if (!another && (opened.current.drawn || !drawn)) return;
+    opened.current = { at, drawn };
     const part = place.page === "all" && place.of ? document.getElementById(place.of) : null;
     if (part) {
       part.scrollIntoView({ block: "start" });
@@ -148,9 +153,10 @@ function Title({ place, state }: { place: Place; state: ConsoleState | undefined
       part.focus();
       return;
     }
+    if (!another) return;
     window.scrollTo(0, 0);
     heading.current?.focus();
-  }, [place.page, place.of]);
+  }, [place.page, place.of, drawn]);
   return (
     <div class="title">
       {place.page === "client" && <a href={hrefOfClients()}>← All clients</a>}

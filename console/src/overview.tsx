@@ -39,7 +39,7 @@ export function Overview({ now, hour }: { now: Reading<ConsoleState>; hour: Hour
       />
       {Object.keys(state.errors).length > 0 && (
         <section class="line" aria-label="Errors">
-          Requests without an answer in the last minute, by cause: <Causes causes={state.errors} />
+          Requests without an answer in the last minute, by cause: <Causes causes={state.errors} linked />
         </section>
       )}
       {state.models.length > 0 && !state.model && <Models models={state.models} service={state.scope === "service"} />}

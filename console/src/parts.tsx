@@ -1,7 +1,9 @@
 // Small parts that both pages use.
 
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { count, duration, lastSeconds, percent, seconds } from "./format";
+import { hrefOfFailed, hrefOfPart } from "./route";
 import type { ConsoleState, Figures } from "./state";
 
 interface CardsProps {
@@ -49,12 +51,63 @@ export function Pill({ kind, children }: { kind: "good" | "bad" | "warn" | "idle
   return <span class={`pill ${kind}`}>{children}</span>;
 }
 
-/** A table that scrolls sideways on a narrow screen, also with the keyboard. */
-export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
+/** A link to a part of the first page. The address may have it already, after the reader scrolled away. */
+export function PartLink({ id, children }: { id: string; children: ComponentChildren }) {
   return (
-    <div class="scroll" role="region" aria-label={label} tabIndex={0}>
+    <a href={hrefOfPart(id)} onClick={() => document.getElementById(id)?.scrollIntoView({ block: "start" })}>
+      {children}
+    </a>
+  );
+}
+
+/** A table that scrolls sideways on a narrow screen, also with the keyboard. It fades at an edge beyond which there is more. */
+export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const { current } = box;
+    if (!current) return;
+    const mark = () => {
+      const right = current.scrollWidth - current.clientWidth - current.scrollLeft;
+      current.classList.toggle("more-left", current.scrollLeft > 1);
+      current.classList.toggle("more-right", right > 1);
+    };
+    const sizes = new ResizeObserver(mark);
+    sizes.observe(current);
+    for (const child of current.children) sizes.observe(child);
+    current.addEventListener("scroll", mark, { passive: true });
+    return () => {
+      sizes.disconnect();
+      current.removeEventListener("scroll", mark);
+    };
+  }, []);
+  return (
+    <div class="scroll" role="region" aria-label={label} tabIndex={0} ref={box}>
       {children}
     </div>
+  );
+}
+
+interface FindProps {
+  title: string;
+  value: string;
+  change: (text: string) => void;
+  enter: () => void;
+}
+
+/** A field that narrows a table while it is typed; Enter opens what it names. */
+export function Find({ title, value, change, enter }: FindProps) {
+  return (
+    <form
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        enter();
+      }}
+    >
+      <label>
+        {title} <input type="search" value={value} onInput={(event) => change(event.currentTarget.value)} />
+      </label>
+    </form>
   );
 }
 
@@ -83,17 +136,26 @@ export function Pages({ of, page, size, number, open }: PagesProps) {
   );
 }
 
-/** How many requests failed, by cause. */
-export function Causes({ causes }: { causes: Record<string, number> }) {
+/** How many requests failed, by cause. `linked`: they lead to these requests. */
+export function Causes({ causes, linked = false }: { causes: Record<string, number>; linked?: boolean }) {
   const found = Object.entries(causes).sort(([, one], [, other]) => other - one);
   if (found.length === 0) return <>none</>;
   return (
     <span class="causes">
-      {found.map(([cause, number]) => (
-        <Pill key={cause} kind="warn">
-          {cause.replaceAll("_", " ")} {count(number)}
-        </Pill>
-      ))}
+      {found.map(([cause, number]) => {
+        const pill = (
+          <Pill key={cause} kind="warn">
+            {cause.replaceAll("_", " ")} {count(number)}
+          </Pill>
+        );
+        return linked ? (
+          <a key={cause} href={hrefOfFailed()}>
+            {pill}
+          </a>
+        ) : (
+          pill
+        );
+      })}
     </span>
   );
 }
@@ -119,7 +181,11 @@ export function Definitions({ state }: { state: ConsoleState }) {
           client that took more meanwhile hurts the others.
         </dd>
         <dt>Share</dt>
-        <dd>The client's part of the service of {state.scope === "tenant" ? "your clients" : "all clients"}.</dd>
+        <dd>
+          {state.scope === "tenant"
+            ? "The client's part of the service of your clients, or of what they were owed together, where that was more."
+            : "The client's part of the service of all clients."}
+        </dd>
         <dt>Running, waiting</dt>
         <dd>
           A request at this router waits until its answer begins, wherever it is: held by the router because no replica takes it, at a gate, or

@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { MISSING, count, exactClock, seconds } from "./format";
-import { Pages, Pill, Scroll } from "./parts";
+import { Find, Pages, Pill, Scroll } from "./parts";
 import { hrefOf, hrefOfRequest } from "./route";
 import type { RequestNow, RequestsState } from "./state";
 
@@ -28,10 +28,10 @@ const ORDERS: Record<string, (one: RequestNow, other: RequestNow) => number> = {
   "slowest first token": (one, other) => beforeFirstS(other) - beforeFirstS(one),
 };
 
-export function Requests({ state }: { state: RequestsState }) {
+export function Requests({ state, failedOnly }: { state: RequestsState; failedOnly: boolean }) {
   const [wanted, setWanted] = useState("");
   const [order, setOrder] = useState("newest");
-  const [failed, setFailed] = useState(false);
+  const [failed, setFailed] = useState(failedOnly);
   const [page, setPage] = useState(0);
   const found = useMemo(() => {
     const text = wanted.toLowerCase();
@@ -42,6 +42,15 @@ export function Requests({ state }: { state: RequestsState }) {
   }, [state, wanted, order, failed]);
   const longest = Math.max(...found.map(beforeFirstS), 0.001);
   const several = state.requests.some((one) => one.model);
+  // A tenant sees no replicas.
+  const replicas = state.requests.some((one) => one.replica);
+
+  /** The request with this id; otherwise the only one that is found. */
+  function open(): void {
+    const one = found.find(({ request_id }) => request_id === wanted.trim()) ?? (found.length === 1 ? found[0] : undefined);
+    if (one) location.hash = hrefOfRequest(one.request_id);
+  }
+
   return (
     <section aria-label="Requests">
       <div class="heading">
@@ -49,9 +58,7 @@ export function Requests({ state }: { state: RequestsState }) {
           Of this router: those in flight, and the last {count(state.kept)} of each tenant, 1,000 in all.
         </p>
         <span class="controls">
-          <label>
-            Find <input type="search" value={wanted} onInput={(event) => (setWanted(event.currentTarget.value), setPage(0))} />
-          </label>
+          <Find title="Find" value={wanted} change={(text) => (setWanted(text), setPage(0))} enter={open} />
           <label>
             First{" "}
             <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
@@ -65,6 +72,7 @@ export function Requests({ state }: { state: RequestsState }) {
           </label>
         </span>
       </div>
+      <Key />
       <Scroll label="Table of requests">
         <table>
           <thead>
@@ -91,9 +99,11 @@ export function Requests({ state }: { state: RequestsState }) {
               <th scope="col" class="wide">
                 Output
               </th>
-              <th scope="col" class="wide">
-                Replica
-              </th>
+              {replicas && (
+                <th scope="col" class="wide">
+                  Replica
+                </th>
+              )}
               <th scope="col">State</th>
             </tr>
           </thead>
@@ -117,7 +127,7 @@ export function Requests({ state }: { state: RequestsState }) {
                   {count(one.input_tokens)} ({count(one.cached_tokens)})
                 </td>
                 <td class="wide">{count(one.output_tokens)}</td>
-                <td class="wide">{one.replica || MISSING}</td>
+                {replicas && <td class="wide">{one.replica || MISSING}</td>}
                 <td>
                   <State one={one} />
                 </td>
@@ -128,7 +138,6 @@ export function Requests({ state }: { state: RequestsState }) {
       </Scroll>
       {found.length === 0 && <p>No such request.</p>}
       <Pages of="requests" page={page} size={PAGE} number={found.length} open={setPage} />
-      <Key />
     </section>
   );
 }

@@ -1,15 +1,17 @@
-// The address after `#`: all clients, one of them, the newest requests, one of them, or a part of the first page; and of which model.
+// The address after `#`: all clients, one of them, the newest requests, those that failed, one of them, or a part of the first page; and
+// of which model.
 
 import { useEffect, useState } from "preact/hooks";
 
 const CLIENT = "#/client/";
 const REQUESTS = "#/requests";
+const FAILED = "#/failed";
 const PART = "#/at/";
 const MODEL = "?model=";
 
 export interface Place {
   page: "all" | "client" | "requests" | "request";
-  /** The identity of a client, the id of a request, or the part of the page of all clients; empty: none. */
+  /** The identity of a client, the id of a request, `failed` of requests, or the part of the page of all clients; empty: none. */
   of: string;
   /** The model that is shown; empty: all. */
   model: string;
@@ -34,6 +36,10 @@ export function hrefOfRequest(id: string): string {
 
 export function hrefOfRequests(): string {
   return here(REQUESTS);
+}
+
+export function hrefOfFailed(): string {
+  return here(FAILED);
 }
 
 export function hrefOfPart(id: string): string {
@@ -66,6 +72,7 @@ function placeOf(hash: string): Place {
   const model = at < 0 ? "" : decoded(hash.slice(at + MODEL.length));
   if (path.startsWith(CLIENT)) return { page: "client", of: decoded(path.slice(CLIENT.length)), model };
   if (path === REQUESTS) return { page: "requests", of: "", model };
+  if (path === FAILED) return { page: "requests", of: "failed", model };
   if (path.startsWith(`${REQUESTS}/`)) return { page: "request", of: decoded(path.slice(REQUESTS.length + 1)), model };
   return { page: "all", of: path.startsWith(PART) ? path.slice(PART.length) : "", model };
 }

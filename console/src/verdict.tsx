@@ -1,8 +1,7 @@
 // The head of the page: whether anybody is served, is held up, and gets a fair share; and which alerts are to be seen to.
 
 import { count, duration, exactClock, percent } from "./format";
-import { AlertName } from "./parts";
-import { hrefOfPart } from "./route";
+import { AlertName, PartLink } from "./parts";
 import type { Reading } from "./read";
 import type { ConsoleState, Level } from "./state";
 
@@ -68,7 +67,7 @@ export function Firing({ state }: { state: ConsoleState }) {
       <ul>
         {firing.map(({ alert, message, about, runbook }) => (
           <li key={alert + message}>
-            <a href={hrefOfPart(about || "conditions")}>{message}</a> <AlertName alert={alert} runbook={runbook} />
+            <PartLink id={about || "conditions"}>{message}</PartLink> <AlertName alert={alert} runbook={runbook} />
           </li>
         ))}
       </ul>

@@ -7,8 +7,8 @@ import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
+import { DEADLINE_MS, PHONE, open, signIn, tableOf, until } from "./pages.mjs";
 
-const DEADLINE_MS = 30_000;
 const [scenario, given] = process.argv.slice(2);
 const at = JSON.parse(given);
 const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
@@ -17,33 +17,6 @@ const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator](
 async function ask(word) {
   console.log(word);
   await answers.next();
-}
-
-/** A page whose errors and requests are recorded. */
-async function open(browser, url, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
-  const page = await context.newPage();
-  page.setDefaultTimeout(DEADLINE_MS);
-  page.errors = [];
-  page.hosts = new Set();
-  page.on("console", (message) => {
-    if (message.type() === "error") page.errors.push(message.text());
-  });
-  page.on("pageerror", (error) => page.errors.push(String(error)));
-  page.on("request", (request) => page.hosts.add(new URL(request.url()).host));
-  await page.goto(url);
-  return page;
-}
-
-/** What `evaluate` returns in the page, once it is true. */
-async function until(page, evaluate, argument) {
-  const handle = await page.waitForFunction(evaluate, argument, { timeout: DEADLINE_MS });
-  return handle.jsonValue();
-}
-
-async function signIn(page, key) {
-  await page.getByLabel("Admin token or API key").fill(key);
-  await page.getByRole("button", { name: "Open" }).click();
 }
 
 async function accessible(page, where) {
@@ -61,12 +34,11 @@ async function shot(page, name) {
 
 /** The sentence of the verdict, once it is so. */
 const saysIn = (page, text) => page.getByRole("region", { name: "Verdict" }).locator(".sentence").filter({ hasText: text });
-const tableOf = (page, what) => page.getByRole("region", { name: `Table of ${what}` });
 
 /** A wide screen and a phone; both must be accessible. */
 async function screens(browser, url) {
   const wide = await open(browser, url);
-  const phone = await open(browser, url, { viewport: { width: 390, height: 844 } });
+  const phone = await open(browser, url, PHONE);
   return [["wide", wide], ["phone", phone]];
 }
 
@@ -75,6 +47,22 @@ async function looks(page, name) {
   await shot(page, name);
   const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   assert.ok(wider <= 0, `${name} is ${wider} pixels wider than the screen`);
+}
+
+/** A table that is wider than a phone fades at the edge beyond which there is more, and only there. */
+async function fades(phone) {
+  const edges = () => tableOf(phone, "replicas").evaluate((box) => [...box.classList].filter((name) => name.startsWith("more")));
+  const mask = () => tableOf(phone, "replicas").evaluate((box) => getComputedStyle(box).maskImage);
+  await phone.locator('[aria-label="Table of replicas"].more-right').waitFor();
+  assert.deepEqual(await edges(), ["more-right"]);
+  assert.match(await mask(), /gradient/);
+  await tableOf(phone, "replicas").evaluate((box) => box.scrollTo(box.scrollWidth, 0));
+  await phone.locator('[aria-label="Table of replicas"].more-left').waitFor();
+  assert.deepEqual(await edges(), ["more-left"]);
+  await accessible(phone, "phone, scrolled table");
+  await phone.setViewportSize({ width: 1440, height: 1000 });
+  await phone.locator('[aria-label="Table of replicas"]:not(.more-left, .more-right)').waitFor();
+  assert.equal(await mask(), "none");
 }
 
 const SCENARIOS = {
@@ -173,7 +161,7 @@ const SCENARIOS = {
     await looks(page, "crowd-wide");
     await page.getByLabel("Find").fill("client-27");
     await until(page, () => document.querySelectorAll('[aria-label="Table of clients"] tbody tr').length === 1);
-    const phone = await open(browser, `${at.admin}/console/`, { viewport: { width: 390, height: 844 } });
+    const phone = await open(browser, `${at.admin}/console/`, PHONE);
     await tableOf(phone, "clients").getByRole("button", { name: "tenant-7" }).waitFor();
     const shown = await tableOf(phone, "clients").locator("thead th:visible").allTextContents();
     assert.deepEqual(shown, ["Client", "Given of owed", "TTFT", "Waiting", "Oldest", "Failed"]);
@@ -194,7 +182,7 @@ const SCENARIOS = {
     await page.getByRole("heading", { level: 1, name: "Requests" }).waitFor();
     await page.getByLabel("First").selectOption("slowest first token");
     await looks(page, "requests-wide");
-    const phone = await open(browser, `${at.admin}/console/#/requests`, { viewport: { width: 390, height: 844 } });
+    const phone = await open(browser, `${at.admin}/console/#/requests`, PHONE);
     await phone.getByRole("link", { name: at.id, exact: true }).waitFor();
     await looks(phone, "requests-phone");
     const own = await open(browser, `${at.traffic}/console/`);
@@ -426,9 +414,10 @@ const SCENARIOS = {
       await unsigned.getByLabel("Admin token or API key").waitFor();
       await accessible(unsigned, `sign in, ${colorScheme}`);
     }
-    const phone = await open(browser, `${at.admin}/console/`, { viewport: { width: 390, height: 844 } });
+    const phone = await open(browser, `${at.admin}/console/`, PHONE);
     await phone.getByRole("figure").first().waitFor();
     await accessible(phone, "phone");
+    await fades(phone);
     const wider = await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok(wider <= 0, `the page is ${wider} pixels wider than a phone`);
   },

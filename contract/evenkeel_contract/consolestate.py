@@ -74,7 +74,8 @@ class ClientNow(Figures, frozen=True, kw_only=True):
     failed: int = 0
     """Requests of the last minute at this router that the service failed, or that the client gave up."""
     share: float | None = None
-    """Part of the service of all clients in scope that the client got, 0 to 1; None without service."""
+    """Part of the service of all clients in scope that the client got, 0 to 1; None without service. To a tenant: of what its clients
+    were owed together, where that was more."""
     owed: float | None = None
     """What it was owed, as a part of the same service; None if no request of it waits."""
     given_over_owed: float | None = None

@@ -289,6 +289,14 @@ def _clients(
     return tuple(clients)
 
 
+def whole_of(rates: Mapping[str, Figures], scope: str) -> float:
+    """What shares are parts of: the service of all clients in scope. A tenant may be owed more than it receives; then it is that."""
+    all_of_it = rates.get(scope, NOTHING)
+    if scope == WHOLE_SERVICE:
+        return all_of_it.service_per_s
+    return max(all_of_it.service_per_s, all_of_it.owed_per_s)
+
+
 def _client(
     rooms: Rooms,
     one: ClientFigures,
@@ -305,7 +313,7 @@ def _client(
     ledger, name = rooms.service_ledger, one.identity
     weights, part = ledger.weights, ledger.fairness.now.given_over_owed.get(name)
     own = _with_others(rooms, rates.get(name, NOTHING), recent)
-    together, fleet = (rates.get(of, NOTHING).service_per_s for of in (scope, WHOLE_SERVICE))
+    fleet, together = rates.get(WHOLE_SERVICE, NOTHING).service_per_s, whole_of(rates, scope)
     hurts = _hurts(rooms, name)
     found = judge_client(
         ClientRecord(

@@ -11,6 +11,7 @@ from evenkeel_router.ledger.clients import ClientFigures
 from evenkeel_router.ledger.estimates import TenantEstimates
 from evenkeel_router.ledger.fairness import MemberFigures
 from evenkeel_router.ledger.totals import ClientTotals, Distributions
+from evenkeel_router.telemetry.console import whole_of
 from evenkeel_router.telemetry.history import (
     FIELDS,
     SAMPLES,
@@ -61,6 +62,21 @@ def test_a_rate_is_the_growth_of_a_total_over_the_time() -> None:
         waiting=1,
         running=2,
     )
+
+
+@pytest.mark.parametrize(
+    ("scope", "want_whole"),
+    [
+        pytest.param(WHOLE_SERVICE, 10, id="shares in the service add up to all of it"),
+        pytest.param("ns/t", 5, id="a starved tenant is owed more than it receives"),
+        pytest.param("ns/other", 9, id="another one receives more than it is owed"),
+    ],
+)
+def test_shares_and_owed_shares_are_parts_of_the_same_and_at_most_all_of_it(
+    scope: str, want_whole: float
+) -> None:
+    now = {A: reading(10, owed=25), B: reading(0, owed=25), "ns/other/c": reading(90, owed=50)}
+    assert whole_of(rates(dict.fromkeys(now, reading()), now), scope) == want_whole
 
 
 def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
