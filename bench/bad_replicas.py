@@ -1,13 +1,13 @@
 """One of three replicas fails, or falls silent, while its health check says 200 (R20): `python -m bench.bad_replicas`.
 
-A router process with its default times and limits, three scripted replicas, and clients that send one request after the other; all
-prompts begin alike, so that a cache attracts them to one replica. For each failure:
+A router process with its default times and limits, three scripted replicas, and nine clients that send one request after the other. The
+prompts of a client begin alike, so that a cache attracts them to one replica. For each failure:
 
 | column   | requests | the failing replica                                                                     |
 |----------|----------|-----------------------------------------------------------------------------------------|
 | new      | 240      | fails from the start of the router                                                      |
 | cured    | until it is trusted | answers from now on; the time until its first answer, and until it is trusted |
-| later    | 240      | fails again, after its answers; the prefixes are in its cache                           |
+| later    | 240      | fails again, after its answers; prefixes of some clients are in its cache               |
 | all bad  | 24       | so do both others; the time of the slowest error, and the most attempts of one request  |
 
 Requests that were answered rightly are counted, and requests that reached the failing replica. `--busy` adds processes that compute all
@@ -45,7 +45,7 @@ CLIENTS: Final = 9
 LAST: Final = 24
 EVENTS: Final = 8
 PACE_S: Final = 0.01
-PREFIX: Final = "a common beginning " * 200
+PREFIX: Final = "begins all prompts of client {} " * 120
 DONE: Final = b"data: [DONE]\n\n"
 EVENT: Final = b'data: {"choices":[{"index":0,"text":"a"}],"usage":null}\n\n'
 USAGE: Final = {"prompt_tokens": 950, "completion_tokens": EVENTS}
@@ -144,11 +144,12 @@ class Bench:
     replicas: tuple[Replica, ...]
     sent: int = 0
 
-    async def one(self) -> tuple[int, bytes, float]:
+    async def one(self, client: int) -> tuple[int, bytes, float]:
         """Send one request: its status, its answer, and how long that took."""
         self.sent += 1
-        body = {"model": MODEL, "prompt": f"{PREFIX}{self.sent}", "stream": True, "max_tokens": 99}
-        headers = {"authorization": f"Bearer {KEYS[self.sent % len(KEYS)]}"}
+        prompt = PREFIX.replace("{}", str(client)) + str(self.sent)
+        body = {"model": MODEL, "prompt": prompt, "stream": True, "max_tokens": 99}
+        headers = {"authorization": f"Bearer {KEYS[client % len(KEYS)]}"}
         url, since_s = f"http://127.0.0.1:{self.port}/v1/completions", time.perf_counter()
         async with self.session.post(url, json=body, headers=headers) as response:
             answer = await response.read()
@@ -158,11 +159,11 @@ class Bench:
         """Send so many requests."""
         left, got = iter(range(count)), []
 
-        async def client() -> None:
+        async def sends(client: int) -> None:
             for _ in left:
-                got.append(await self.one())
+                got.append(await self.one(client))
 
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await asyncio.gather(*map(sends, range(CLIENTS)))
         return got
 
     async def with_one_bad(self, failure: Answer) -> tuple[int, int]:
