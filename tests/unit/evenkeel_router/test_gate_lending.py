@@ -134,6 +134,28 @@ async def test_a_place_that_its_router_cannot_use_goes_to_a_request_here() -> No
     await question
 
 
+@pytest.mark.parametrize("used", [False, True])
+async def test_only_a_place_that_was_used_is_lent_on_at_once(used: bool) -> None:
+    """A place that came back unused goes to a request that waits here: questions of other routers may be as old."""
+    lender = Lender()
+    (grant,) = (await lender.asked(ask(1, LIGHT.identity))).grants
+    gate = lender.rooms.gates.gate(grant.replica)
+    assert gate is not None
+    if used:
+        await lender.lending.answer(ask(2, seen=1, held=[1]))
+    third = asyncio.ensure_future(lender.lending.answer(ask(1, "ns/third/c", router="c")))
+    await asyncio.sleep(0)
+    assert lender.lending.lent == 1
+    waits = gate.clients.total()
+    back = asyncio.ensure_future(lender.lending.answer(ask(3, seen=1)))
+    await asyncio.sleep(0)
+    assert lender.lending.lent == used
+    assert gate.clients.total() == waits - (not used)
+    lender.lending.end()
+    assert [one.client for one in (await third).grants] == ["ns/third/c"] * used
+    assert (await back).grants == ()
+
+
 async def test_an_older_question_changes_nothing() -> None:
     lender = Lender()
     await lender.asked(ask(5, LIGHT.identity))
