@@ -216,6 +216,7 @@ async def running(folder: Path) -> AsyncIterator[Bench]:
         replicas = tuple(Replica() for _ in range(3))
         urls = tuple([await stack.enter_async_context(one.serving()) for one in replicas])
         contender, place = Evenkeel(sys.executable), Place(*free_ports(3), urls, folder)
+        folder.mkdir(exist_ok=True)
         log = stack.enter_context((folder / "router.log").open("ab"))
         router = subprocess.Popen(  # noqa: ASYNC220 - a millisecond
             contender.command(place), stdout=log, stderr=log, env=environment(), cwd=ROOT

@@ -250,6 +250,11 @@ class ReplicaConnection(asyncio.Protocol):
             if self._is_overdue(silent_s):
                 self._fail(OverdueError(f"the replica sent nothing for {silent_s:.3g} s"))
 
+    def excuse(self, late_s: float, now_s: float) -> None:
+        """The router stood still for so long: that was no silence."""
+        self._sent_s = min(now_s, self._sent_s + late_s)
+        self._deadline_s += late_s
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

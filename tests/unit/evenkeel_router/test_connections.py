@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from evenkeel_router.transport.upstream import (
     UnansweredError,
 )
 
-from tests.support.nasty import EVENT, OK, Asked, fine, nasty
+from tests.support.nasty import DONE, EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
 from tests.support.wires import STREAM_HEAD
 
@@ -313,6 +314,38 @@ async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.Monk
             await reply.relay(lambda data, last: taken.append(data), idle_s=0.5)
         assert b"".join(taken) == EVENT * 8
         exchange.close()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("limit_s", [1.0, PATIENCE_S])
+async def test_the_time_in_which_the_router_stood_still_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, begun: bool
+) -> None:
+    """Its timers come before what it has not read. `limit_s`: of the answer; or the replica is overdue after a second."""
+    monkeypatch.setattr(silence, "CHECK_INTERVAL_S", 0.02)
+
+    async def stands_still(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        for _ in range(2):
+            await asyncio.sleep(0.1)  # for a check
+            time.sleep(1.5)  # noqa: ASYNC251 - it stands for a loop without a core
+            await asked.chunk(EVENT)
+        await asked.chunk(DONE)
+        await asked.send(b"0\r\n\r\n")
+
+    async with nasty(stands_still) as server:
+        pool = Connections()
+        exchange = await pool.connect(server.config("r0"))
+        reply = await exchange.ask(
+            REQUEST, silence_s=limit_s, is_overdue=lambda silent_s: silent_s > 1.0
+        )
+        if begun:
+            reply.begun()
+        taken: list[bytes] = []
+        assert await reply.relay(lambda data, last: taken.append(data), idle_s=limit_s)
+        assert b"".join(taken) == EVENT * 3 + DONE
+        exchange.close()
+        pool.close()
 
 
 async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> None:
