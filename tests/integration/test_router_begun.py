@@ -161,6 +161,17 @@ async def test_comments_and_empty_events_extend_no_timeout(
 
 
 @every_dialect
+async def test_a_stream_asks_proxies_not_to_collect_it(
+    path: str, body: dict[str, Any], opening: list[bytes], content: list[bytes]
+) -> None:
+    """nginx sends an answer on in buffers of 32 KiB otherwise: 1.17 s until the first byte."""
+    async with behind(answers(opening, content)) as (client, _, _):
+        response = await client.post(path, json=body | {"model": MODEL, "stream": True})
+        assert response.headers["x-accel-buffering"] == "no"
+        assert response.headers["cache-control"] == "no-cache"
+
+
+@every_dialect
 async def test_the_time_to_first_token_is_that_of_the_content(
     path: str, body: dict[str, Any], opening: list[bytes], content: list[bytes]
 ) -> None:
