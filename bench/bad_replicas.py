@@ -8,7 +8,7 @@ prompts of a client begin alike, so that a cache attracts them to one replica. F
 | new      | 240      | fails from the start of the router                                                      |
 | cured    | until it is trusted | answers from now on; the time until its first answer, and until it is trusted |
 | later    | 240      | fails again, after its answers; prefixes of some clients are in its cache               |
-| all bad  | 24       | so do both others; the time of the slowest error, and the most attempts of one request  |
+| all bad  | 24 at once | so do both others; the time of the slowest error, and the most attempts of one request  |
 
 Requests that were answered rightly are counted, and requests that reached the failing replica. `--busy` adds processes that compute all
 the time.
@@ -155,7 +155,7 @@ class Bench:
             answer = await response.read()
         return response.status, answer, time.perf_counter() - since_s
 
-    async def many(self, count: int) -> list[tuple[int, bytes, float]]:
+    async def many(self, count: int, clients: int = CLIENTS) -> list[tuple[int, bytes, float]]:
         """Send so many requests."""
         left, got = iter(range(count)), []
 
@@ -163,7 +163,7 @@ class Bench:
             for _ in left:
                 got.append(await self.one(client))
 
-        await asyncio.gather(*map(sends, range(CLIENTS)))
+        await asyncio.gather(*map(sends, range(clients)))
         return got
 
     async def with_one_bad(self, failure: Answer) -> tuple[int, int]:
@@ -203,7 +203,7 @@ class Bench:
         for replica in self.replicas:
             replica.answer = failure
             replica.asked.clear()
-        got = await self.many(LAST)
+        got = await self.many(LAST, LAST)
         attempts = sum((replica.asked for replica in self.replicas), Counter[str]())
         slowest_s = max(took_s for _, _, took_s in got)
         return Counter(status for status, _, _ in got), slowest_s, max(attempts.values())
@@ -216,7 +216,6 @@ async def running(folder: Path) -> AsyncIterator[Bench]:
         replicas = tuple(Replica() for _ in range(3))
         urls = tuple([await stack.enter_async_context(one.serving()) for one in replicas])
         contender, place = Evenkeel(sys.executable), Place(*free_ports(3), urls, folder)
-        folder.mkdir(exist_ok=True)
         log = stack.enter_context((folder / "router.log").open("ab"))
         router = subprocess.Popen(  # noqa: ASYNC220 - a millisecond
             contender.command(place), stdout=log, stderr=log, env=environment(), cwd=ROOT
@@ -277,6 +276,8 @@ def main() -> None:
         "| failure | new: right, at the replica | cured: first answer, trusted | later: right, at the replica | all bad: statuses, slowest, attempts |"
     )
     print("|---|---|---|---|---|")
+    if arguments.log is not None:
+        arguments.log.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, computing(arguments.busy):
         for name, failure in FAILURES.items():
             if arguments.only in name:

@@ -374,6 +374,39 @@ async def test_of_all_replicas_connections_the_one_idle_for_longest_makes_room()
         pool.close()
 
 
+async def test_each_new_connection_takes_the_room_of_another_idle_one() -> None:
+    async with nasty(fine) as one, nasty(fine) as other, nasty(fine) as third:
+        pool, replica = Connections(lambda: 2), third.config("r2")
+        for idle in (one.config("r0"), other.config("r1")):
+            assert await ask(pool, idle) == OK
+        assert await asyncio.gather(ask(pool, replica), ask(pool, replica)) == [OK, OK]
+        assert len(pool._open) == third.connections == 2
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://engine", ("engine", 80, None)),
+        ("https://engine", ("engine", 443, True)),
+        ("https://[::1]:8443", ("::1", 8443, True)),
+    ],
+)
+async def test_an_address_without_a_port_has_that_of_its_scheme(
+    monkeypatch: pytest.MonkeyPatch, url: str, want: tuple[str, int, bool | None]
+) -> None:
+    asked = []
+
+    async def refuses(make: object, host: str, port: int, *, ssl: bool | None) -> None:
+        asked.append((host, port, ssl))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuses)
+    with pytest.raises(ConnectError):
+        await Connections().connect(ReplicaConfig(name="r0", url=url))
+    assert asked == [want]
+
+
 async def test_the_connection_that_was_used_last_is_used_next() -> None:
     """So that the others grow old, and a quiet time closes them."""
     async with nasty(fine) as server:
