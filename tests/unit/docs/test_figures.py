@@ -41,7 +41,7 @@ FIGURES: Final = (
     (
         EXPLANATION,
         "failures",
-        f"beside {'zero one two three four'.split()[relay.REPEATS]} times the size",
+        f"beside {['zero', 'one', 'two', 'three', 'four'][relay.REPEATS]} times the size",
     ),
     (EXPLANATION, "failures", f"a rest of {TIMING.first_rest_s:g} s"),
     (EXPLANATION, "failures", f"up to {suspicion.LONGEST_S:g} s. A probe's"),

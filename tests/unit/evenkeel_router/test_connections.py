@@ -13,6 +13,7 @@ import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.transport import connections, peer_watch, replica_connection, silence
 from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -314,6 +315,37 @@ async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.Monk
             await reply.relay(lambda data, last: taken.append(data), idle_s=0.5)
         assert b"".join(taken) == EVENT * 8
         exchange.close()
+
+
+class Noted:
+    """A connection that notes what the timer asks of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def note_activity(self, now_s: float) -> None:
+        self.asked.append("activity")
+
+    def check_silence(self, now_s: float) -> None:
+        self.asked.append("silence")
+
+    def excuse(self, late_s: float, now_s: float) -> None:
+        self.asked.append("excuse")
+
+
+async def test_a_check_that_is_late_judges_no_replica() -> None:
+    now_s = asyncio.get_running_loop().time()
+    timer, connection = SilenceTimer({"http://r0": now_s - 100.0, "http://r1": now_s}), Noted()
+    timer.watch(connection)
+    timer._check()
+    assert connection.asked == ["activity", "silence"]
+    timer._due_s -= 50.0
+    timer._check()
+    assert connection.asked[2:] == ["activity", "excuse"]
+    assert timer.active_s["http://r0"] >= now_s - 51.0, "the time of the pause does not count"
+    assert now_s <= timer.active_s["http://r1"] <= asyncio.get_running_loop().time()
+    timer._check()
+    assert connection.asked[4:] == ["activity", "silence"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
