@@ -250,6 +250,11 @@ def _refusal(status: int, reply: _Reply) -> Refusal:
     return Refusal(of_status(status), message, code=code, param=param, status=status)
 
 
+UNKNOWN_FAILURE: Final = Refusal(
+    Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code=FAILED
+)
+
+
 class _Failure(_Reply):
     """What engines write into a 200 that is an error."""
 

@@ -17,6 +17,7 @@ OVERLAP_BYTES: Final = 4096
 """The longest member that is found wherever the event is cut."""
 HEAD_BYTES: Final = 4096
 """The name of an event is within its first bytes."""
+_ERROR: Final = re.compile(rb'data:\s*\{\s*"(?:error"|object":\s*"error")')
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _END_BYTES: Final = max(map(len, _ENDS))
 
@@ -80,3 +81,8 @@ def name_in(head: bytes) -> bytes | None:
             return None
         lines.append(line)
     return None
+
+
+def begins_error(head: bytes) -> bool:
+    """Whether an event of OpenAI's without a name that begins with these bytes is an error."""
+    return _ERROR.match(head) is not None

@@ -18,7 +18,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api import begun
 from evenkeel_router.api.begun import Progress
 from evenkeel_router.api.contents import written_bytes
-from evenkeel_router.api.errors import Outcome, Refusal, error_event, failure_in
+from evenkeel_router.api.errors import UNKNOWN_FAILURE, Refusal, error_event, failure_in
 from evenkeel_router.api.framing import (
     CHUNK_HEADS,
     CHUNK_TAIL,
@@ -30,9 +30,10 @@ from evenkeel_router.api.framing import (
     START,
     begins_event,
     cut,
+    end_of_cut,
     name_of,
 )
-from evenkeel_router.api.long_events import OBJECT, LongEvent, facts, name_in
+from evenkeel_router.api.long_events import OBJECT, LongEvent, begins_error, facts, name_in
 from evenkeel_router.api.prompt import USUAL_TOKEN_BYTES
 
 TOKEN_ROOM: Final = 48
@@ -97,14 +98,10 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_WHOLE_EVENT_BYTES: Final = 1024 * 1024
 """A longer event is passed on as it comes (`long_events`). It has the log probabilities of a long prompt, or repeats a long request."""
 TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES} bytes"
-_UNKNOWN_FAILURE: Final = Refusal(
-    Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
-)
 MANY: Final = 1 << 62
 _DONE: Final = b"[DONE]"
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*' + OBJECT)
-_BEGINS_ERROR: Final = re.compile(rb'data:\s*\{\s*"(?:error"|object":\s*"error")')
 _FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
 LONG_EVENT_BYTES: Final = 4000  # with room for a token it fits into the longest chunk that passes
 _USAGE: Final = b'"usage"'
@@ -310,7 +307,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     def _begin_named(self, name: bytes, head: bytes) -> LongEvent | None:
         """Note the beginning of a long event; None: it is beyond the bound of the output, and the stream is cut."""
-        if name == b"error" or _BEGINS_ERROR.match(head) is not None:
+        if name == b"error" or begins_error(head):
             self._fails(b"")
         elif not self._counts_long():
             return None
@@ -330,8 +327,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
         """Note what was found in a long event."""
         usage, _ = of_chunk(event.members)
         self._usage = usage or self._usage
-        has_reason = event.members.find(b'"finish_reason"') >= 0
-        self._ends = usage is not None and not self.continuous and has_reason
+        self._ends = usage is not None and event.members.find(b'"finish_reason"') >= 0
 
     def _more_of_long(self, event: LongEvent, data: bytes) -> bytes:
         size = event.feed(data)
@@ -346,7 +342,6 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_within(self) -> bool:
-        """Whether the client was sent a part of an event."""
         return self._long is not None
 
     def _check_size(self, size_bytes: int) -> None:
@@ -376,7 +371,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     def _fails(self, data: bytes) -> bool:
         """Note an error of the replica."""
-        self.failure = failure_in(data) or _UNKNOWN_FAILURE
+        self.failure = failure_in(data) or UNKNOWN_FAILURE
         return True
 
     def _data(self, data: bytes) -> bool:
@@ -448,17 +443,7 @@ class EventScan(msgspec.Struct, kw_only=True, eq=False):
 
     def _end_of_cut(self, data: bytes) -> bytes:
         """The end of a stream that is cut, made of the event that is beyond the bound."""
-        try:
-            event = msgspec.json.decode(data, type=dict[str, object])
-        except UNREADABLE:
-            return _DONE_EVENT
-        choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
-        if b'"delta"' in data:
-            choice["delta"] = {}
-        else:
-            choice["text"] = ""
-        event |= {"choices": [choice], "usage": None}
-        return b"data: " + msgspec.json.encode(event) + b"\n\n" + _DONE_EVENT
+        return end_of_cut(data) + _DONE_EVENT
 
     def _replaced(self) -> bytes:
         """Take what the client gets instead of the event."""
