@@ -52,14 +52,34 @@ _EMBEDDING: Final = b'{"object":"embedding","index":0,"embedding":[%b]}' % b",".
 )
 
 
+_CREATED: Final = b'event: response.%b\ndata: {"response":{"id":"1","instructions":"%b"}}\n\n'
+_DELTA: Final = b'event: response.output_text.delta\ndata: {"delta":"x"}\n\n'
+_COMPLETED: Final = b'event: response.completed\ndata: {"response":{"text":"%b","usage":{"input_tokens":9,"output_tokens":1}}}\n\n'
+_GENERATED: Final = (
+    b'data: {"text":"x","meta_info":{"prompt_tokens":9,"finish_reason":null,"input_token_logprobs":[%b],'
+    b'"completion_tokens":1,"cached_tokens":0}}\n\n'
+)
+_PIECE: Final = b'event: content_block_delta\ndata: {"delta":{"type":"text_delta","text":"%b"}}\n\n'
+
+
+def _stream(*events: bytes) -> bytes:
+    return _STREAM_HEAD + b"".join(map(chunk, events)) + b"0\r\n\r\n"
+
+
 def _event(text: bytes) -> bytes:
-    return _STREAM_HEAD + chunk(_EVENT % text) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    return _stream(_EVENT % text, b"data: [DONE]\n\n")
 
 
 ANSWERS: Final[dict[bytes, Callable[[], bytes]]] = {
     b"answer-plain": lambda: answer(_WHOLE),
     b"answer-event": lambda: _event(b"x" * 16 * MEBI),
     b"answer-escapes": lambda: _event(rb"\u00e9" * (16 * MEBI // 6)),
+    b"answer-generated": lambda: _stream(*[_GENERATED % b",".join([b"[-1.234567,12345,null]"] * (16 * MEBI // 23))] * 2, b"data: [DONE]\n\n"),
+    b"answer-responses": lambda: _stream(
+        *(_CREATED % (name, b"x" * 15 * MEBI) for name in (b"created", b"in_progress")), _DELTA, _COMPLETED % (b"x" * 15 * MEBI)
+    ),
+    b"answer-messages": lambda: _stream(_PIECE % b"x", _PIECE % (b"x" * 16 * MEBI), b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+    b"answer-lines": lambda: _stream(b"data: {\n" + b"data: \n" * (2 * MEBI) + b"data: }\n\n", b"data: [DONE]\n\n"),
     b"answer-comments": lambda: _STREAM_HEAD + chunk(b":\n\n" * (4 * MEBI)) + b"0\r\n\r\n",
     b"answer-embeddings": lambda: answer(b'{"data":[%b],"usage":{"prompt_tokens":9}}' % b",".join([_EMBEDDING] * 512)),
     b"answer-no-usage": lambda: answer(b'{"choices":[{"text":"%b"}]}' % (b"x" * 30 * MEBI)),
@@ -174,6 +194,10 @@ SHAPES: Final[dict[str, tuple[str, Callable[[], bytes]]]] = {
     "gzip of a gigabyte": ("completions", lambda: zlib.compress(b" " * 2**30, 1, wbits=31)),
     "answer: an event of 16 MB": ("completions", lambda: _completions(b'"prompt":"x","stream":true', b"answer-event")),
     "answer: an event of escapes": ("completions", lambda: _completions(b'"prompt":"x","stream":true', b"answer-escapes")),
+    "answer: 2 events of 16 MB of generate": ("../generate", lambda: b'{"text":"answer-generated","stream":true}'),
+    "answer: 3 events of 15 MB of responses": ("responses", lambda: _completions(b'"input":"x","stream":true,"instructions":"%b"' % (b"x" * LARGE), b"answer-responses")),
+    "answer: an event of 16 MB of messages": ("messages", lambda: _completions(b'"max_tokens":9,"stream":true,' + _ONE, b"answer-messages")),
+    "answer: an event of 2 million lines": ("completions", lambda: _completions(b'"prompt":"x","stream":true', b"answer-lines")),
     "answer: 4 million comments": ("completions", lambda: _completions(b'"prompt":"x","stream":true', b"answer-comments")),
     "answer: 512 embeddings": ("embeddings", lambda: _completions(b'"input":"x"', b"answer-embeddings")),
     "answer: 30 MB without usage": ("completions", lambda: _completions(b'"prompt":"x"', b"answer-no-usage")),
@@ -185,7 +209,7 @@ SHAPES: Final[dict[str, tuple[str, Callable[[], bytes]]]] = {
 def _head(path: str, length: int, key: str, *, packed: bool = False) -> bytes:
     coding = "content-encoding: gzip\r\n" if packed else ""
     return (
-        f"POST /v1/{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{coding}"
+        f"POST {os.path.normpath(f'/v1/{path}')} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{coding}"
         f"content-length: {length}\r\nconnection: close\r\n\r\n"
     ).encode()
 

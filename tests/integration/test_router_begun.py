@@ -133,6 +133,22 @@ async def test_a_stream_that_breaks_before_its_content_is_answered_elsewhere(
         assert (totals.retries, totals.errors.total()) == (1, 0)
 
 
+@pytest.mark.parametrize("repeats", [3, 9])
+async def test_what_repeats_a_large_request_may_come_before_the_content(repeats: int) -> None:
+    """`response.created` and `response.in_progress` have the tools and instructions of the request."""
+    path, body, _, content = RESPONSES
+    body = body | {"instructions": "be good " * 30_000, "model": MODEL, "stream": True}
+    created = {"response": {"id": "r", "instructions": body["instructions"]}}
+    opening = [named("response.created", **created)] * repeats
+    async with behind(answers(opening, content)) as (client, router, (replica,)):
+        response = await client.post(path, json=body)
+        if repeats == 3:
+            assert response.content == b"".join([*opening, *content])
+        else:  # it opens without end
+            assert (response.status_code, len(replica.asked)) == (502, 1)
+        await until(lambda: not router.rooms.intake.active_requests, "the end of the request")
+
+
 @every_dialect
 async def test_comments_and_empty_events_extend_no_timeout(
     path: str, body: dict[str, Any], opening: list[bytes], content: list[bytes]
@@ -142,6 +158,17 @@ async def test_comments_and_empty_events_extend_no_timeout(
         assert response.status_code == 504
         (totals,) = router.rooms.totals.clients()
         assert totals.errors == {Outcome.TIMEOUT: 1}
+
+
+@every_dialect
+async def test_a_stream_asks_proxies_not_to_collect_it(
+    path: str, body: dict[str, Any], opening: list[bytes], content: list[bytes]
+) -> None:
+    """nginx sends an answer on in buffers of 32 KiB otherwise: 1.17 s until the first byte."""
+    async with behind(answers(opening, content)) as (client, _, _):
+        response = await client.post(path, json=body | {"model": MODEL, "stream": True})
+        assert response.headers["x-accel-buffering"] == "no"
+        assert response.headers["cache-control"] == "no-cache"
 
 
 @every_dialect

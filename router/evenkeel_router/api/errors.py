@@ -250,10 +250,17 @@ def _refusal(status: int, reply: _Reply) -> Refusal:
     return Refusal(of_status(status), message, code=code, param=param, status=status)
 
 
+UNKNOWN_FAILURE: Final = Refusal(
+    Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code=FAILED
+)
+
+
 class _Failure(_Reply):
     """What engines write into a 200 that is an error."""
 
     kind: object = msgspec.field(name="object", default=None)
+    error_type: object = None
+    """TGI's."""
     status: object = None
     status_code: object = None
     response: _Reply | None = None
@@ -320,7 +327,7 @@ def _status_of(found: _Failure, reply: _Reply) -> int:
     for given in (error.code, found.status_code, found.status, found.code):
         if status := _status(given):
             return status
-    kinds = [error.type, found.type, error.code]
+    kinds = [error.type, found.type, error.code, found.error_type]
     return next((_STATUSES[one] for one in kinds if isinstance(one, str) and one in _STATUSES), 502)
 
 

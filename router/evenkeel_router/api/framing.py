@@ -6,6 +6,9 @@ import re
 from itertools import pairwise
 from typing import Final
 
+import msgspec
+from evenkeel_contract.messages import UNREADABLE
+
 START: Final = b'data: {"'
 NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
 _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server sends it
@@ -49,3 +52,18 @@ def begins_event(tail: bytes) -> bool:
     """Whether these bytes can begin an event."""
     tail = tail.lstrip(b"\r\n")
     return not tail or any(tail.startswith(field) or field.startswith(tail) for field in FIELDS)
+
+
+def end_of_cut(data: bytes) -> bytes:
+    """The event that ends a completion or a chat which is cut, made of the data of an event beyond its bound; empty if that cannot be read."""
+    try:
+        event = msgspec.json.decode(data, type=dict[str, object])
+    except UNREADABLE:
+        return b""
+    choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
+    if b'"delta"' in data:
+        choice["delta"] = {}
+    else:
+        choice["text"] = ""
+    event |= {"choices": [choice], "usage": None}
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"

@@ -19,7 +19,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api import begun
 from evenkeel_router.api.begun import Progress
 from evenkeel_router.api.contents import written_bytes
-from evenkeel_router.api.errors import Outcome, Refusal, error_event, failure_in
+from evenkeel_router.api.errors import UNKNOWN_FAILURE, Refusal, error_event, failure_in
 from evenkeel_router.api.framing import (
     CHUNK_HEADS,
     CHUNK_TAIL,
@@ -31,8 +31,10 @@ from evenkeel_router.api.framing import (
     START,
     begins_event,
     cut,
+    end_of_cut,
     name_of,
 )
+from evenkeel_router.api.long_events import OBJECT, LongEvent, begins_error, facts, name_in
 from evenkeel_router.api.prompt import USUAL_TOKEN_BYTES
 
 TOKEN_ROOM: Final = 48
@@ -101,18 +103,12 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a whole answer, and of one event of a stream, which may carry as much: /generate repeats all text in every event."""
 
 MAX_WHOLE_EVENT_BYTES: Final = 1024 * 1024
-"""A longer event is passed on as it comes: reading it would stop the event loop. It has the log probabilities of a long prompt."""
-LAST_BYTES: Final = 4096
-"""The last of it, where its usage is."""
-
+"""A longer event is passed on as it comes (`long_events`). It has the log probabilities of a long prompt, or repeats a long request."""
 TOO_LARGE: Final = f"an event of the replica's stream exceeds {MAX_ANSWER_BYTES} bytes"
-_UNKNOWN_FAILURE: Final = Refusal(
-    Outcome.REPLICA_FAILED, "The replica ended the stream with an error.", code="replica_failed"
-)
 MANY: Final = 1 << 62
 _DONE: Final = b"[DONE]"
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
-_USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_USAGE_OF_EVENT: Final = re.compile(rb'"usage":\s*' + OBJECT)
 _FRAMING_BYTES: Final = 16  # of a chunk and an event around the data
 LONG_EVENT_BYTES: Final = 4000  # with room for a token it fits into the longest chunk that passes
 _USAGE: Final = b'"usage"'
@@ -125,8 +121,8 @@ class EventScan:
 
     PAYLOAD: ClassVar = b'"choices"'
     """Member of every event but errors; never within a text, where JSON escapes the quotes."""
-    SPLITS: ClassVar = True
-    """Whether an event that is too long to be read may be passed on in parts, read at its end alone."""
+    FACTS: ClassVar = facts(usage=OBJECT, finish_reason=rb'"\w+"')
+    """What is looked for in an event that is too long to be read."""
 
     drops_usage: bool
     """Whether the client did not ask for the usage event."""
@@ -156,10 +152,8 @@ class EventScan:
     """The answer has ended, by a reason and by usage, whether or not `[DONE]` follows."""
     _fresh: bool = True
     """No bytes are kept, the stream has not ended, and the last event had content."""
-    _long: int = 0
-    """Bytes so far of an event that is passed on as it comes; 0: the next event is not of that kind."""
-    _last: bytes = b""
-    """The last of them."""
+    _long: LongEvent | None = None
+    """An event that is passed on as it comes, until it ends."""
     _tail: bytes = b""
     _tail_bytes: int = 0
     """Size of `_tail` and `_more`."""
@@ -272,8 +266,8 @@ class EventScan:
         return _DONE_EVENT
 
     def _slowly(self, data: bytes) -> bytes:
-        if self._long:
-            return self._more_of_long(data)
+        if self._long is not None:
+            return self._more_of_long(self._long, data)
         if self._tail:
             if data.find(b"\n") < 0:
                 if len(self._tail) < FIELD_BYTES:
@@ -296,50 +290,68 @@ class EventScan:
         self._tail, self._tail_bytes = tail, len(tail)
         self._fresh = not tail and not self.done and (self.begun or not self._opening)
         self._passable = self._usual_chunk if self._fresh else 0
-        if len(tail) > MAX_ANSWER_BYTES:
-            self._check_size(len(tail))
-        elif tail and not begins_event(tail):
+        if tail and not begins_event(tail):
             self._break("the replica's stream contains no events")
+        self._check_size(len(tail))
+        if len(tail) > MAX_WHOLE_EVENT_BYTES:  # of several lines
+            passed.append(self._begin_long())
         return b"".join(passed)
 
     def _begin_long(self) -> bytes:
-        """Pass on what is there of an event that is too long to be read. It counts as one token."""
-        if not (self.SPLITS and self._tail.startswith(b"data:")) or self.broken is not None:
+        """Pass on what is there of an event that is too long to be read."""
+        if self.broken is not None:
             return b""
-        if not self.left:
-            self.cut = self.done = True
-            return _DONE_EVENT
-        self.left -= 1
-        self.begun = True
-        self._fresh, self._passable = False, 0
         data = b"".join((self._tail, *self._more))
         self._more.clear()
         self._tail, self._tail_bytes = b"", 0
-        self._long, self._last = len(data), data[-LAST_BYTES:]
+        self._fresh, self._passable = False, 0
+        name = name_in(data)
+        if name is None:
+            return self._break("an event of the replica's stream is too long and has no data")
+        self._long = self._begin_named(name, data)
+        if self._long is None:
+            return self._replaced()
+        self._long.feed(data)
         return data
 
-    def _more_of_long(self, data: bytes) -> bytes:
-        """More of it; at its end its usage is read."""
-        overlap = self._last[-3:]
-        seam = overlap + data
-        ends = [at + len(end) for end in (b"\n\n", b"\r\n\r\n") if (at := seam.find(end)) >= 0]
-        here = data[: min(ends) - len(overlap)] if ends else data
-        self._long += len(here)
-        self._last = (self._last + here)[-LAST_BYTES:]
-        if not ends:
-            self._check_size(self._long)
-            return here
-        for usage in _USAGE_OF_EVENT.findall(self._last):
-            self._usage = of_chunk(b"{%b}" % usage)[0] or self._usage
-        self._long, self._last = 0, b""
-        self._fresh, self._passable = True, self._usual_chunk
-        rest = data[len(here) :]
-        return here + self._slowly(rest) if rest else here
+    def _begin_named(self, name: bytes, head: bytes) -> LongEvent | None:
+        """Note the beginning of a long event; None: it is beyond the bound of the output, and the stream is cut."""
+        if name == b"error" or begins_error(head):
+            self._fails(b"")
+        elif not self._counts_long():
+            return None
+        return LongEvent(name, self.FACTS)
+
+    def _counts_long(self) -> bool:
+        """Count a long event with content, as one token."""
+        if not self.left:
+            self.cut = self.done = True
+            self._rewritten = self._end_of_cut(b"")
+            return False
+        self.left -= 1
+        self.begun = True
+        return True
+
+    def _long_ends(self, event: LongEvent) -> None:
+        """Note what was found in a long event."""
+        usage, _ = of_chunk(event.members)
+        self._usage = usage or self._usage
+        self._ends = usage is not None and event.members.find(b'"finish_reason"') >= 0
+
+    def _more_of_long(self, event: LongEvent, data: bytes) -> bytes:
+        size = event.feed(data)
+        if size is None:
+            self._check_size(event.size_bytes)
+            return data
+        self._long = None
+        self._long_ends(event)
+        self._fresh, self._passable = not self.done, 0 if self.done else self._usual_chunk
+        rest = data[size:]
+        return data[:size] + self._slowly(rest) if rest else data
 
     @property
     def is_within(self) -> bool:
-        """Whether the client was sent a part of an event."""
-        return self._long > 0
+        return self._long is not None
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > MAX_ANSWER_BYTES:
@@ -368,7 +380,7 @@ class EventScan:
 
     def _fails(self, data: bytes) -> bool:
         """Note an error of the replica."""
-        self.failure = failure_in(data) or _UNKNOWN_FAILURE
+        self.failure = failure_in(data) or UNKNOWN_FAILURE
         return True
 
     def _data(self, data: bytes) -> bool:
@@ -440,17 +452,7 @@ class EventScan:
 
     def _end_of_cut(self, data: bytes) -> bytes:
         """The end of a stream that is cut, made of the event that is beyond the bound."""
-        try:
-            event = msgspec.json.decode(data, type=dict[str, object])
-        except UNREADABLE:
-            return _DONE_EVENT
-        choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
-        if b'"delta"' in data:
-            choice["delta"] = {}
-        else:
-            choice["text"] = ""
-        event |= {"choices": [choice], "usage": None}
-        return b"data: " + msgspec.json.encode(event) + b"\n\n" + _DONE_EVENT
+        return end_of_cut(data) + _DONE_EVENT
 
     def _replaced(self) -> bytes:
         """Take what the client gets instead of the event."""

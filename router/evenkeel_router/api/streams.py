@@ -36,6 +36,7 @@ from evenkeel_router.api.errors import (
     failure_in,
     response_error_event,
 )
+from evenkeel_router.api.long_events import OBJECT, LongEvent, facts
 from evenkeel_router.api.openai import EventScan
 
 
@@ -54,6 +55,7 @@ class _MessageEvent(MessageReply):
 _TYPED: Final = msgspec.json.Decoder(_Typed)
 _RESPONSE_EVENT: Final = msgspec.json.Decoder(_ResponseEvent)
 _MESSAGE_EVENT: Final = msgspec.json.Decoder(_MessageEvent)
+_FIRST_TYPE: Final = re.compile(rb'data:\s*\{\s*"type":\s*"([\w.]+)"')
 _INDEX: Final = re.compile(rb'"index":\s*(\d+)')
 _PREFIX: Final = b"event: "
 _DATA: Final = b"data: "
@@ -66,7 +68,9 @@ class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all of its sequence and counts up."""
 
     PAYLOAD: ClassVar = b'"meta_info"'
-    SPLITS: ClassVar = False
+    FACTS: ClassVar = facts(
+        index=rb"\d+", prompt_tokens=rb"-?\d+", completion_tokens=rb"-?\d+", cached_tokens=rb"-?\d+", finish_reason=OBJECT
+    )  # fmt: skip
 
     _newest: dict[bytes, bytes] = field(default_factory=dict)
     """Index of a sequence → its last event."""
@@ -95,6 +99,10 @@ class GeneratedScan(EventScan):
         self.left -= 1
         return True
 
+    def _long_ends(self, event: LongEvent) -> None:
+        index = _INDEX.search(event.members)
+        self._newest[b"" if index is None else index[1]] = b'{"meta_info":%b}' % event.members
+
     def close(self) -> None:
         self._note_end()
         EventScan.close(self)
@@ -116,7 +124,8 @@ class GeneratedScan(EventScan):
 class _NamedScan(EventScan):
     """What the scans of responses and messages have in common."""
 
-    SPLITS: ClassVar = False
+    CONTENT: ClassVar[tuple[bytes, ...]] = ()
+    """Ends of the names of events with content."""
 
     passed: int = 0
     """Events so far, of any kind."""
@@ -152,6 +161,24 @@ class _NamedScan(EventScan):
         self._note(name, data)
         return not self.cut
 
+    def _begin_named(self, name: bytes, head: bytes) -> LongEvent | None:
+        self.passed += 1
+        if not name and (found := _FIRST_TYPE.match(head)) is not None:
+            name = found[1]
+        if name == b"error":
+            self._fails(b"")
+        elif name.endswith(self.CONTENT) and not self._counts_long():
+            return None
+        return LongEvent(name, self.FACTS)
+
+    def _long_ends(self, event: LongEvent) -> None:
+        if not event.name.endswith(self.CONTENT):
+            self._note(event.name, self._excerpt(event))
+
+    def _excerpt(self, event: LongEvent) -> bytes:
+        """An event with what is known of a long one."""
+        return event.members
+
     def _written(self, data: bytes) -> None:
         """Count an event with content."""
         self.begun = True
@@ -167,6 +194,11 @@ class _NamedScan(EventScan):
 @dataclass(slots=True, kw_only=True, eq=False)
 class ResponsesScan(_NamedScan):
     """`/v1/responses`."""
+
+    CONTENT: ClassVar = (b".delta",)
+
+    def _excerpt(self, event: LongEvent) -> bytes:
+        return b'{"response":%b}' % event.members
 
     def _note(self, name: bytes, data: bytes) -> None:
         if name.endswith(b".delta"):
@@ -196,6 +228,7 @@ class ResponsesScan(_NamedScan):
 class MessagesScan(_NamedScan):
     """`/v1/messages`. The first event has the input, the last but one the output so far."""
 
+    CONTENT: ClassVar = (b"content_block_delta",)
     _input: Usage | None = None
     _output_tokens: int | None = None
 

@@ -73,7 +73,7 @@ class PacedRelay(MeasuredRelay):
         for piece in _pieces(data):
             events = scan.feed(piece)
             if events and not self.begun:
-                events = self._opened(events)
+                events = self._opened(events) or b""
             if events:
                 self._take(events, scan.content_events - self.delivery.tokens)
             if scan.broken is not None or scan.cut:
@@ -112,6 +112,13 @@ class PacedRelay(MeasuredRelay):
     @property
     def _is_full(self) -> bool:
         return self._held_bytes > MAX_HELD_BYTES
+
+    def _take_opening(self, events: bytes) -> bytes:
+        """What came before the first content is due at once."""
+        held, self._opening = self._opening, []
+        for part in held:
+            self.stream.send(part)
+        return events
 
     def _take(self, events: bytes, tokens: int) -> None:
         """Send or hold them. Events without a token follow the token before them."""

@@ -33,7 +33,9 @@ from evenkeel_router.transport.upstream import (
 )
 
 MAX_OPENING_BYTES: Final = 256 * 1024
-"""Bytes before the first content that a stream may have; usual ones have some hundred."""
+"""Bytes before the first content that a stream may have, beside what repeats its request; usual ones have some hundred."""
+REPEATS: Final = 4
+"""How often they may repeat the request: `response.created` and what follows it have its tools and instructions."""
 
 Begun: TypeAlias = Callable[[], None]
 """The client is about to be sent the first of its answer."""
@@ -58,6 +60,7 @@ class Relay:
     __slots__ = (
         "_answered",
         "_opening",
+        "_opening_bytes",
         "begun",
         "passes",
         "reply",
@@ -71,8 +74,9 @@ class Relay:
         self._answered = answered
         self.request_state = answered.request_state
         self.reply = answered.reply
-        self._opening = b""
+        self._opening: list[bytes] = []
         """Events before the stream has begun."""
+        self._opening_bytes = 0
         self.begun = False
         """Whether the client was sent something of the answer."""
         inference, state = admitted.inference, self.request_state
@@ -97,10 +101,13 @@ class Relay:
         scan = self.scan
         events = scan.feed(data)
         if events:
-            if self.begun:
+            if self._opening and self.begun:
+                self._opening.append(events)  # behind what is not sent yet
+            elif self.begun:
                 self.stream.send(events, last and scan.done)
-            elif opening := self._opened(events):
-                self.stream.send(opening, last and scan.done)
+            elif (opening := self._opened(events)) is not None:
+                if opening:
+                    self.stream.send(opening, last and scan.done)
                 self._answered.begun()
                 client = self.stream.client
                 if client is not None:  # from now on most chunks pass without `feed`
@@ -108,25 +115,36 @@ class Relay:
         if scan.broken is not None or scan.cut:
             self.reply.hold()
 
-    def _opened(self, events: bytes) -> bytes:
-        """All events so far, if the stream has begun with these; none otherwise."""
+    def _opened(self, events: bytes) -> bytes | None:
+        """What the client is to be sent now, if the stream has begun with these events; None: it has not."""
         scan = self.scan
-        events = self._opening + events
         if (
             not scan.begun
             or (scan.failure is not None and not scan.cut)
             or (self._answered.attempt.is_unproved and not self._is_proved())
         ):
-            self._opening = events
+            self._opening.append(events)
+            self._opening_bytes += len(events)
             if scan.failure is not None:
                 scan.broken = scan.failure.message
-            elif len(events) > MAX_OPENING_BYTES and not scan.begun:
-                scan.broken = "the replica's stream has no content"
-            return b""
-        self._opening = b""
+            elif self._opening_bytes > MAX_OPENING_BYTES and not scan.begun:
+                repeated = REPEATS * len(self._answered.admitted.inference.body)
+                if self._opening_bytes > MAX_OPENING_BYTES + repeated:
+                    scan.broken = "the replica's stream has no content"
+            return None
         self.begun = True
         self.reply.begun()
-        return events
+        return events if not self._opening else self._take_opening(events)
+
+    def _take_opening(self, events: bytes) -> bytes:
+        """Join what was held and these events. What would take long to join, or to send, is sent in parts (`room`); empty then."""
+        self._opening.append(events)
+        held, self._opening = self._opening, []
+        if self._opening_bytes <= MAX_OPENING_BYTES:
+            return b"".join(held)
+        self._opening = held
+        self.reply.hold()
+        return b""
 
     def _is_proved(self) -> bool:
         scan = self.scan
@@ -150,6 +168,18 @@ class Relay:
         """Wait until the client may be sent more; raises `Refusal` for a client that does not read."""
         if self.stream.full:  # perhaps of the connection's last answer
             await _drain(self.stream, idle_s)
+        if self._opening and self.begun:
+            await self.send_opening(idle_s)
+
+    async def send_opening(self, idle_s: float) -> None:
+        """Send what was held before the first content, in parts."""
+        held, self._opening = self._opening, []
+        for number, part in enumerate(held):
+            self.stream.send(part)
+            if self.stream.full:
+                await _drain(self.stream, idle_s)
+            elif number % 16 == 0:  # 128 KiB
+                await asyncio.sleep(0)
 
     def blame(self, health: HealthMonitor) -> None:
         """The replica broke the answer off."""
@@ -172,8 +202,11 @@ class Relay:
 
     def open_late(self) -> None:
         """The replica's stream is over: what is held of an answer that has begun goes to the client."""
-        if self.scan.begun and self.scan.broken is None and (opening := self._opened(b"")):
-            self.stream.send(opening)
+        if not self.scan.begun or self.scan.broken is not None:
+            return
+        if (opening := self._opened(b"")) is not None:
+            if opening:
+                self.stream.send(opening)
             self._answered.begun()
 
     def end(self, refusal: Refusal) -> Answer:
@@ -231,6 +264,8 @@ async def _receive(relay: Relay, idle_s: float) -> BrokenError | SilenceError | 
         scan.close()
         if not relay.begun:
             relay.open_late()
+        if relay.begun:
+            await relay.send_opening(idle_s)
     except (BrokenError, SilenceError) as error:
         if not scan.done:
             return error

@@ -183,7 +183,6 @@ class ReplicaConnection(asyncio.Protocol):
         self._client = client
 
     def begun(self) -> None:
-        """The stream has begun."""
         self._begun = self._active = True
 
     def hold(self) -> None:
@@ -233,14 +232,12 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.abort()
 
     def note_activity(self, now_s: float) -> None:
-        """Note that the replica has sent content since the last check."""
         if self._active and self._begun:
             self._active = False
             self._deadline_s = now_s + self._limit_s
             self._timer.active_s[self.url] = now_s
 
     def check_silence(self, now_s: float) -> None:
-        """Fail the request if the replica has sent nothing for too long."""
         if self._waiter is None:
             return
         if now_s >= self._deadline_s:
@@ -249,6 +246,10 @@ class ReplicaConnection(asyncio.Protocol):
             silent_s = now_s - max(self._sent_s, self._timer.active_s.get(self.url, 0.0))
             if self._is_overdue(silent_s):
                 self._fail(OverdueError(f"the replica sent nothing for {silent_s:.3g} s"))
+
+    def excuse(self, late_s: float, now_s: float) -> None:
+        self._sent_s = min(now_s, self._sent_s + late_s)
+        self._deadline_s += late_s
 
     # asyncio.Protocol
 
@@ -288,8 +289,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._hand_over(feed)
 
     def _put_off(self, data: bytes) -> bytes:
-        """What of a long read is parsed now. The rest follows in the next turns of the loop, if it is of a stream: it may have
-        thousands of events."""
+        """What of a long read is parsed now. The rest of a stream follows in the next turns of the loop."""
         if self._unfed:
             self._unfed += data
             return b""

@@ -38,6 +38,11 @@ FIGURES: Final = (
     (EXPLANATION, "bounds", f"2·W·(U + {deficit.DEFERRED_REFILLS + 1}·Q)"),
     (EXPLANATION, "failures", f"limited to {forward.EXCUSED_PER_ATTEMPT} times"),
     (EXPLANATION, "failures", f"at most {relay.MAX_OPENING_BYTES // 1024} KiB. A request"),
+    (
+        EXPLANATION,
+        "failures",
+        f"beside {['zero', 'one', 'two', 'three', 'four'][relay.REPEATS]} times the size",
+    ),
     (EXPLANATION, "failures", f"a rest of {TIMING.first_rest_s:g} s"),
     (EXPLANATION, "failures", f"up to {suspicion.LONGEST_S:g} s. A probe's"),
     (EXPLANATION, "failures", f"until it has {attempt.PROBE_TOKENS} tokens"),

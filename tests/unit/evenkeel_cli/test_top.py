@@ -301,6 +301,20 @@ async def test_a_router_that_never_answers_is_named_with_the_reason() -> None:
                 await _read(client)
 
 
+@pytest.mark.parametrize("standing", ["suspect", "returning"])
+def test_a_suspect_is_named_with_its_reason(standing: str) -> None:
+    r0, *others = state(time_s=1, uptime_s=1, scale=1).replicas
+    suspicion = f"{standing}: the replica answered 429"
+    r0 = msgspec.structs.replace(r0, routable=False, suspicion=suspicion)
+    seen = msgspec.structs.replace(state(time_s=1, uptime_s=1, scale=1), replicas=(r0, *others))
+    view = make_view(seen, None)
+    assert [row.state for row in view.replicas] == [standing, "not ready", "gone"]
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(view))
+    assert f"replica r0 is {suspicion}" in capture.get()
+
+
 def of_router(name: str, *, time_s: float, uptime_s: float, scale: int) -> RouterState:
     made = state(time_s=time_s, uptime_s=uptime_s, scale=scale)
     ledger = msgspec.structs.replace(made.ledger, router=name)

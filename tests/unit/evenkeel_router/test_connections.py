@@ -6,12 +6,14 @@ import asyncio
 import os
 import resource
 import socket
+import time
 from dataclasses import replace
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.transport import connections, peer_watch, replica_connection, silence
 from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.silence import SilenceTimer
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -22,7 +24,7 @@ from evenkeel_router.transport.upstream import (
     UnansweredError,
 )
 
-from tests.support.nasty import EVENT, OK, Asked, fine, nasty
+from tests.support.nasty import DONE, EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
 from tests.support.wires import STREAM_HEAD
 
@@ -315,6 +317,69 @@ async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.Monk
         exchange.close()
 
 
+class Noted:
+    """A connection that notes what the timer asks of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def note_activity(self, now_s: float) -> None:
+        self.asked.append("activity")
+
+    def check_silence(self, now_s: float) -> None:
+        self.asked.append("silence")
+
+    def excuse(self, late_s: float, now_s: float) -> None:
+        self.asked.append("excuse")
+
+
+async def test_a_check_that_is_late_judges_no_replica() -> None:
+    now_s = asyncio.get_running_loop().time()
+    timer, connection = SilenceTimer({"http://r0": now_s - 100.0, "http://r1": now_s}), Noted()
+    timer.watch(connection)
+    timer._check()
+    assert connection.asked == ["activity", "silence"]
+    timer._due_s -= 50.0
+    timer._check()
+    assert connection.asked[2:] == ["activity", "excuse"]
+    assert timer.active_s["http://r0"] >= now_s - 51.0, "the time of the pause does not count"
+    assert now_s <= timer.active_s["http://r1"] <= asyncio.get_running_loop().time()
+    timer._check()
+    assert connection.asked[4:] == ["activity", "silence"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("limit_s", [1.0, PATIENCE_S])
+async def test_the_time_in_which_the_router_stood_still_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, begun: bool
+) -> None:
+    """Its timers come before what it has not read. `limit_s`: of the answer; or the replica is overdue after a second."""
+    monkeypatch.setattr(silence, "CHECK_INTERVAL_S", 0.02)
+
+    async def stands_still(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        for _ in range(2):
+            await asyncio.sleep(0.1)  # for a check
+            time.sleep(1.5)  # noqa: ASYNC251 - it stands for a loop without a core
+            await asked.chunk(EVENT)
+        await asked.chunk(DONE)
+        await asked.send(b"0\r\n\r\n")
+
+    async with nasty(stands_still) as server:
+        pool = Connections()
+        exchange = await pool.connect(server.config("r0"))
+        reply = await exchange.ask(
+            REQUEST, silence_s=limit_s, is_overdue=lambda silent_s: silent_s > 1.0
+        )
+        if begun:
+            reply.begun()
+        taken: list[bytes] = []
+        assert await reply.relay(lambda data, last: taken.append(data), idle_s=limit_s)
+        assert b"".join(taken) == EVENT * 3 + DONE
+        exchange.close()
+        pool.close()
+
+
 async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> None:
     async with nasty(fine) as one, nasty(fine) as other:
         pool, first, second = Connections(lambda: 2), one.config("r0"), other.config("r1")
@@ -339,6 +404,39 @@ async def test_of_all_replicas_connections_the_one_idle_for_longest_makes_room()
         assert await ask(pool, first) == OK
         assert one.connections == 2
         pool.close()
+
+
+async def test_each_new_connection_takes_the_room_of_another_idle_one() -> None:
+    async with nasty(fine) as one, nasty(fine) as other, nasty(fine) as third:
+        pool, replica = Connections(lambda: 2), third.config("r2")
+        for idle in (one.config("r0"), other.config("r1")):
+            assert await ask(pool, idle) == OK
+        assert await asyncio.gather(ask(pool, replica), ask(pool, replica)) == [OK, OK]
+        assert len(pool._open) == third.connections == 2
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://engine", ("engine", 80, None)),
+        ("https://engine", ("engine", 443, True)),
+        ("https://[::1]:8443", ("::1", 8443, True)),
+    ],
+)
+async def test_an_address_without_a_port_has_that_of_its_scheme(
+    monkeypatch: pytest.MonkeyPatch, url: str, want: tuple[str, int, bool | None]
+) -> None:
+    asked = []
+
+    async def refuses(make: object, host: str, port: int, *, ssl: bool | None) -> None:
+        asked.append((host, port, ssl))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuses)
+    with pytest.raises(ConnectError):
+        await Connections().connect(ReplicaConfig(name="r0", url=url))
+    assert asked == [want]
 
 
 async def test_the_connection_that_was_used_last_is_used_next() -> None:

@@ -19,7 +19,7 @@ from evenkeel_contract.placeswire import (
 )
 from evenkeel_router.gate.borrowing import Borrowing, Transport
 from evenkeel_router.gate.engine_load import EngineLoad
-from evenkeel_router.gate.lending import AT_ONCE, LOST_S, Lending
+from evenkeel_router.gate.lending import AT_ONCE, LONGEST_LOAN_S, LOST_S, Lending
 from evenkeel_router.ledger.contacts import Peer
 
 from tests.support.router_rooms import is_empty
@@ -132,6 +132,39 @@ async def test_a_place_that_its_router_cannot_use_goes_to_a_request_here() -> No
     assert gate.clients.total() == waits - 1
     lender.lending.end()
     await question
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_only_a_place_that_was_used_is_lent_on_at_once(used: bool) -> None:
+    """A place that came back unused goes to a request that waits here: questions of other routers may be as old."""
+    lender = Lender()
+    (grant,) = (await lender.asked(ask(1, LIGHT.identity))).grants
+    gate = lender.rooms.gates.gate(grant.replica)
+    assert gate is not None
+    if used:
+        await lender.lending.answer(ask(2, seen=1, held=[1]))
+    third = asyncio.ensure_future(lender.lending.answer(ask(1, "ns/third/c", router="c")))
+    await asyncio.sleep(0)
+    assert lender.lending.lent == 1
+    waits = gate.clients.total()
+    back = asyncio.ensure_future(lender.lending.answer(ask(3, seen=1)))
+    await asyncio.sleep(0)
+    assert lender.lending.lent == used
+    assert gate.clients.total() == waits - (not used)
+    lender.lending.end()
+    assert [one.client for one in (await third).grants] == ["ns/third/c"] * used
+    assert (await back).grants == ()
+
+
+async def test_a_place_that_is_held_for_too_long_is_free() -> None:
+    lender = Lender()
+    await lender.asked(ask(1, LIGHT.identity))
+    await lender.lending.answer(ask(2, seen=1, held=[1]))
+    assert lender.lending.lent == 1
+    (loan,) = lender.lending._borrowers["b"]._loans.values()
+    loan.since_s -= LONGEST_LOAN_S + 1
+    await lender.lending.answer(ask(3, seen=1, held=[1]))
+    assert lender.lending.lent == 0
 
 
 async def test_an_older_question_changes_nothing() -> None:
