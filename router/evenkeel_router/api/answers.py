@@ -17,14 +17,7 @@ from evenkeel_router.api.audio import TOKENS_PER_S
 from evenkeel_router.api.contents import written_bytes
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Dialect, Refusal, aborted, failure_in
-from evenkeel_router.api.openai import (
-    OPENAI,
-    Details,
-    Ended,
-    OpenAIReply,
-    of_openai,
-    within_bounds,
-)
+from evenkeel_router.api.openai import Details, OpenAIUsage, of_openai, within_bounds
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -54,12 +47,22 @@ class _Meta(msgspec.Struct):
     finish_reason: object = None
 
 
+class _Ended(msgspec.Struct):
+    finish_reason: object = None
+
+
+class _OpenAIReply(msgspec.Struct):
+    usage: OpenAIUsage | None = None
+    error: object = None
+    choices: list[_Ended] | None = None
+
+
 class Generated(msgspec.Struct):
     meta_info: _Meta | None = None
     error: object = None
 
 
-class _Ranking(OpenAIReply):
+class _Ranking(_OpenAIReply):
     """vLLM's answer has `usage`; SGLang's to one prompt has `meta_info`."""
 
     meta_info: _Meta | None = None
@@ -101,6 +104,7 @@ class _Transcript(msgspec.Struct):
     error: object = None
 
 
+_OPENAI: Final = msgspec.json.Decoder(_OpenAIReply)
 GENERATED: Final = msgspec.json.Decoder(Generated | list[Generated])
 GENERATED_ONE: Final = msgspec.json.Decoder(Generated)
 _RANKING: Final = msgspec.json.Decoder(_Ranking | list[Generated])
@@ -113,7 +117,7 @@ _TRANSCRIPT: Final = msgspec.json.Decoder(_Transcript)
 def of_bytes(metadata: str) -> Usage | None:
     """The usage in the header that describes an answer of bytes; None if it has none that can be read."""
     try:
-        return of_openai(OPENAI.decode(metadata.encode()).usage)
+        return of_openai(_OPENAI.decode(metadata.encode()).usage)
     except UNREADABLE:
         return None
 
@@ -143,7 +147,7 @@ def _check(body: bytes) -> None:
     failure = failure_in(body)
     if failure is None:
         try:
-            choices = OPENAI.decode(body).choices or ()
+            choices = _OPENAI.decode(body).choices or ()
         except UNREADABLE:
             choices = ()
         reasons = [choice.finish_reason for choice in choices] or [end_of(body)]
@@ -168,7 +172,7 @@ def end_of(body: bytes) -> object:
 
 
 def _openai(body: bytes) -> _Read:
-    reply = OPENAI.decode(body)
+    reply = _OPENAI.decode(body)
     return of_openai(reply.usage), reply.error is None and _ended_well(reply.choices or ())
 
 
@@ -203,7 +207,7 @@ def _transcript(body: bytes) -> _Read:
     return _of_transcript(reply), reply.error is None
 
 
-def _ended_well(ones: Sequence[Ended | _Meta]) -> bool:
+def _ended_well(ones: Sequence[_Ended | _Meta]) -> bool:
     """Whether none of some choices was given up."""
     for one in ones:
         reason = one.finish_reason

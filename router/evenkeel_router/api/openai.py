@@ -47,28 +47,17 @@ class Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class OpenAIUsage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: Details | None = None
 
 
-class Ended(msgspec.Struct):
-    finish_reason: object = None
-
-
-class OpenAIReply(msgspec.Struct):
-    usage: _Usage | None = None
-    error: object = None
-    choices: list[Ended] | None = None
-
-
 class _Chunk(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: OpenAIUsage | None = None
     choices: list[msgspec.Raw] | None = None
 
 
-OPENAI: Final = msgspec.json.Decoder(OpenAIReply)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
@@ -81,7 +70,7 @@ def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
     return of_openai(chunk.usage), chunk.usage is not None and not chunk.choices
 
 
-def of_openai(usage: _Usage | None) -> Usage | None:
+def of_openai(usage: OpenAIUsage | None) -> Usage | None:
     """The usage of an answer; None if it has none."""
     if usage is None:
         return None
