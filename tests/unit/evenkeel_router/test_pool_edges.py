@@ -101,10 +101,10 @@ async def test_all_that_is_observed_is_counted_by_a_collection() -> None:
         totals.within_share_ttft_s,
         totals.predictions["text"].error_tokens,
     ]
-    assert sum(len(one._new) for one in histograms) == 6
+    assert sum(len(one.new) for one in histograms) == 6
     for _ in totals.collect():
         pass
-    assert sum(len(one._new) for one in histograms) == 0
+    assert sum(len(one.new) for one in histograms) == 0
     assert sum(sum(one._counts) for one in histograms) == 6
 
 
