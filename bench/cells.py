@@ -43,10 +43,8 @@ OVERFLOW_S: Final = 20.0
 PATIENCE_S: Final = 120.0
 LOAD: Final = 1.15
 """Mean offered load over capacity."""
-FILLINGS: Final = 40
-"""Bisections of a level."""
 ROUNDS: Final = 8
-"""Steps of the ideal run in each second. It begins with what it found for the second before."""
+"""Steps of the ideal run in each second."""
 
 
 @dataclass(frozen=True)
@@ -267,37 +265,44 @@ class Run:
 
 def filled(demand: Array, weights: Array, capacity: Array) -> Array:
     """What each tenant gets in each cell: its demand, at most in shares of the weights."""
-    low, high = np.zeros(demand.shape[1]), np.full(demand.shape[1], 1.0)
-    need = np.where(demand.sum(axis=0) > capacity, capacity, np.inf)
-    most = (demand / weights).max(axis=0)
-    high = np.maximum(most, 1e-9)
-    for _ in range(FILLINGS):
-        level = (low + high) / 2
-        over = np.minimum(demand, weights * level).sum(axis=0) > need
-        high, low = np.where(over, level, high), np.where(over, low, level)
-    return np.minimum(demand, weights * low)
+    full = np.flatnonzero(demand.sum(axis=0) > capacity)
+    found = demand.copy()
+    found[:, full] = _cut_to(0.0, weights[:, full], demand[:, full], capacity[full])
+    return found
 
 
 def ideal(demand: Array, capacity: Array, weights: Array, start: Array) -> Array:
-    """The fairest sums over all cells, by the steps of `fairshare.cells` until they change little."""
+    """The fairest sums over all cells, by the steps of `fairshare.cells`. They begin with what was found for the second before."""
     weight = weights[:, None]
     demand = np.minimum(demand, capacity)
-    full = demand.sum(axis=0) > capacity
+    full = np.flatnonzero(demand.sum(axis=0) > capacity)
     found = filled(demand, np.maximum(start, 1e-6 * weight), capacity)
-    need = np.where(full, capacity, np.inf)
+    elsewhere = found.sum(axis=1) - found[:, full].sum(axis=1)
+    here, asked = found[:, full], demand[:, full]
     for _ in range(ROUNDS):
-        everywhere = found.sum(axis=1)[:, None]
-        more = np.where(full, demand - found, 0.0)
-        part = (_parts(np.where(full, found, 0.0)) + _parts(more)) / 2 + 1e-12
-        low = np.zeros(demand.shape[1])
-        high = ((everywhere + more / part) / weight).max(axis=0)
-        for _ in range(FILLINGS):
-            level = (low + high) / 2
-            step = np.clip(found + part * (weight * level - everywhere), 0.0, demand)
-            over = step.sum(axis=0) > need
-            high, low = np.where(over, level, high), np.where(over, low, level)
-        found = np.clip(found + part * (weight * low - everywhere), 0.0, demand)
+        everywhere = (elsewhere + here.sum(axis=1))[:, None]
+        part = (_parts(here) + _parts(asked - here)) / 2
+        here = _cut_to(here - part * everywhere, part * weight, asked, capacity[full])
+    found[:, full] = here
     return found
+
+
+def _cut_to(base: Array | float, slope: Array, demand: Array, need: Array) -> Array:
+    """`base + slope * level`, at least 0 and at most the demand, with the level of each cell for which these add up to `need`."""
+    asks = demand > 0
+    over = np.where(asks, slope, 1.0)
+    begins, ends = np.where(asks, -base / over, 0.0), np.where(asks, (demand - base) / over, 0.0)
+    change = np.where(asks, slope, 0.0)
+    at = np.concatenate((begins, ends))
+    order = np.argsort(at, axis=0)
+    at = np.take_along_axis(at, order, axis=0)
+    steep = np.cumsum(np.take_along_axis(np.concatenate((change, -change)), order, axis=0), axis=0)
+    taken = np.zeros_like(at)
+    np.cumsum(steep[:-1] * np.diff(at, axis=0), axis=0, out=taken[1:])
+    last = np.maximum((taken < need).sum(axis=0) - 1, 0)  # the last bend before the level
+    cells = np.arange(len(need))
+    level = at[last, cells] + (need - taken[last, cells]) / np.maximum(steep[last, cells], 1e-300)
+    return np.clip(base + slope * level, 0.0, demand)
 
 
 def _parts(amounts: Array) -> Array:
