@@ -152,7 +152,7 @@ def full_at_two() -> EngineLimit:
     return limit
 
 
-def test_where_a_batch_was_full_before_one_reading_shows_that_an_attempt_was_in_vain() -> None:
+def test_where_a_batch_was_full_before_one_reading_shows_it_again() -> None:
     limit = full_at_two()
     while int(limit.limit) == PLACES:
         reading(limit, 2, 0)

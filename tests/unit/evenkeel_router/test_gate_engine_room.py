@@ -117,7 +117,7 @@ def test_routers_with_too_many_requests_give_up_those_beyond_their_portions() ->
     assert not full.takes(1)
 
 
-def test_a_place_that_was_borrowed_is_its_routers_again_when_the_request_ends() -> None:
+def test_a_borrowed_place_is_its_routers_again_when_the_request_ends() -> None:
     """It was read while the request ran there: it is not a place that became free since."""
     shared, guest = room(here=3, elsewhere=3, running=1), request(is_outside=True)
     shared.went(guest)
