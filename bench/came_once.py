@@ -1,10 +1,11 @@
 """Memory of clients that came once: at replicas and routers, before and after two idle periods, in virtual time.
 
     python -m bench.came_once                                bytes per client, by tracemalloc
-    python -m bench.came_once --hours 24 --clients 1000000 --out bench/results   the size of the process, hour by hour
+    python -m bench.came_once --hours 24 --clients 10000000 --out bench/results   the size of the process, every ten minutes
 
 Each client sends one request to one of eight replicas. Reports and exchanges with the figures and closed totals of a real router are
-every minute of virtual time, and replicas look at their clients every five seconds, so a day of a million takes 90 s of CPU. `--debts`: of so many clients in a hundred a debt stays.
+every minute of virtual time, and replicas look at their clients every five seconds, so a day of a million takes 90 s of CPU, and one of ten
+million about 21 minutes. `--debts`: of so many clients in a hundred a debt stays.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ REPLICAS = 8
 LOOK_S = 60.0
 QUICK_S = 5.0
 """Time between two looks of a replica, and of all while nothing comes."""
+SAMPLE_S = 600.0
 TOKENS = 100
 
 
@@ -159,8 +161,8 @@ def _size() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-class Hour(NamedTuple):
-    """The process at the end of an hour of virtual time."""
+class Sample(NamedTuple):
+    """The process at a moment of virtual time."""
 
     hour: float
     mib: float
@@ -173,13 +175,13 @@ class Hour(NamedTuple):
     """CPU time since the start."""
 
 
-def by_hour(clients: int, hours: float, debts: int) -> Iterator[Hour]:
-    """The process, each hour."""
+def samples(clients: int, hours: float, debts: int) -> Iterator[Sample]:
+    """The process, every `SAMPLE_S`."""
     router = Router([Replica(f"replica-{n}") for n in range(REPLICAS)])
     process, begin = psutil.Process(), process_time()
     for now_s in lived(router, range(clients), hours * 3600, debts):
-        if now_s % 3600 == 0:
-            yield Hour(
+        if now_s % SAMPLE_S == 0:
+            yield Sample(
                 now_s / 3600,
                 process.memory_info().rss / 2**20,
                 sum(len(one.accounts.clients) for one in router.replicas),
@@ -188,23 +190,24 @@ def by_hour(clients: int, hours: float, debts: int) -> Iterator[Hour]:
             )
 
 
-def save(folder: Path, clients: int, hours: list[Hour]) -> None:
+def save(folder: Path, clients: int, seen: list[Sample]) -> None:
     """The table, and its picture."""
     with (folder / "came-once.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([Hour._fields, *hours])
+        rows = (
+            (f"{one.hour:.2f}", f"{one.mib:.1f}", *one[2:4], f"{one.cpu_s:.0f}") for one in seen
+        )
+        csv.writer(file).writerows([Sample._fields, *rows])
     matplotlib.use("Agg")
-    figure, axes = pyplot.subplots(figsize=(7, 3.2))
-    at = [one.hour for one in hours]
-    axes.plot(at, [one.mib for one in hours], label="resident memory, MiB")
-    axes.plot(at, [one.in_ledger / 1000 for one in hours], label="clients in the ledger, thousands")
-    axes.plot(
-        at,
-        [one.hour * clients / hours[-1].hour / 1e5 for one in hours],
-        "--",
-        label="clients that came, 100,000",
-    )
-    axes.set(xlabel="hours of virtual time", ylim=(0, None), xlim=(0, None))
-    axes.legend(frameon=False)
+    figure, (memory, number) = pyplot.subplots(2, 1, figsize=(7, 5), sharex=True)
+    at = [one.hour for one in seen]
+    memory.plot(at, [one.mib for one in seen])
+    memory.set(ylabel="resident memory, MiB", ylim=(0, None), xlim=(0, None))
+    came = [one.hour * clients / seen[-1].hour for one in seen]
+    number.plot(at, came, "--", label="clients that came")
+    number.plot(at, [one.in_ledger for one in seen], label="clients that the ledger keeps")
+    number.plot(at, [one.at_replicas for one in seen], ":", label="rows of all replicas")
+    number.set(xlabel="hours of virtual time", ylabel="clients", yscale="log")
+    number.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(folder / "images" / "came-once.png", dpi=120)
 
@@ -216,19 +219,19 @@ def main() -> None:
         "--hours", type=float, default=0.0, help="virtual time; 0: bytes per client"
     )
     parser.add_argument("--debts", type=int, default=0, help="percent of clients that leave a debt")
-    parser.add_argument("--out", type=Path, help="folder of the table and the picture, by hour")
+    parser.add_argument("--out", type=Path, help="folder of the table and the picture")
     given = parser.parse_args()
     if given.hours:
-        hours = []
-        for one in by_hour(given.clients, given.hours, given.debts):
-            hours.append(one)
+        seen = []
+        for one in samples(given.clients, given.hours, given.debts):
+            seen.append(one)
             print(
-                f"hour {one.hour:4.0f}   {one.mib:7.0f} MiB   {one.at_replicas:8d} rows at replicas   "
+                f"hour {one.hour:5.2f}   {one.mib:7.0f} MiB   {one.at_replicas:8d} rows at replicas   "
                 f"{one.in_ledger:8d} clients in the ledger   {one.cpu_s:6.0f} s of CPU",
                 flush=True,
             )
         if given.out:
-            save(given.out, given.clients, hours)
+            save(given.out, given.clients, seen)
     else:
         per_client(given.clients, given.debts)
 

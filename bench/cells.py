@@ -8,8 +8,10 @@ its home is behind its second choice by `OVERFLOW_S` of work, its requests go th
 wanders, and one in twenty floods for some minutes. A request that waited for two minutes is gone. Inside a cell service is the fluid
 that the cell's ledger bounds: what tenants ask for, in shares of the cell's weights.
 
-Three runs over the same load: `alone`: each cell uses the global weights; `joined`: `fairshare.cells`, with figures that are one interval
-old; `ideal`: all cells know everything at once. From 1/3 to 1/2 of the time one region is cut off from the two others; at 2/3 a cell is lost.
+Three runs over the same load: `alone`: each cell uses the global weights; `joined`: `fairshare.cells`, with each cell's own figures, and
+those of the others that are one interval old; `ideal`: all cells know everything at once. From 1/3 to 1/2 of the time one region is cut
+off from the two others; at 2/3 a cell is lost. `--without` leaves out a cause of errors: `cut`, `loss`, `hours` (the load of a region
+changes with its hour) or `wander` (the load of a tenant changes).
 """
 
 from __future__ import annotations
@@ -28,120 +30,16 @@ from evenkeel_fairshare.cells import FLOOR, CellSums, TenantInCell, local_weight
 from matplotlib import pyplot
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from bench.cells_world import CAUSES, CELLS, REGIONS, Array, World, without, world
 
-GPUS: Final = 10_000
-CELLS: Final = 160
-REGIONS: Final = 3
-TOKENS_PER_GPU: Final = 20_000.0
-"""Weighted tokens per second of a GPU."""
 INTERVAL: Final = 5
 """Seconds from one exchange to the next."""
 SILENCE: Final = 3 * INTERVAL
 """Age in seconds from which on another cell's figures do not count."""
 OVERFLOW_S: Final = 20.0
 PATIENCE_S: Final = 120.0
-LOAD: Final = 1.15
-"""Mean offered load over capacity."""
-FILLINGS: Final = 40
-"""Bisections of a level."""
 ROUNDS: Final = 8
-"""Steps of the ideal run in each second. It begins with what it found for the second before."""
-
-
-@dataclass(frozen=True)
-class World:
-    """What does not depend on the weights. Arrays are by tenant and cell, if nothing else is said."""
-
-    weights: Array
-    """Global weights, by tenant."""
-    capacity: Array
-    """Weighted tokens per second, by cell."""
-    region: NDArray[np.int64]
-    """The number of each cell's region."""
-    groups: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]
-    """Clients with the same tenant, home and second choice: these three, and their number."""
-    rate: Array
-    """Weighted tokens per second that one client asks for, by second and tenant."""
-    hour: Array
-    """Factor of the load, by second and region."""
-    lost: int
-    lost_s: int
-    cut_s: tuple[int, int]
-    """Time in which the last region hears nothing of the others."""
-
-
-def world(*, tenants: int, clients: int, seconds: int, seed: int) -> World:
-    """Draw one."""
-    rng = np.random.default_rng(seed)
-    region = np.arange(CELLS) % REGIONS
-    capacity = np.full(CELLS, GPUS / CELLS) * TOKENS_PER_GPU
-    of = rng.choice(tenants, size=clients, p=_zipf(tenants))
-    homes = rng.integers(REGIONS, size=tenants)
-    away = rng.random(clients) < 0.25
-    place = np.where(away, rng.integers(REGIONS, size=clients), homes[of])
-    first, second = _choices(place, region, clients, rng)
-    code = (of * CELLS + first) * CELLS + second
-    codes, counts = np.unique(code, return_counts=True)
-    groups = codes // CELLS**2, codes // CELLS % CELLS, codes % CELLS, counts.astype(float)
-    wander = _wander(tenants, seconds, rng)
-    hour = 1 + 0.5 * np.sin(
-        2 * np.pi * (np.arange(seconds)[:, None] / seconds + np.arange(REGIONS) / REGIONS)
-    )
-    rate = wander * (LOAD * capacity.sum() / clients)
-    numbers = np.bincount(of, minlength=tenants)
-    rate *= LOAD * capacity.sum() / (rate @ numbers).mean()
-    return World(
-        weights=rng.choice([1.0, 2.0, 4.0, 8.0], size=tenants) * _size(numbers),
-        capacity=capacity,
-        region=region,
-        groups=groups,
-        rate=rate,
-        hour=hour,
-        lost=7,
-        lost_s=seconds * 2 // 3,
-        cut_s=(seconds // 3, seconds // 2),
-    )
-
-
-def _size(numbers: NDArray[np.int64]) -> Array:
-    """Larger tenants bought more, though not in proportion."""
-    found: Array = np.maximum(1.0, np.round(np.sqrt(numbers / max(1.0, numbers.mean()))))
-    return found
-
-
-def _zipf(number: int) -> Array:
-    parts: Array = 1 / np.arange(1, number + 1)
-    found: Array = parts / parts.sum()
-    return found
-
-
-def _choices(
-    place: NDArray[np.int64], region: NDArray[np.int64], clients: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Home and second choice of each client among the cells of its region, as rendezvous hashing draws them."""
-    first, second = np.empty(clients, np.int64), np.empty(clients, np.int64)
-    for number in range(REGIONS):
-        cells = np.flatnonzero(region == number)
-        here = np.flatnonzero(place == number)
-        one = rng.integers(len(cells), size=len(here))
-        other = (one + rng.integers(1, len(cells), size=len(here))) % len(cells)
-        first[here], second[here] = cells[one], cells[other]
-    return first, second
-
-
-def _wander(tenants: int, seconds: int, rng: np.random.Generator) -> Array:
-    """Each tenant's load over its mean: log-normal with a memory of five minutes, and floods."""
-    keep = np.exp(-1 / 300)
-    level = rng.normal(size=tenants)
-    found = np.empty((seconds, tenants))
-    for second in range(seconds):
-        level = keep * level + np.sqrt(1 - keep**2) * rng.normal(size=tenants)
-        found[second] = np.exp(0.5 * level)
-    for tenant in rng.choice(tenants, size=tenants // 20, replace=False):
-        begin = rng.integers(seconds * 3 // 4)
-        found[begin : begin + seconds // 6, tenant] *= 10
-    return found
+"""Steps of the ideal run in each second."""
 
 
 @dataclass
@@ -151,6 +49,23 @@ class Cost:
     weigh_s: list[float] = field(default_factory=list)
     read_s: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What all cells measured in one interval, by tenant and cell."""
+
+    served: Array
+    demand: Array
+    is_full: NDArray[np.bool_]
+    """Whether a cell cannot serve all demand, by cell."""
+
+    @classmethod
+    def of(cls, measured: tuple[Array, Array], capacity: Array) -> Rates:
+        """`measured`: rates of service, and what waits at the end."""
+        served, waiting = measured
+        demand = np.minimum(served + waiting / INTERVAL, capacity)  # `demand_of`, of all at once
+        return cls(served, demand, demand.sum(axis=0) > capacity)
 
 
 @dataclass
@@ -191,20 +106,24 @@ class Run:
                     given = filled(backlog, self.weights, capacity)
                 served += given
                 backlog = np.minimum(backlog - given, PATIENCE_S * offered)
+            before, known = known, (served / INTERVAL, backlog)
             if self.system == "joined":
-                self._exchange(begin, known, capacity)
-            known = served / INTERVAL, backlog
+                self._exchange(begin, known, before, capacity)
             served_by_interval.append(served.sum(axis=1))
             if progress and begin % 300 == 0:
                 print(f"{self.system}: {begin} of {seconds} s", flush=True)
         return np.array(served_by_interval)
 
-    def _exchange(self, now: int, known: tuple[Array, Array], capacity: Array) -> None:
-        """Each cell computes its weights from the figures of the interval before. Cells that cannot hear others leave them out."""
+    def _exchange(
+        self, now: int, known: tuple[Array, Array], before: tuple[Array, Array], capacity: Array
+    ) -> None:
+        """Each cell computes its weights from its own figures, and from those of the others of the interval before.
+
+        Cells that cannot hear others leave them out.
+        """
         world = self.world
-        served, waiting = known
-        demand = np.minimum(served + waiting / INTERVAL, capacity)  # `demand_of`, of all at once
-        self._measure_messages(served, demand)
+        own, others = Rates.of(known, capacity), Rates.of(before, capacity)
+        self._measure_messages(own.served, own.demand)
         is_cut = world.cut_s[0] + SILENCE <= now < world.cut_s[1]
         sides = (
             [world.region == REGIONS - 1, world.region != REGIONS - 1]
@@ -213,26 +132,32 @@ class Run:
         )
         for side in sides:
             heard = np.flatnonzero(side & (capacity > 0))
-            everywhere = served[:, heard].sum(axis=1)
-            full = heard[demand[:, heard].sum(axis=0) > capacity[heard]]
-            given, asked = served[:, full].sum(axis=1), demand[:, full].sum(axis=1)
+            everywhere = others.served[:, heard].sum(axis=1)
+            full = heard[others.is_full[heard]]
+            given, asked = others.served[:, full].sum(axis=1), others.demand[:, full].sum(axis=1)
             self.weights[:, heard] = world.weights[:, None]
-            for cell in full:
+            for cell in heard[own.is_full[heard]]:
                 begin = time.process_time()
+                served, demand = others.served[:, cell], others.demand[:, cell]
+                in_full = float(
+                    others.is_full[cell]
+                )  # whether it is one of those that were added up
+                elsewhere = everywhere - served
+                left, wanted = given - in_full * served, asked - in_full * demand
                 tenants = {
                     str(tenant): TenantInCell(
                         weight=float(world.weights[tenant]),
-                        served=float(served[tenant, cell]),
-                        demand=float(demand[tenant, cell]),
-                        elsewhere=float(everywhere[tenant] - served[tenant, cell]),
+                        served=float(own.served[tenant, cell]),
+                        demand=float(own.demand[tenant, cell]),
+                        elsewhere=max(0.0, float(elsewhere[tenant])),
                         full=CellSums(
-                            float(given[tenant] - served[tenant, cell]),
-                            float(asked[tenant] - demand[tenant, cell]),
+                            max(0.0, float(left[tenant])), max(0.0, float(wanted[tenant]))
                         ),
                     )
-                    for tenant in np.flatnonzero(demand[:, cell] > 0)
+                    for tenant in np.flatnonzero(own.demand[:, cell] > 0)
                 }
-                found = local_weights(tenants, float(capacity[cell]), floor=self.floor / len(full))
+                floor = self.floor / max(1, len(full))
+                found = local_weights(tenants, float(capacity[cell]), floor=floor)
                 self.cost.weigh_s.append(time.process_time() - begin)
                 for tenant, weight in found.items():
                     self.weights[int(tenant), cell] = weight
@@ -267,37 +192,44 @@ class Run:
 
 def filled(demand: Array, weights: Array, capacity: Array) -> Array:
     """What each tenant gets in each cell: its demand, at most in shares of the weights."""
-    low, high = np.zeros(demand.shape[1]), np.full(demand.shape[1], 1.0)
-    need = np.where(demand.sum(axis=0) > capacity, capacity, np.inf)
-    most = (demand / weights).max(axis=0)
-    high = np.maximum(most, 1e-9)
-    for _ in range(FILLINGS):
-        level = (low + high) / 2
-        over = np.minimum(demand, weights * level).sum(axis=0) > need
-        high, low = np.where(over, level, high), np.where(over, low, level)
-    return np.minimum(demand, weights * low)
+    full = np.flatnonzero(demand.sum(axis=0) > capacity)
+    found = demand.copy()
+    found[:, full] = _cut_to(0.0, weights[:, full], demand[:, full], capacity[full])
+    return found
 
 
 def ideal(demand: Array, capacity: Array, weights: Array, start: Array) -> Array:
-    """The fairest sums over all cells, by the steps of `fairshare.cells` until they change little."""
+    """The fairest sums over all cells, by the steps of `fairshare.cells`. They begin with what was found for the second before."""
     weight = weights[:, None]
     demand = np.minimum(demand, capacity)
-    full = demand.sum(axis=0) > capacity
+    full = np.flatnonzero(demand.sum(axis=0) > capacity)
     found = filled(demand, np.maximum(start, 1e-6 * weight), capacity)
-    need = np.where(full, capacity, np.inf)
+    elsewhere = found.sum(axis=1) - found[:, full].sum(axis=1)
+    here, asked = found[:, full], demand[:, full]
     for _ in range(ROUNDS):
-        everywhere = found.sum(axis=1)[:, None]
-        more = np.where(full, demand - found, 0.0)
-        part = (_parts(np.where(full, found, 0.0)) + _parts(more)) / 2 + 1e-12
-        low = np.zeros(demand.shape[1])
-        high = ((everywhere + more / part) / weight).max(axis=0)
-        for _ in range(FILLINGS):
-            level = (low + high) / 2
-            step = np.clip(found + part * (weight * level - everywhere), 0.0, demand)
-            over = step.sum(axis=0) > need
-            high, low = np.where(over, level, high), np.where(over, low, level)
-        found = np.clip(found + part * (weight * low - everywhere), 0.0, demand)
+        everywhere = (elsewhere + here.sum(axis=1))[:, None]
+        part = (_parts(here) + _parts(asked - here)) / 2
+        here = _cut_to(here - part * everywhere, part * weight, asked, capacity[full])
+    found[:, full] = here
     return found
+
+
+def _cut_to(base: Array | float, slope: Array, demand: Array, need: Array) -> Array:
+    """`base + slope * level`, at least 0 and at most the demand, with the level of each cell for which these add up to `need`."""
+    asks = demand > 0
+    over = np.where(asks, slope, 1.0)
+    begins, ends = np.where(asks, -base / over, 0.0), np.where(asks, (demand - base) / over, 0.0)
+    change = np.where(asks, slope, 0.0)
+    at = np.concatenate((begins, ends))
+    order = np.argsort(at, axis=0)
+    at = np.take_along_axis(at, order, axis=0)
+    steep = np.cumsum(np.take_along_axis(np.concatenate((change, -change)), order, axis=0), axis=0)
+    taken = np.zeros_like(at)
+    np.cumsum(steep[:-1] * np.diff(at, axis=0), axis=0, out=taken[1:])
+    last = np.maximum((taken < need).sum(axis=0) - 1, 0)  # the last bend before the level
+    cells = np.arange(len(need))
+    level = at[last, cells] + (need - taken[last, cells]) / np.maximum(steep[last, cells], 1e-300)
+    return np.clip(base + slope * level, 0.0, demand)
 
 
 def _parts(amounts: Array) -> Array:
@@ -347,9 +279,13 @@ def main() -> None:
         default=FLOOR,
         help="what a tenant keeps of its level over all full cells",
     )
+    parser.add_argument("--without", nargs="*", choices=CAUSES, default=[], help="causes of errors")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    drawn = world(tenants=args.tenants, clients=args.clients, seconds=args.seconds, seed=args.seed)
+    drawn = without(
+        world(tenants=args.tenants, clients=args.clients, seconds=args.seconds, seed=args.seed),
+        args.without,
+    )
     runs = {system: Run(drawn, system, args.floor) for system in ("ideal", "alone", "joined")}
     served = {system: run.run() for system, run in runs.items()}
     cost = runs["joined"].cost

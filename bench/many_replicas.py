@@ -1,8 +1,9 @@
 """What a router's ledger costs beside many replicas and routers: CPU time of one core, and bytes (design R21).
 
-    python -m bench.many_replicas [--before COMMIT] [--only reports|rows|service|dispatch|exchange]
+    python -m bench.many_replicas [--before COMMIT] [--only reports|rows|bytes|service|dispatch|exchange]
 
-Reports without news: every replica reports once a second that nothing changed. Served: the service of one client that every
+Reports without news: every replica reports once a second that nothing changed. Bytes: memory of a router's ledger for each pair of client and
+replica, after every router received something for it and the replica reported all of that. Served: the service of one client that every
 replica knows. Dispatch: the first request of a client at a replica that joined a while ago, while the others know the client and
 hold a seed of it. Idle exchange: one router asks all others, and answers all, while nothing changes; its messages are encoded and
 decoded, and HTTP is left out.
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
 import sys
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -157,6 +160,32 @@ def changed_rows(routers: int) -> tuple[float, float]:
     return booked_us, cpu_s(take, 3) * 1000
 
 
+def bytes_per_row(routers: int) -> float:
+    """Memory of one router's ledger for each of 2,000 clients at each of 8 replicas, through which every router sent requests."""
+    clients, replicas = [f"ns/tenant/{n}" for n in range(2000)], [replica_name(n) for n in range(8)]
+    rows = [ReplicaRow(client, 30.0 * routers, 30.0 * routers, 3.0) for client in clients]
+    gc.collect()
+    tracemalloc.start()
+    here = Ledger(router_name(0), rules=RULES)
+    here.members = frozenset(map(router_name, range(routers)))
+    for router in range(routers):
+        there = here if router == 0 else Ledger(router_name(router), rules=RULES)
+        for name in replicas:
+            for client in clients:
+                there.received(name, client, 30.0)
+        if there is not here:
+            for part in there.parts():
+                here.merge(ledgerwire.decode_delta(ledgerwire.encode(part)))
+    for name in replicas:
+        here.observe(name, since=0, sequence=1, rows=rows)
+    assert here.served(clients[0]) == 30.0 * routers * len(replicas)
+    del there
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / (len(clients) * len(replicas))
+
+
 def first_dispatch(replicas: int, routers: int) -> float:
     """CPU ms for the seed of a client at a replica that does not know it, while all others have a seed of it."""
     here = known_everywhere(replicas, routers, seed=-5.0)
@@ -217,7 +246,9 @@ def figures(only: str) -> dict[str, float]:
         for replicas in (64, 512, 2048):
             name = f"reports without news, {replicas} replicas, ms/s"
             found[name] = reports_without_news(replicas)
-    for routers in (1, 3):
+    for routers in (1, 3, 16):
+        if "bytes".startswith(only):
+            found[f"bytes of a row, {routers} routers"] = bytes_per_row(routers)
         if "rows".startswith(only):
             booked_us, taken_us = changed_rows(routers)
             found[f"rows: a request is booked, {routers} routers, us"] = booked_us
@@ -258,7 +289,9 @@ def at_commit(commit: str, into: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", metavar="COMMIT", help="also measure this commit")
-    parser.add_argument("--only", default="", help="reports, rows, service, dispatch, exchange")
+    parser.add_argument(
+        "--only", default="", help="reports, rows, bytes, service, dispatch, exchange"
+    )
     parser.add_argument("--figures", action="store_true", help="print JSON")
     args = parser.parse_args()
     if args.figures:

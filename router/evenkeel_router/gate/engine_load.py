@@ -15,7 +15,7 @@ whose streams have not begun: a queue shows there at once, and there are more of
 | `QUEUE` wait                 | the same                                                | a quarter less, at least `QUEUE`  |
 | none waits or is held up here, but at other routers | as many as run and their queue, at most a quarter less | the same |
 | more than `QUEUE` wait       | as many as run and their queue, at most a quarter less, at least `FIRST` | the same way     |
-| the same, twice, at a small batch | the same way, and `FIRST` is no bound              |                                   |
+| the same, twice, at a small batch; once where it was full before | the same way, and `FIRST` is no bound |        |
 
 The batch is the largest of the last `READINGS`. An engine fills a place at the begin of its next step, and reports between the steps: where
 requests end in every step, most readings have a place less than the batch, and some have several.
@@ -25,7 +25,8 @@ long as half of a request takes, whatever its client is owed. Beside long reques
 costs little: it is free until the router sees the end of a request.
 
 The limit of a small batch grows to find out whether the batch can. If that made a queue, the next attempt comes after twice as many
-readings as before, from `FIRST_PAUSE` to `LONGEST_PAUSE`. The request of an attempt is one whose client has others waiting.
+readings as before, from `FIRST_PAUSE` to `LONGEST_PAUSE`. A queue that another router made begins the pause anew: one attempt is enough for
+all routers. The request of an attempt is one whose client has others waiting.
 
 The figures are claims (R18): they count up to `MOST_REPORTED`, and the limits grow up to `LARGEST_BATCH`. Otherwise one engine's
 page could let every request of one client through its gate.
@@ -124,6 +125,7 @@ class EngineLimit:
     """The batch when a small one was found to be full; 0: it was not, or more ran since."""
     _pause: int = 0
     """Readings until the limit of a small batch may grow."""
+    _last_pause: int = 0
     _next_pause: int = FIRST_PAUSE
 
     def lost(self) -> None:
@@ -168,7 +170,9 @@ class EngineLimit:
         if load.waiting >= QUEUE:
             self._slow_start = False
             self.unanswered = max(QUEUE, LEAST_KEPT * self.unanswered)
-        if queue < QUEUE and min(load.waiting, waited) > queue:
+        # A request that waits may enter with the next step: one reading counts only where the batch was found to be full before.
+        waits = load.waiting if self._full else min(load.waiting, waited)
+        if queue < QUEUE and waits > queue:
             self._slow_start = False
             self._is_full(running)
             self.limit = max(1.0, LEAST_KEPT * self.limit, min(self.limit, taken))
@@ -187,10 +191,11 @@ class EngineLimit:
         self.unanswered = min(self.unanswered, LARGEST_BATCH)
 
     def _is_full(self, running: float) -> None:
-        """A request waits beside a small batch."""
+        """A request waits beside a small batch: an attempt was in vain. During the pause it was another router's, which counts too."""
         if not self._pause:
-            self._pause = self._next_pause
+            self._last_pause = self._next_pause
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
+        self._pause = self._last_pause
         self._full = running
 
     def _may_grow(self) -> bool:

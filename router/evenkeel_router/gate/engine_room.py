@@ -44,7 +44,7 @@ class EngineRoom:
         self._read_own = 0
         """Places of this router at the engine, at the last reading. If the engine had too many requests, those that it may keep."""
         self._read_elsewhere = 0.0
-        """Requests of others at the engine, at the last reading."""
+        """Places of others at the engine, at the last reading; those that this router had borrowed are among them."""
 
     def went(self, request: GatedRequest) -> None:
         """A request goes to the engine."""
@@ -94,7 +94,7 @@ class EngineRoom:
             keeps = self._sharing.portion(limit) if self._sharing.others_wait else round(part)
             own = min(own, keeps)
         self._read_own = own
-        self._read_elsewhere = max(0.0, total - self.count)
+        self._read_elsewhere = max(0.0, total - (self.count - self.borrowed))
         self.starved = self.starved + 1 if waits else 0
 
     def takes(self, sequences: int) -> bool:
@@ -112,7 +112,9 @@ class EngineRoom:
 
     def is_known(self, sequences: int) -> bool:
         """Whether the engine is known to have places for so many more, as far as this router sees."""
-        if self.engine.load is None or not self.count or not self.engine.is_small:
+        if self.engine.load is None or not self.engine.is_small:
+            return True
+        if not self.count and not self._elsewhere:
             return True
         return self._all_with(sequences) <= max(1.0, self.engine.known)
 
@@ -127,7 +129,8 @@ class EngineRoom:
         """Requests of all routers at the engine, if so many more go there. One that takes the place of another one of this router, which
         left since the last reading, adds none."""
         count = self.count + sequences
-        return count if count - self.borrowed <= self._read_own else count + self._elsewhere
+        own = count - self.borrowed
+        return count if own <= self._read_own else own + self._elsewhere
 
     @property
     def owes_place(self) -> bool:
@@ -139,9 +142,10 @@ class EngineRoom:
 
     @property
     def _elsewhere(self) -> float:
-        """Requests of other routers at the engine. Both figures may be old: while requests wait there, a place that became free was
-        taken since; otherwise a request may have ended since."""
-        if not self.published_elsewhere:
+        """Places of other routers at the engine, those that this one borrows among them: when such a request ends, its router has the
+        place. Both figures may be old: while requests wait there, a place that became free was taken since; otherwise a request may
+        have ended since."""
+        if not self.published_elsewhere and not self.borrowed:
             return 0.0
-        both = self._read_elsewhere, max(0.0, self.published_elsewhere - self.lent)
+        both = self._read_elsewhere, max(0.0, self.published_elsewhere - self.lent) + self.borrowed
         return max(both) if self._sharing.others_wait else min(both)

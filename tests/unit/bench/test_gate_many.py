@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from random import Random
-
 import pytest
 
-from bench.gate_many import Engine, Figures, Load, run
-
-
-async def test_an_engine_serves_as_many_at_once_as_it_has_places_in_order() -> None:
-    engine, began = Engine(2, 1.0, Random(0)), []
-
-    async def request(number: int) -> None:
-        await engine.place()
-        began.append(number)
-
-    tasks = [asyncio.create_task(request(number)) for number in range(5)]
-    await asyncio.sleep(0)
-    assert (began, engine.running, engine.queue) == ([0, 1], 2, 3)
-    tasks[2].cancel()
-    await asyncio.gather(tasks[2], return_exceptions=True)
-    for _ in range(3):
-        engine.leave()
-        await asyncio.sleep(0)
-    assert (began, engine.running, engine.queue) == ([0, 1, 3, 4], 1, 0)
+from bench.gate_many import Figures, Load, run
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
@@ -35,20 +14,6 @@ def test_each_router_serves_the_light_client_and_the_engines_work(everywhere: bo
     assert len(figures.waits_s) == 2
     assert 0.8 < figures.used <= 1.0
     assert figures.queue < 8
-
-
-async def test_an_engine_of_steps_fills_places_between_two_of_them() -> None:
-    engine = Engine(2, 1.0, Random(0), step_s=0.01)
-    tasks = [asyncio.create_task(engine.place()) for _ in range(3)]
-    await asyncio.sleep(0)
-    assert (engine.running, engine.queue) == (0, 3)
-    await asyncio.gather(*tasks[:2])
-    assert (engine.running, engine.queue) == (2, 1)
-    engine.leave()
-    await tasks[2]
-    assert (engine.reported, engine.running) == ((1, 1), 2)
-    for _ in range(2):
-        engine.leave()
 
 
 @pytest.mark.parametrize(("engines", "places", "routers"), [(1, 8, 1), (8, 4, 3)])

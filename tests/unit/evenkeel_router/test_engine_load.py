@@ -56,6 +56,9 @@ def test_the_names_of_both_engines_are_read(page: bytes, want: EngineLoad | None
     assert read_load(page) == want
 
 
+PLACES = 2
+
+
 def reading(limit: EngineLimit, running: float, waiting: float, **changes: float) -> float:
     usage = changes.get("usage", 0.5)
     load = EngineLoad(running, waiting, usage)
@@ -137,6 +140,38 @@ def test_a_small_batch_is_tried_for_more_less_and_less_often() -> None:
             waited.append(number)
     assert len(waited) / 1000 < 0.1
     assert max(b - a for a, b in pairwise(waited)) <= LONGEST_PAUSE + 8
+
+
+def full_at_two() -> EngineLimit:
+    """Of an engine whose two places were found to be all, and whose pause has just ended."""
+    limit = EngineLimit()
+    for waiting in (0, 2, 2, 2, 2):
+        reading(limit, 2, waiting)
+    while limit.limit == PLACES:
+        reading(limit, 2, 0)
+    return limit
+
+
+def test_where_a_batch_was_full_before_one_reading_shows_it_again() -> None:
+    limit = full_at_two()
+    while int(limit.limit) == PLACES:
+        reading(limit, 2, 0)
+    assert int(reading(limit, 2, 1)) == PLACES
+
+
+def test_an_attempt_of_another_router_begins_the_pause_anew() -> None:
+    """Else each router would make its own attempts, and queues."""
+    readings = []
+    for seen in (0, 1):
+        limit = full_at_two()
+        while int(limit.limit) == PLACES:
+            reading(limit, 2, 0)
+        for waiting in (1, 0, 0, 0, seen):
+            before = reading(limit, 2, waiting)
+        readings.append(0)
+        while reading(limit, 2, 0) <= before:
+            readings[-1] += 1
+    assert readings[1] == readings[0] + 4
 
 
 def test_a_batch_that_has_become_larger_is_used() -> None:

@@ -115,3 +115,25 @@ def test_routers_with_too_many_requests_give_up_those_beyond_their_portions() ->
     full.engine.limit = PLACES
     full.left(request())
     assert not full.takes(1)
+
+
+def test_a_borrowed_place_is_its_routers_again_when_the_request_ends() -> None:
+    """It was read while the request ran there: it is not a place that became free since."""
+    shared, guest = room(here=3, elsewhere=3, running=1), request(is_outside=True)
+    shared.went(guest)
+    read(shared, 2)
+    assert not shared.takes(1)
+    shared.left(guest)
+    assert not shared.takes(1)
+
+
+def test_an_engine_that_others_fill_is_not_known_to_have_a_place() -> None:
+    """A limit above the batch is an attempt for a router without requests there, too."""
+    shared = room(here=3, elsewhere=3, running=2)
+    for waiting in (2, 2):
+        read(shared, 2, waiting)
+    shared.engine.limit = PLACES + 1
+    assert not shared.is_known(1)
+    empty = room(here=3)
+    empty.engine.limit = PLACES + 1
+    assert empty.is_known(1)
