@@ -151,7 +151,7 @@ def test_anthropics_client_uses_both_models_too(both: Namespace) -> None:
         base_url=f"http://{ingress()}", api_key=KEY, default_headers=headers
     ) as anthropic:
         for name in ("smart", SMALL):
-            ahoy = {"role": "user", "content": "Ahoy"}
+            ahoy: Any = {"role": "user", "content": "Ahoy"}
             with anthropic.messages.stream(model=name, max_tokens=8, messages=[ahoy]) as stream:
                 assert stream.get_final_message().usage.output_tokens
 
