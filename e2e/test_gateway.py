@@ -22,7 +22,7 @@ from openai import NotFoundError, OpenAI
 from e2e.installed import MODEL, ROOT, Namespace, ingress, request, service, under_load
 from e2e.operators import wait_until
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 KEY, LAW, BASE = "sk-ads-gateway", "sk-law-gateway", "models-gateway"
 SMALL = "small-1b"
 FLOOD = 24

@@ -28,7 +28,7 @@ LOADS = (("ads", "smart"), ("ads", "llama-3.1-8b"), ("research", "smart"))
 OPEN = 24
 """Open requests of each load: three batches."""
 
-pytestmark = pytest.mark.usefixtures("source_path")
+pytestmark = [pytest.mark.usefixtures("source_path"), pytest.mark.timeout(300)]
 
 
 def example(**spec: dict[str, Any]) -> list[dict[str, Any]]:
