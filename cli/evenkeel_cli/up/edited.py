@@ -23,9 +23,12 @@ def edited(before: Manifest, after: Manifest) -> str:
 
 
 def _plain(manifest: Manifest) -> dict[str, object]:
-    """The service under no name, the tenants under theirs; parts of lists by their names."""
+    """The service under no name, the tenants under theirs; parts of lists by their names. Behind a gateway each service has a name."""
     tenants = {f"tenant {one.metadata.name}": to_plain(one.spec) for one in manifest.tenants}
-    return {"spec": to_plain(manifest.service.spec), **tenants}
+    if manifest.gateway is None:
+        return {"spec": to_plain(manifest.service.spec), **tenants}
+    services = {f"service {one.metadata.name}": to_plain(one.spec) for one in manifest.services}
+    return {"gateway": to_plain(manifest.gateway.spec), **services, **tenants}
 
 
 def _changes(path: str, before: object, after: object) -> Iterator[str]:

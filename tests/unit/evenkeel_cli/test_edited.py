@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from evenkeel_cli.manifest import Manifest, parse_manifest
 from evenkeel_cli.up.edited import edited
@@ -29,6 +31,9 @@ stringData: {chat: sk-chat}
 """
 
 
+TWO_MODELS = (Path(__file__).parents[3] / "examples" / "two-models.yaml").read_text()
+
+
 def parsed(text: str) -> Manifest:
     return parse_manifest(text.encode(), "f.yaml")
 
@@ -46,6 +51,22 @@ def parsed(text: str) -> Manifest:
 )  # fmt: skip
 def test_an_applied_edit_names_what_changed(old: str, new: str, want: str) -> None:
     assert edited(parsed(FILE), parsed(FILE.replace(old, new))) == want
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "want"),
+    [
+        ("replicas: 2", "replicas: 3", "service llama-70b.engine.replicas 2 → 3"),
+        ("replicas: 1", "replicas: 2", "service llama-8b.engine.replicas 1 → 2"),
+        ("  models:", "  shareAcross: Gateway\n  models:", "gateway.shareAcross None → Gateway"),
+        ("[gpt-4o]", "[gpt-4o, big]", "gateway.models"),
+        ("requestsPerMinute: 6000", "requestsPerMinute: 9", "tenant research.limits.requestsPerMinute 6000 → 9"),
+    ],
+)  # fmt: skip
+def test_an_edit_of_a_gateway_names_what_changed_in_which_service(
+    old: str, new: str, want: str
+) -> None:
+    assert edited(parsed(TWO_MODELS), parsed(TWO_MODELS.replace(old, new))) == want
 
 
 def test_many_changes_are_counted() -> None:
