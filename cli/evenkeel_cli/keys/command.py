@@ -33,7 +33,7 @@ from evenkeel_contract.signedkeys import (
 )
 
 from evenkeel_cli.exitcode import ExitCode
-from evenkeel_cli.keys.signing import SigningKeysError, read_signing_keys
+from evenkeel_cli.keys.signing import SigningKeys, SigningKeysError, read_signing_keys
 from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.up.record import local_admin_url
 
@@ -155,6 +155,8 @@ def _new_key(
         raise KeysError("create needs --from FILE and --tenant NAME")
     signing = read_signing_keys(source)
     now_s = int(time.time())
+    lifetime_s = _seconds(expires)
+    _check_accepted(signing, source, tenant=tenant, lifetime_s=lifetime_s)
     requests, tokens, concurrent = ceilings
     record = SignedKey(
         signer=signing.newest(signer),
@@ -163,7 +165,7 @@ def _new_key(
         tenant=tenant,
         client=client or "default",
         issued_s=now_s,
-        expires_s=now_s + _seconds(expires),
+        expires_s=now_s + lifetime_s,
         requests_per_minute=requests,
         tokens_per_minute=tokens,
         max_concurrent=concurrent,
@@ -173,6 +175,20 @@ def _new_key(
     except ClientKeyError as error:
         raise KeysError(f"{error}") from error
     return mint(record, signing.keys[record.signer]), record
+
+
+def _check_accepted(signing: SigningKeys, source: str, *, tenant: str, lifetime_s: int) -> None:
+    """Routers would refuse a key that breaks what its own file says."""
+    longest_s = signing.max_lifetime_s
+    if longest_s is not None and lifetime_s > longest_s:
+        days = f"{longest_s / _UNITS['d']:g}d"
+        raise KeysError(
+            f"routers refuse keys that live longer than maxLifetime of {source}, {days}; use a shorter --expires"
+        )
+    if signing.tenants is not None and tenant not in signing.tenants:
+        raise KeysError(
+            f"{source} has no tenant {tenant!r}; add it, or set undeclaredTenants: Accept there"
+        )
 
 
 def _seconds(text: str) -> int:

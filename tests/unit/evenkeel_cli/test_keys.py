@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 SECRETS = {"2026-11": "o" * 32, "2026-12": "n" * 32}
 ROUTE = {
     "replicas": [{"url": "http://127.0.0.1:1"}],
+    "tenants": [{"name": "ads"}],
     "signedKeys": {"keys": [{"id": id_, "secret": secret} for id_, secret in SECRETS.items()]},
     "state": {"revocations": "/tmp/r"},
 }
@@ -70,6 +71,28 @@ def test_a_key_of_the_file_of_a_fleet(tmp_path: Path) -> None:
     file.write_text("---\n".join(json.dumps(one) + "\n" for one in (OTHER, SERVICE, SECRET)))
     key = created("--from", str(file), *NAMED, "--namespace", "far")
     assert (key.namespace, key.signer) == ("far", "2026-12")
+
+
+def test_a_key_that_the_routers_of_its_file_would_refuse_is_not_created(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+
+    def refused(*documents: object, words: tuple[str, ...]) -> str:
+        file.write_text("---\n".join(json.dumps(one) + "\n" for one in documents))
+        found = run("create", "--from", str(file), *words)
+        assert (found.exit_code, found.stdout) == (1, "")
+        return " ".join(found.stderr.split())
+
+    nobody = ("--tenant", "nobody")
+    assert "has no tenant 'nobody'" in refused(ROUTE, words=nobody)
+    signed = dict(ROUTE["signedKeys"], maxLifetimeS=3600)  # type: ignore[call-overload]
+    assert "maxLifetime" in refused({**ROUTE, "signedKeys": signed}, words=NAMED)
+    of_gateway = {"signedKeys": {"secretRef": {"name": "llm-signing"}, "maxLifetime": "720h"}}
+    gateway = {"kind": "FairInferenceGateway", "spec": {"tenancy": of_gateway}}
+    assert "30d; use a shorter --expires" in refused(gateway, SECRET, words=NAMED)
+    for accepted in ("Accept", "Share"):
+        file.write_text(json.dumps({**ROUTE, "undeclaredTenants": accepted}))
+        assert created("--from", str(file), *nobody).tenant == "nobody"
+    assert created("--from", str(file), *NAMED, "--expires", "366d").tenant == "ads"
 
 
 def test_what_a_key_says_can_be_read(route: str) -> None:
