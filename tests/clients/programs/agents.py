@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.clients.fleet import MODEL, Fleet
-from tests.clients.programs.check import Found, Place, Program
+from tests.clients.programs.check import LIMIT_S, Found, Place, Program
 
 TURNS: Final = 10
-_TURN_LIMIT_S: Final = 180.0
 MOST: Final = 0.75
 """Least part of the input that is found in the cache from the second turn on. A turn may go to the other replica."""
 LEAST: Final = 0.1
@@ -77,7 +76,7 @@ class Agent(ABC):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_TURN_LIMIT_S,
+            timeout=LIMIT_S,
             check=False,
         )
         said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"

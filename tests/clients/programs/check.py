@@ -6,10 +6,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tests.clients.fleet import Fleet
 from tests.clients.programs.environment import Environment, NotInstalledError
 from tests.clients.table import MARKS, between
+
+LIMIT_S: Final = 1200.0
+"""After this a program hangs. On a machine that does much else, one needs minutes to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

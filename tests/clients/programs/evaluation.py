@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.clients.fleet import MODEL
-from tests.clients.programs.check import Found, Place, Program
+from tests.clients.programs.check import LIMIT_S, Found, Place, Program
 
 TASK: Final = """
 task: seas
@@ -27,7 +27,6 @@ metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 CHOICES: Final = ("the Baltic", "the Alps", "the Sahara")
 QUESTIONS: Final = 8
 _TOKENIZER: Final = Path(__file__).with_name("byte_tokenizer.py")
-_LIMIT_S: Final = 300.0
 _REPLICA: Final = re.compile(r"replica-0: ready at (\S+)")
 
 
@@ -108,7 +107,7 @@ def _run(place: Place, program: str, words: Sequence[str]) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

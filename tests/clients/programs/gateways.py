@@ -18,7 +18,7 @@ import yaml
 
 from tests.clients.fleet import MODEL
 from tests.clients.programs.agents import MOST, NONCE, TURNS, ClaudeCode
-from tests.clients.programs.check import Found, Place, Program
+from tests.clients.programs.check import LIMIT_S, Found, Place, Program
 from tests.support.nginx import nginx
 from tests.support.ports import free_ports
 
@@ -29,7 +29,6 @@ PIECES: Final = 100
 _CHAT: Final = "/v1/chat/completions"
 _BUFFER: Final = 4096
 """Bytes of the smallest buffer in which nginx collects an answer (`proxy_buffer_size`)."""
-_START_LIMIT_S: Final = 120.0
 _PATIENCE_S: Final = 60.0
 _LOOKS: Final = 600
 _MASTER: Final = "sk-of-litellm"
@@ -149,7 +148,7 @@ def _proxy(place: Place) -> Iterator[str]:
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + _START_LIMIT_S
+        deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 httpx.get(f"{url}/health/liveliness").raise_for_status()

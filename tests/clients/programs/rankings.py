@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.clients.fleet import MODEL
-from tests.clients.programs.check import Found, Place, Program
+from tests.clients.programs.check import LIMIT_S, Found, Place, Program
 
 _SCRIPT: Final = Path(__file__).with_name("cohere_python.py")
-_LIMIT_S: Final = 120.0
 
 
 def _cohere(place: Place) -> Iterator[Found]:
@@ -23,7 +22,7 @@ def _cohere(place: Place) -> Iterator[Found]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
