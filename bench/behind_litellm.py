@@ -40,6 +40,8 @@ MODEL: Final = "llama"
 SMALL, BIG = "sk-research", "sk-batch"
 START_S: Final = 400.0
 BATCH: Final = 32
+ROOM: Final = ("--kv-cache-memory-bytes=268435456", f"--max-num-seqs={BATCH}")
+"""Of a vLLM: tokens for a whole batch of such prompts, as a simulated engine has."""
 EVENKEEL, DIRECT = "evenkeel", "direct"
 
 
@@ -270,7 +272,7 @@ async def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             engine = stack.enter_context(
                 running_vllm(
-                    environment=given.vllm, served_name=MODEL, flags=(), log=folder / "log"
+                    environment=given.vllm, served_name=MODEL, flags=ROOM, log=folder / "log"
                 )
             )
         for setup in given.setups:
