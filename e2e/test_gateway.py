@@ -238,7 +238,7 @@ def test_a_tenants_share_holds_over_both_models(both: Namespace) -> None:
         wait_until(lambda: not any(heavier(one) for one in read()), "the weights of the tenants")
 
 
-def test_without_the_gateway_the_services_have_routers_again_and_hit_their_caches_as_before(
+def test_without_the_gateway_services_route_and_hit_caches_as_before(
     both: Namespace,
 ) -> None:
     both("scale", "fis/simulated", "--replicas=2")

@@ -34,7 +34,7 @@ class SigningKeys:
     max_lifetime_s: float | None = None
     """Routers refuse keys that live longer. None: the file does not say."""
     tenants: frozenset[str] | None = None
-    """Those whose keys the routers of this file accept. None: any, or the file does not say."""
+    """Tenants whose keys the routers of this file accept. None: any, or the file does not say."""
 
     def newest(self, wanted: str | None) -> str:
         """The id of the key that signs: the last one, unless another is wanted. Raises `SigningKeysError`."""

@@ -206,10 +206,8 @@ def _provider(place: Place) -> Iterator[Found]:
         http = stack.enter_context(httpx.Client(trust_env=False, timeout=30.0))
         with issuer.run(old):
             at = _Service(stack.enter_context(_fleet(place.folder, issuer)), http)
-            first, first_s = (
-                issuer.token("ann"),
-                time.monotonic(),
-            )  # it ends before first_s + TOKEN_S
+            first = issuer.token("ann")
+            first_s = time.monotonic()  # the token ends before first_s + TOKEN_S
             status, clients = at.status(first), at.clients()
             yield Found(
                 program=name,
