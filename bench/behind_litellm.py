@@ -41,7 +41,7 @@ SMALL, BIG = "sk-research", "sk-batch"
 START_S: Final = 400.0
 BATCH: Final = 32
 ROOM: Final = ("--kv-cache-memory-bytes=268435456", f"--max-num-seqs={BATCH}")
-"""Of a vLLM: tokens for a whole batch of such prompts, as a simulated engine has."""
+"""Tokens of a vLLM's cache: a whole batch of such prompts fits, as in a simulated engine."""
 EVENKEEL, DIRECT = "evenkeel", "direct"
 
 

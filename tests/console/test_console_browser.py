@@ -11,7 +11,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -39,7 +38,7 @@ from evenkeel_router.app import Router, running
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import running_server
 
-from tests.support.browser import CHROMIUM, NO_CHROMIUM
+from tests.support.browser import CHROMIUM, CONSOLE_MARKS
 from tests.support.nasty import Asked, nasty
 from tests.support.ports import free_ports
 from tests.support.routers import (
@@ -63,15 +62,7 @@ TIMING = replace(QUICK, console_tick_s=0.05)
 CLIENT = "acme/chat"
 IDENTITY = "ns/acme/chat"
 
-pytestmark = [
-    pytest.mark.console,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM),
-    pytest.mark.skipif(
-        shutil.which("node") is None or not (ROOT / "console/node_modules").exists(),
-        reason="the packages of console/ are not installed: run `make console`",
-    ),
-]
+pytestmark = CONSOLE_MARKS
 
 Acts = Mapping[str, Callable[[], Awaitable[object]]]
 

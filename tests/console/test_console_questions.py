@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.browser import CHROMIUM, NO_CHROMIUM
+from tests.support.browser import CHROMIUM, CONSOLE_MARKS
 from tests.support.console_scenes import FAIL, SCENES, Scene
 
 ROOT = Path(__file__).parents[2]
@@ -22,15 +21,7 @@ SCRIPT = ROOT / "console/tests/questions.mjs"
 PAGE = ROOT / "docs/design/console-questions.md"
 ROW = re.compile(r"\| (?P<number>\d+) \| [^|]+ \| (?P<before>[^|]+) \| (?P<after>[^|]+) \| ")
 
-pytestmark = [
-    pytest.mark.console,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM),
-    pytest.mark.skipif(
-        shutil.which("node") is None or not (ROOT / "console/node_modules").exists(),
-        reason="the packages of console/ are not installed: run `make console`",
-    ),
-]
+pytestmark = CONSOLE_MARKS
 
 
 def documented() -> dict[int, int]:

@@ -51,15 +51,32 @@ class _Ended(msgspec.Struct):
     finish_reason: object = None
 
 
-class _OpenAIReply(msgspec.Struct):
-    usage: OpenAIUsage | None = None
+class _Answer(msgspec.Struct):
+    """An answer, by the members in which it may say that it is an error (`errors.failure_in`)."""
+
     error: object = None
+    kind: object = msgspec.field(default=None, name="object")
+    type: object = None
+    status: object = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether none of them does."""
+        return (
+            self.error is None
+            and self.kind != "error"
+            and self.type != "error"
+            and self.status != "failed"
+        )
+
+
+class _OpenAIReply(_Answer):
+    usage: OpenAIUsage | None = None
     choices: list[_Ended] | None = None
 
 
-class Generated(msgspec.Struct):
+class Generated(_Answer):
     meta_info: _Meta | None = None
-    error: object = None
 
 
 class _Ranking(_OpenAIReply):
@@ -74,10 +91,8 @@ class _ResponsesUsage(msgspec.Struct):
     input_tokens_details: Details | None = None
 
 
-class Response(msgspec.Struct):
+class Response(_Answer):
     usage: _ResponsesUsage | None = None
-    error: object = None
-    status: object = None
 
 
 class _AnthropicUsage(msgspec.Struct):
@@ -87,9 +102,8 @@ class _AnthropicUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
 
 
-class MessageReply(msgspec.Struct):
+class MessageReply(_Answer):
     usage: _AnthropicUsage | None = None
-    error: object = None
 
 
 class _Heard(msgspec.Struct):
@@ -98,10 +112,9 @@ class _Heard(msgspec.Struct):
     output_tokens: int | None = None
 
 
-class _Transcript(msgspec.Struct):
+class _Transcript(_Answer):
     text: str = ""
     usage: _Heard | None = None
-    error: object = None
 
 
 _OPENAI: Final = msgspec.json.Decoder(_OpenAIReply)
@@ -173,12 +186,12 @@ def end_of(body: bytes) -> object:
 
 def _openai(body: bytes) -> _Read:
     reply = _OPENAI.decode(body)
-    return of_openai(reply.usage), reply.error is None and _ended_well(reply.choices or ())
+    return of_openai(reply.usage), reply.is_sound and _ended_well(reply.choices or ())
 
 
 def _generated(reply: Generated | list[Generated]) -> _Read:
     ones = reply if isinstance(reply, list) else [reply]
-    return of_generated(reply), all(one.error is None for one in ones) and _ended_well(
+    return of_generated(reply), all(one.is_sound for one in ones) and _ended_well(
         [one.meta_info for one in ones if one.meta_info is not None]
     )
 
@@ -187,24 +200,25 @@ def _ranking(body: bytes) -> _Read:
     ranking = _RANKING.decode(body)
     if isinstance(ranking, list):
         return _generated(ranking)
-    if ranking.meta_info is not None:
-        return _generated(Generated(ranking.meta_info, ranking.error))
-    return of_openai(ranking.usage), ranking.error is None and _ended_well(ranking.choices or ())
+    if ranking.meta_info is None:
+        return of_openai(ranking.usage), ranking.is_sound and _ended_well(ranking.choices or ())
+    usage, ended_well = _generated(Generated(meta_info=ranking.meta_info))
+    return usage, ended_well and ranking.is_sound
 
 
 def _response(body: bytes) -> _Read:
     reply = _RESPONSE.decode(body)
-    return of_response(reply.usage), reply.error is None and reply.status != "failed"
+    return of_response(reply.usage), reply.is_sound
 
 
 def _message(body: bytes) -> _Read:
     reply = _MESSAGE.decode(body)
-    return of_message(reply.usage), reply.error is None
+    return of_message(reply.usage), reply.is_sound
 
 
 def _transcript(body: bytes) -> _Read:
     reply = _TRANSCRIPT.decode(body)
-    return _of_transcript(reply), reply.error is None
+    return _of_transcript(reply), reply.is_sound
 
 
 def _ended_well(ones: Sequence[_Ended | _Meta]) -> bool:

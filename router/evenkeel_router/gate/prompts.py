@@ -27,10 +27,9 @@ MOST_TOKENS: Final = 2048
 """Uncached tokens on their way from which on no more than `FEW` may be: one step of an engine. The number is vLLM's smallest default."""
 LEAST_AGE_S: Final = 1.0
 """An engine's figures may be as old: SGLang renews them with each prefill, and otherwise every 40 steps."""
-
-
 RECENT: Final = 17
-"""Streams of which the pace is kept. The estimate is the one a third from the lowest: half of them may have waited for a place in the batch."""
+"""Streams whose pace is kept. The estimate is the pace a third from the lowest: many of the others may have waited for a place in the batch
+too."""
 
 
 class _Prompt(NamedTuple):

@@ -218,7 +218,8 @@ class Fairness:
                 self._unserved[client] = self._unserved.get(client, 0.0) + owed
         for client, more in grown.items():
             if client not in self._ledger.service:
-                self._forget(client, more)
+                if client in self._owed:  # else it was never served, and is owed what it waits for
+                    self._forget(client, more)
             elif client not in competed:
                 self._take(client, more, more)
         self._unserved = {one: owed for one, owed in self._unserved.items() if one in backlogs}
@@ -236,16 +237,15 @@ class Fairness:
         self._owed[client] = self._owed.get(client, 0.0) + owed
 
     def _forget(self, client: str, given: float) -> None:
-        """A client is aged out, or has no service any more."""
-        for of in (self._ahead, self._named, self._unserved):
+        """A client that was served is aged out, or has no service any more."""
+        for of in (self._ahead, self._named):
             of.pop(client, None)
-        known = self._known.get(tenant_of(client))
-        if known is not None and client in self._owed:
-            known.count -= 1
-            known.service += given
-            known.owed -= self._owed.pop(client)
-            if not known.count:
-                del self._known[tenant_of(client)]
+        known = self._known[tenant_of(client)]
+        known.count -= 1
+        known.service += given
+        known.owed -= self._owed.pop(client)
+        if not known.count:
+            del self._known[tenant_of(client)]
 
     def _name(self, clients: Collection[str]) -> None:
         """The service of clients grew: the most served ones get figures of their own."""
@@ -346,9 +346,11 @@ class Fairness:
     def _members(
         self, waiting: Collection[str], leads: Mapping[str, float]
     ) -> Generator[None, None, dict[str, MemberFigures]]:
-        """The most served clients one by one, the others of a tenant together. Of these only those are looked at that wait or
-        request something."""
+        """The most served clients one by one, and while there is place those that wait and were never served; the others of a tenant
+        together. Of these only those are looked at that wait or request something."""
         known, named = self._known, self._named
+        starved = [client for client in waiting if client not in self._owed]
+        own_names = named.keys() | starved[: max(0, self._max_clients - len(named))]
         others = {tenant: [of.count, of.service, of.owed] for tenant, of in known.items()}
         for client, service in named.items():
             of_tenant = others[tenant_of(client)]
@@ -366,17 +368,20 @@ class Fairness:
         for n, client in enumerate(active):
             own = MemberFigures(
                 service=named.get(client, 0.0),
-                owed=self._owed[client] if client in named else 0.0,
+                owed=self._owed_of(client) if client in own_names else 0.0,
                 requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
                 waiting=self._waited[client].work if client in self._waited else 0.0,
                 lead_s=leads.get(client, 0.0),
                 backlogged=client in waiting,
             )
-            name = client if client in named else other_clients(tenant_of(client))
+            name = client if client in own_names else other_clients(tenant_of(client))
             found[name] = found.get(name, NO_FIGURES) + own
             if n % (5 * STRIDE) == 0:
                 yield
         return found
+
+    def _owed_of(self, client: str) -> float:
+        return self._owed[client] if client in self._owed else self._unserved.get(client, 0.0)
 
     def _tenants(
         self, clients: Mapping[str, MemberFigures], leads: Mapping[str, float]
@@ -386,6 +391,9 @@ class Fairness:
         )
         for client, own in clients.items():
             tenant = tenant_of(client)
+            # It may leave unserved, and what its tenant is owed never falls.
+            if client in self._unserved:
+                own = msgspec.structs.replace(own, owed=0.0)
             found[tenant] = found.get(tenant, NO_FIGURES) + own
         # The closed totals include clients that have aged out since.
         return {

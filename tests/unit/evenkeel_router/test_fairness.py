@@ -260,6 +260,26 @@ def test_clients_beyond_the_bound_of_labels_share_one_of_their_tenant() -> None:
     assert now.tenants["ns/t"].service == 11
 
 
+def test_a_client_that_waits_and_was_never_served_has_figures_of_its_own() -> None:
+    world = World()
+    world.tick({A: 0, C: 100})
+    now = world.tick({A: 0, C: 300})
+    assert set(now.clients) == {A, C}
+    assert now.clients[A].backlogged
+    assert now.clients[A].owed == pytest.approx(100)
+    assert now.tenants["ns/t"].owed == 0, "it may leave, and this never falls"
+    now = world.tick({A: 20, C: 480})
+    assert now.clients[A].owed == now.tenants["ns/t"].owed == pytest.approx(200)
+
+
+def test_only_so_many_clients_that_were_never_served_have_figures_of_their_own() -> None:
+    world = World(max_clients=2)
+    world.tick({A: 0, B: 0, C: 100})
+    now = world.tick({A: 0, B: 0, C: 300})
+    assert set(now.clients) == {A, C, "ns/t/*"}
+    assert now.clients["ns/t/*"].backlogged
+
+
 def test_a_client_named_other_does_not_share_an_entry_with_the_other_clients() -> None:
     world = World(max_clients=1)
     now = world.tick({A: 5, B: 6, "ns/t/other": 100})

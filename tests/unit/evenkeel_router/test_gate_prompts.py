@@ -124,6 +124,13 @@ def test_work_on_its_way_explains_a_slow_stream() -> None:
     assert prompts.pace_s == pytest.approx(1.0 / (FIXED_TOKENS + LARGE))
 
 
+def test_a_whole_answer_shows_no_pace() -> None:
+    prompts, whole = Prompts(), request(0, streams=False)
+    prompts.sent(whole, 0.0, PACE_S)
+    prompts.begun(whole, 60.0)
+    assert prompts.pace_s == inf
+
+
 def test_prompts_that_were_believed_to_be_computed_make_the_estimate_longer() -> None:
     prompts, whole, stream = Prompts(), request(0, streams=False), request(1)
     prompts.sent(whole, 0.0, PACE_S / 100)

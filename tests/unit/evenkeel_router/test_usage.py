@@ -128,6 +128,46 @@ def test_an_error_in_a_reply_is_found(
     assert (refusal.status, refusal.message) == (status, message)
 
 
+_SOUND: dict[Endpoint, Any] = {
+    Endpoint.COMPLETIONS: {"usage": {"prompt_tokens": 3}, "choices": [{"finish_reason": "stop"}]},
+    Endpoint.GENERATE: {"meta_info": {"prompt_tokens": 3}},
+    Endpoint.RERANK: {"usage": {"prompt_tokens": 3}},
+    Endpoint.BARE_RERANK: {"meta_info": {"prompt_tokens": 3}},
+    Endpoint.RESPONSES: {"usage": {"input_tokens": 3}, "error": None, "status": "completed"},
+    Endpoint.MESSAGES: {"usage": {"input_tokens": 3}, "type": "message"},
+    Endpoint.TRANSCRIPTIONS: {"usage": {"input_tokens": 3, "output_tokens": 0}, "text": ""},
+}
+"""A whole answer with usage for each reader."""
+_ERRORS = (
+    {"error": {"message": "no"}},
+    {"error": "no"},
+    {"object": "error", "message": "no"},
+    {"type": "error", "message": "no"},
+    {"status": "failed", "message": "no"},
+)
+
+
+@pytest.mark.parametrize("endpoint", _SOUND)
+@pytest.mark.parametrize("error", _ERRORS, ids=str)
+def test_usage_makes_no_error_an_answer(endpoint: Endpoint, error: dict[str, Any]) -> None:
+    answer = _SOUND[endpoint]
+    assert of_reply(endpoint, json.dumps(answer).encode()) == Usage(3)
+    with pytest.raises(ErrorAnswer):
+        of_reply(endpoint, json.dumps(answer | error).encode())
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", {"type": "abort", "message": "no"}], ids=str)
+def test_usage_makes_no_given_up_request_an_answer(reason: object) -> None:
+    choice, meta = {"finish_reason": reason}, {"prompt_tokens": 3, "finish_reason": reason}
+    for endpoint, body in (
+        (Endpoint.CHAT, {"usage": {}, "choices": [{"finish_reason": "stop"}, choice]}),
+        (Endpoint.GENERATE, [{"meta_info": {"prompt_tokens": 3}}, {"meta_info": meta}]),
+        (Endpoint.BARE_RERANK, {"meta_info": meta}),
+    ):
+        with pytest.raises(ErrorAnswer):
+            of_reply(endpoint, json.dumps(body).encode())
+
+
 def test_a_text_that_looks_like_an_error_is_none() -> None:
     text = json.dumps({"error": {"message": "abort"}, "finish_reason": "abort"})
     body = {"choices": [{"text": text, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
