@@ -272,7 +272,7 @@ def test_a_client_that_waits_and_was_never_served_has_figures_of_its_own() -> No
     assert now.clients[A].owed == now.tenants["ns/t"].owed == pytest.approx(200)
 
 
-def test_only_so_many_clients_that_were_never_served_have_figures_of_their_own() -> None:
+def test_only_so_many_clients_without_service_have_figures_of_their_own() -> None:
     world = World(max_clients=2)
     world.tick({A: 0, B: 0, C: 100})
     now = world.tick({A: 0, B: 0, C: 300})
